@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from millstream.anchoring import (
     AnchorIndex,
+    BatchJournal,
     BatchWriter,
     Cas,
     CutLimits,
-    Journal,
     LocalCas,
     LogLedger,
     NotBatchedError,
@@ -35,16 +35,16 @@ from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
 from millstream.log import LogError, LogSpec, LogStore
-from millstream.log.upkeep import Upkeep
-from millstream.mill.auditing.audit_queue import AuditQueue
-from millstream.mill.policies.places import FolderPlace, PolicyPlace, SpacePlace
+from millstream.log.upkeep.upkeep_thread import UpkeepThread
+from millstream.mill.audit.audit_queue import AuditQueue
+from millstream.mill.mount_check import MountCheck
+from millstream.mill.policies.locations import FolderLocation, PolicyLocation, SpaceLocation
 from millstream.mill.policies.repository import Policies, PolicyRepository
-from millstream.mill.presence import Presence
 from millstream.mill.providers import Providers
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.tasks import QueueName
 from millstream.node_mill import MillNode
 from millstream.queue import LogWorkQueue, WorkQueue, queue_log
-from millstream.queue.noticed import NoticedWorkQueue
+from millstream.queue.database_queue import DatabaseWorkQueue
 from millstream.queue.task_rows import queue_names
 from millstream.settings import FILE_NAME, Settings
 from millstream.stores import CAS_SPACE, Store, open_provider
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millstream.anchoring.feed import AnchorFeed
-    from millstream.anchoring.registry import AnchorRecord, Follower, FollowState, OperationStatus
-    from millstream.anchoring.registry import Registry as IdentifierRegistry
-    from millstream.anchoring.remote_cas import Refusal
-    from millstream.messaging.broker.endpoints import Place
-    from millstream.messaging.broker.server import BrokerServer
+    from millstream.anchoring.registry import AnchorRecord, FollowState, LedgerFollower, OperationStatus
+    from millstream.anchoring.registry import DidRegistry as IdentifierRegistry
+    from millstream.anchoring.remote_cas import CasFailure
+    from millstream.messaging.broker.address import Address
+    from millstream.messaging.broker.server.broker_server import BrokerServer
     from millstream.pipeline.session import SparkOptions
 
 
@@ -158,7 +158,7 @@ class Node(MillNode):
         settings = self.settings.log
         if not settings.upkeep:
             return contextlib.nullcontext()
-        return Upkeep(self.store, self.clock, settings.rules, seconds=settings.upkeep / MICROSECONDS, say=say)
+        return UpkeepThread(self.store, self.clock, settings.rules, seconds=settings.upkeep / MICROSECONDS, say=say)
 
     @locked_cached_property
     def database(self) -> sa.Engine:
@@ -179,22 +179,22 @@ class Node(MillNode):
 
     # Messaging
 
-    def broker(self, place: Place, tls_place: Place | None = None) -> BrokerServer:
+    def broker(self, place: Address, tls_place: Address | None = None) -> BrokerServer:
         """A broker on the node's logs, listening on *place* while its block is open.
 
         At *tls_place*, if that is given, it encrypts, by the certificate of the settings or else by one of its own.
         Raises :class:`~millstream.messaging.errors.AccessError` where its keys or certificates cannot be used.
         """
-        from millstream.messaging.broker.access import read_keyring
-        from millstream.messaging.broker.checks import limits_of
-        from millstream.messaging.broker.own_certificate import own_tls
-        from millstream.messaging.broker.server import BrokerServer
-        from millstream.messaging.broker.tls import read_tls
+        from millstream.messaging.broker.security.access_keys import read_keyring
+        from millstream.messaging.broker.security.generated_certificate import generated_tls
+        from millstream.messaging.broker.security.tls import read_tls
+        from millstream.messaging.broker.server.broker_server import BrokerServer
+        from millstream.messaging.broker.validation import limits_of
 
         settings = self.settings.broker
         keys, tls = read_keyring(settings.keys), read_tls(settings)
         if tls is None and tls_place is not None:
-            tls = own_tls(self.folder, tls_place.host, self.clock)
+            tls = generated_tls(self.folder, tls_place.host, self.clock)
         limits = limits_of(settings)
         return BrokerServer(self.store, place, clock=self.clock, limits=limits, keys=keys, tls=tls, tls_place=tls_place)
 
@@ -244,9 +244,9 @@ class Node(MillNode):
         return LogLedger(self.store, self.clock)
 
     @locked_cached_property
-    def journal(self) -> Journal:
+    def journal(self) -> BatchJournal:
         """The states of batches on their way to an anchor."""
-        return Journal(self.database)
+        return BatchJournal(self.database)
 
     @locked_cached_property
     def observer(self) -> Observer:
@@ -264,9 +264,9 @@ class Node(MillNode):
 
         Raises :class:`~millstream.anchoring.BatchFormatError` where this node's rules amend batches.
         """
-        from millstream.anchoring.feed import AnchorFeed, check_final
+        from millstream.anchoring.feed import AnchorFeed, refuse_amending_rules
 
-        check_final(self.rules)
+        refuse_amending_rules(self.rules)
         source, output = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(batches, kind="batches"))
         return AnchorFeed(source, output, self.batch_writer, self.rules.plain)
 
@@ -278,15 +278,15 @@ class Node(MillNode):
     @locked_cached_property
     def registry(self) -> IdentifierRegistry:
         """This process as an instance of the registry of identifiers; not started."""
-        from millstream.anchoring.http_reader import shown
-        from millstream.anchoring.registry import Registry, RegistryDatabase, network_versions
+        from millstream.anchoring.http_reader import redacted_url
+        from millstream.anchoring.registry import DidRegistry, RegistryDatabase, network_versions
         from millstream.anchoring.registry.service import instance_name
 
         settings = self.settings.registry
         state = self.follow_state()
         if state is not None and state.position:  # the network was chosen when the first entry was read
             settings = msgspec.structs.replace(settings, profile=state.profile, method=state.method)
-        return Registry(
+        return DidRegistry(
             RegistryDatabase(self._engine(settings.database), self.clock),
             self.cas,
             self.registry_ledger,
@@ -294,7 +294,7 @@ class Node(MillNode):
             settings=settings.parameters,
             versions=network_versions(settings.network),
             broker=self.queue("operation") if self.settings.queue.broker else None,
-            follows=shown(settings.follow.ledger),
+            follows=redacted_url(settings.follow.ledger),
         )
 
     def follow_state(self) -> FollowState | None:
@@ -308,23 +308,23 @@ class Node(MillNode):
         self,
         *,
         told: Callable[[AnchorRecord], object] = lambda _: None,
-        refused: Callable[[Refusal], object] = lambda _: None,
-    ) -> Follower:
+        refused: Callable[[CasFailure], object] = lambda _: None,
+    ) -> LedgerFollower:
         """Reads the registry that the settings name (``registry.follow``) into this node's.
 
         *told* hears of each entry that is recorded, *refused* of each place that did not give a file.
         Raises :class:`~millstream.anchoring.registry.FollowError` where this node has anchored operations of its own.
         """
         from millstream.anchoring.ledger_source import open_ledger
-        from millstream.anchoring.registry import Follower, FollowError, RegistryDatabase, network_versions
-        from millstream.anchoring.remote_cas import FallbackCas, open_place
+        from millstream.anchoring.registry import FollowError, LedgerFollower, RegistryDatabase, network_versions
+        from millstream.anchoring.remote_cas import FallbackCas, open_cas_source
 
         settings = self.settings.registry
         if self.registry_ledger.last_number:
             raise FollowError("this node has anchored operations of its own: follow another ledger on another node")
-        return Follower(
+        return LedgerFollower(
             RegistryDatabase(self._engine(settings.database), self.clock),
-            FallbackCas([open_place(place) for place in settings.follow.cas], refused, clock=self.clock),
+            FallbackCas([open_cas_source(place) for place in settings.follow.cas], refused, clock=self.clock),
             open_ledger(settings.follow.ledger),
             network_versions(settings.network),
             told=told,
@@ -384,11 +384,11 @@ class Node(MillNode):
     @locked_cached_property
     def providers(self) -> Providers:
         """The storage providers by id. None of their folders is made here: see :attr:`database`."""
-        presence = Presence(self.manifest, self.clock)
+        mount_check = MountCheck(self.manifest, self.clock)
         processes = self._resources.enter_context(BulkProcesses(self.settings.mill.processes))
         stores = {name: open_provider(url, processes=processes) for name, url in self.settings.store_urls.items()}
         audited = {name: self.audited(name, store) for name, store in stores.items()}
-        return Providers(audited, self.clock, presence=presence)
+        return Providers(audited, self.clock, mount_check=mount_check)
 
     def audited(self, name: str, store: Store, *, user: str = "mill") -> Store:
         """*store*, which the settings call *name*, as *user* changes it: audited where the settings say so."""
@@ -400,19 +400,19 @@ class Node(MillNode):
     @locked_cached_property
     def policies(self) -> Policies:
         """The duplication policies, as they are now."""
-        return PolicyRepository(self.policy_place).load()
+        return PolicyRepository(self.policy_location).load()
 
     def forget_policies(self) -> None:
         """Somebody saved a policy: read them anew when they are next asked for."""
         self.__dict__.pop("policies", None)
 
     @property
-    def policy_place(self) -> PolicyPlace:
+    def policy_location(self) -> PolicyLocation:
         """Where the duplication policies lie."""
         space = self.settings.policy_space
         if space is None:
-            return FolderPlace(self.settings.policy_folder)
-        return SpacePlace(self.providers[space[0]], space[1], self.clock)
+            return FolderLocation(self.settings.policy_folder)
+        return SpaceLocation(self.providers[space[0]], space[1], self.clock)
 
     def queue(self, name: str) -> WorkQueue:
         """The work queue *name*, opened once and kept."""
@@ -434,12 +434,12 @@ class Node(MillNode):
         return queue
 
     def _broker_queue(self, name: str) -> WorkQueue:
-        from millstream.messaging.workqueue import SCHEME, RocketWorkQueue
+        from millstream.messaging.rocketmq_work_queue import SCHEME, RocketWorkQueue
         from millstream.queue.rabbitmq import ConnectionOptions, RabbitWorkQueue
 
         settings = self.settings.queue
         engine, known_as = self._engine(settings.database), self._broker_prefix + name
-        queue: NoticedWorkQueue
+        queue: DatabaseWorkQueue
         if settings.broker.startswith(SCHEME):
             queue = RocketWorkQueue(settings.broker, engine, known_as, self.clock)
         else:
@@ -487,10 +487,10 @@ class Node(MillNode):
 
     def _keep_job_lines(self) -> None:
         """Once is enough, however many sessions there are."""
-        from millstream.pipeline.joblines import kept_in
+        from millstream.pipeline.job_log import job_log_file
 
         if not self._keeps_job_lines:
-            self._resources.enter_context(kept_in(self.folder / "jobs" / "jobs.jsonl"))
+            self._resources.enter_context(job_log_file(self.folder / "jobs" / "jobs.jsonl"))
             self._keeps_job_lines = True
 
     @property

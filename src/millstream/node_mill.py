@@ -16,38 +16,36 @@ from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log import LogStore
-from millstream.mill.auditing.audit_log import AuditLog
-from millstream.mill.auditing.auditor import AuditProcessor, NotifyProcessor
-from millstream.mill.auditing.export import AuditExport
-from millstream.mill.auditing.trail import AuditTrail
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.check_writer import CheckWriter
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
-from millstream.mill.checking.overtaken import check_overtaken
-from millstream.mill.checking.resolution import BitErrorProcessor
-from millstream.mill.copying.brake import Brake, Budgets
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.looping.bits import BitMorsel, BitNibbler
-from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
-from millstream.mill.looping.loop import Loop, Run
-from millstream.mill.looping.space_filter import SpaceFilter
-from millstream.mill.looping.state import StateFile
-from millstream.mill.looping.statistics import StatisticsMorsel, StatisticsNibbler
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.audit.audit_processor import AuditProcessor, NotifyProcessor
+from millstream.mill.audit.export import AuditExport
+from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.check_writer import CheckWriter
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.space_reports import BitReportProcessor, NotifyReportProcessor, Reporter
+from millstream.mill.integrity.superseded import recheck_superseded
 from millstream.mill.manifest import CheckResult, Manifest
-from millstream.mill.policies.places import PolicyPlace
-from millstream.mill.policies.repository import Policies, PolicyRepository, Refreshed
+from millstream.mill.notices.alarms import Alarms
+from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeReceiver, WebHookReceiver
+from millstream.mill.policies.locations import PolicyLocation
+from millstream.mill.policies.repository import CachedPolicies, Policies, PolicyRepository
+from millstream.mill.producers.bits import BitMorsel, BitProducer
+from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationProducer
+from millstream.mill.producers.producer_loop import LoopRun, ProducerLoop
+from millstream.mill.producers.space_filter import SpaceFilter
+from millstream.mill.producers.state import StateFile
+from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
 from millstream.mill.providers import Providers
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer, RepairProcessor
+from millstream.mill.repair.bit_errors import BitErrorProcessor
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer, RepairProcessor
 from millstream.mill.reports.folder import ReportFolder
-from millstream.mill.reports.report import Report, encode_report
-from millstream.mill.reports.reporting import BitReportProcessor, NotifyReportProcessor, Reporter
-from millstream.mill.reports.statistics import Statistics, StatisticsProcessor
-from millstream.mill.working.alarms import Alarms
-from millstream.mill.working.monitor import Monitor
-from millstream.mill.working.notices import Command, Mail, Receiver, WebHook
-from millstream.mill.working.processor import Processor, Registry, Sink
-from millstream.mill.working.tasks import (
+from millstream.mill.reports.report import IntegrityReport, encode_report
+from millstream.mill.reports.statistics import SpaceStatistics, StatisticsProcessor
+from millstream.mill.tasks import (
     Audit,
     BitCheck,
     BitError,
@@ -59,10 +57,12 @@ from millstream.mill.working.tasks import (
     Repair,
     StorageStatistics,
 )
-from millstream.mill.working.workers import Tally, WorkerManager, WorkerSettings
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings, WorkTally
+from millstream.mill.workers.monitor import QueueMonitor
+from millstream.mill.workers.result_sink import Processor, ProcessorRegistry, ResultSink
 from millstream.queue import WorkQueue
 from millstream.settings import AlarmSettings, Settings
-from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.audit import AuditedStore, AuditOutbox
 
 REPORT_LEDGER = "mill.ledger"
 """The log of the ledger of integrity reports."""
@@ -97,7 +97,7 @@ class MillNode(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def policy_place(self) -> PolicyPlace:
+    def policy_location(self) -> PolicyLocation:
         """Where the duplication policies lie."""
 
     @abc.abstractmethod
@@ -105,9 +105,9 @@ class MillNode(abc.ABC):
         """The work queue *name*, opened once and kept."""
 
     @locked_cached_property
-    def outbox(self) -> Outbox:
+    def outbox(self) -> AuditOutbox:
         """Changes of audited stores that are on their way to the audit log."""
-        return Outbox(self.database, self.clock)
+        return AuditOutbox(self.database, self.clock)
 
     @locked_cached_property
     def audit_log(self) -> AuditLog:
@@ -131,20 +131,20 @@ class MillNode(abc.ABC):
         return BitLog(self.database)
 
     @locked_cached_property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> SpaceStatistics:
         """How much each space held, and when."""
-        return Statistics(self.database)
+        return SpaceStatistics(self.database)
 
     @locked_cached_property
-    def audit_trail(self) -> AuditTrail:
+    def audit_lookup(self) -> AuditLookup:
         """What the audit says of items, for checks."""
         audited = [name for name, store in self.providers.items() if isinstance(store, AuditedStore)]
-        return AuditTrail(self.audit_log, self.outbox, audited, account=self.settings.mill.account)
+        return AuditLookup(self.audit_log, self.outbox, audited, account=self.settings.mill.account)
 
     @locked_cached_property
-    def checker(self) -> Checker:
+    def checker(self) -> BitChecker:
         """Checks single items by all four sources."""
-        return Checker(self.providers, self.manifest, self.audit_trail)
+        return BitChecker(self.providers, self.manifest, self.audit_lookup)
 
     @locked_cached_property
     def reports(self) -> ReportFolder:
@@ -167,12 +167,12 @@ class MillNode(abc.ABC):
         """Writes down what checks found."""
         return CheckWriter(self.manifest, self.bit_log)
 
-    def check_overtaken(self, findings: Iterable[CheckResult]) -> list[CheckResult]:
+    def recheck_superseded(self, findings: Iterable[CheckResult]) -> list[CheckResult]:
         """New results for *findings* of a sweep that changes have overtaken, also written down.
 
         To be called before the findings are written down: they change the manifest, too.
         """
-        results = list(check_overtaken(findings, self.manifest, self.checker))
+        results = list(recheck_superseded(findings, self.manifest, self.checker))
         self.check_writer.write(results)
         return results
 
@@ -181,11 +181,11 @@ class MillNode(abc.ABC):
         """The ledger of the integrity reports."""
         return LogLedger(self.store, self.clock, name=REPORT_LEDGER)
 
-    def anchor_report(self, report: Report) -> LedgerEntry:
+    def anchor_report(self, report: IntegrityReport) -> LedgerEntry:
         """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""
         return self.report_ledger.append(_anchor(report))
 
-    def is_anchored(self) -> Callable[[Report], bool]:
+    def is_anchored(self) -> Callable[[IntegrityReport], bool]:
         """Whether a report is in the ledger, whose chain is checked first. Raises :class:`LedgerError`."""
         self.report_ledger.verify()
         anchored = {entry.anchor_string for entry in self.report_ledger.entries()}
@@ -204,15 +204,15 @@ class MillNode(abc.ABC):
     def _sources(self, space: str) -> frozenset[str]:
         return self.policies.sources(space)  # as they are when it is asked: somebody may have saved another policy
 
-    def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
+    def workers(self, *names: QueueName, on_progress: Callable[[WorkTally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first."""
         providers, manifest, checker = self.providers, self.manifest, self.checker
-        policies = Refreshed(PolicyRepository(self.policy_place), self.clock)
+        policies = CachedPolicies(PolicyRepository(self.policy_location), self.clock)
         receivers = _receivers(self.settings.mill.alarms)
         processors: dict[type[Any], Processor] = {
-            Duplicate: DuplicationProcessor(providers, manifest, self.brake, policies=policies),
+            Duplicate: DuplicationProcessor(providers, manifest, self.change_guard, policies=policies),
             BitCheck: BitCheckProcessor(checker),
-            BitError: BitErrorProcessor(checker, self.repairer, self.audit_trail),
+            BitError: BitErrorProcessor(checker, self.repairer, self.audit_lookup),
             BitReport: BitReportProcessor(
                 providers, manifest, self.bit_log, checker, self.reporter, notify=bool(receivers)
             ),
@@ -225,46 +225,48 @@ class MillNode(abc.ABC):
         mill = self.settings.mill
         return WorkerManager(
             [self.queue(name) for name in names],
-            Registry(processors),
-            Sink(self.manifest, _Queues(self), (self.audit_log, self.outbox), self.bit_log),
+            ProcessorRegistry(processors),
+            ResultSink(self.manifest, _Queues(self), (self.audit_log, self.outbox), self.bit_log),
             self.clock,
             WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
             on_progress=on_progress,
         )
 
     @locked_cached_property
-    def brake(self) -> Brake:
+    def change_guard(self) -> ChangeGuard:
         """Holds mass deletes and mass changes of copies for a person's approval."""
         limits = self.settings.mill.brake
-        budgets = Budgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval)
-        return Brake(self.database, self.clock, self.manifest.count, budgets)
+        budgets = ChangeBudgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval)
+        return ChangeGuard(self.database, self.clock, self.manifest.count, budgets)
 
     def duplication_loop(
         self,
         spaces: SpaceFilter,
         *,
         only_differences: bool = False,
-        on_progress: Callable[[Run], None] | None = None,
-    ) -> tuple[Loop[DuplicationMorsel], DuplicationNibbler]:
+        on_progress: Callable[[LoopRun], None] | None = None,
+    ) -> tuple[ProducerLoop[DuplicationMorsel], DuplicationProducer]:
         """The looping duplication producer of *spaces*; with *only_differences* it leaves out what is the same."""
         queue, settings = self.queue(QueueName.DUPLICATION_LOW), self.settings.mill.produce
-        nibbler = DuplicationNibbler(
-            Refreshed(PolicyRepository(self.policy_place), self.clock),
+        producer = DuplicationProducer(
+            CachedPolicies(PolicyRepository(self.policy_location), self.clock),
             self.providers,
             self.manifest,
             queue,
-            brake=self.brake,
+            change_guard=self.change_guard,
             only_differences=only_differences or settings.only_differences,
             spaces=spaces,
         )
         file = StateFile(self.folder / "producers" / "duplication.json", DuplicationMorsel)
         limits = {"frequency": settings.duplication_frequency, "most": settings.duplication_most}
-        return Loop(file, nibbler, queue, self.clock, on_progress=on_progress, **limits), nibbler
+        return ProducerLoop(file, producer, queue, self.clock, on_progress=on_progress, **limits), producer
 
-    def bit_loop(self, spaces: SpaceFilter, *, on_progress: Callable[[Run], None] | None = None) -> Loop[BitMorsel]:
+    def bit_loop(
+        self, spaces: SpaceFilter, *, on_progress: Callable[[LoopRun], None] | None = None
+    ) -> ProducerLoop[BitMorsel]:
         """The looping bit producer of *spaces*."""
         queue, settings = self.queue(QueueName.BIT_INTEGRITY), self.settings.mill.produce
-        nibbler = BitNibbler(
+        producer = BitProducer(
             self.providers,
             self.manifest,
             queue,
@@ -276,41 +278,43 @@ class MillNode(abc.ABC):
         )
         file = StateFile(self.folder / "producers" / "bits.json", BitMorsel)
         limits = {"frequency": settings.bits_frequency, "most": settings.bits_most}
-        return Loop(file, nibbler, queue, self.clock, on_progress=on_progress, **limits)
+        return ProducerLoop(file, producer, queue, self.clock, on_progress=on_progress, **limits)
 
     def statistics_loop(
-        self, spaces: SpaceFilter, *, on_progress: Callable[[Run], None] | None = None
-    ) -> Loop[StatisticsMorsel]:
+        self, spaces: SpaceFilter, *, on_progress: Callable[[LoopRun], None] | None = None
+    ) -> ProducerLoop[StatisticsMorsel]:
         """The looping producer of the storage statistics of *spaces*."""
         queue, settings = self.queue(QueueName.STORAGE_STATISTICS), self.settings.mill.produce
         account = self.settings.mill.account
-        nibbler = StatisticsNibbler(self.manifest, self.statistics, queue, spaces=spaces, account=account)
+        producer = StatisticsProducer(self.manifest, self.statistics, queue, spaces=spaces, account=account)
         file = StateFile(self.folder / "producers" / "statistics.json", StatisticsMorsel)
-        return Loop(
-            file, nibbler, queue, self.clock, frequency=settings.statistics_frequency, most=settings.statistics_most,
+        return ProducerLoop(
+            file, producer, queue, self.clock, frequency=settings.statistics_frequency, most=settings.statistics_most,
             start=settings.statistics_start_time, on_progress=on_progress,
         )  # fmt: skip
 
-    def monitor(self, *names: QueueName) -> Monitor:
+    def monitor(self, *names: QueueName) -> QueueMonitor:
         """Watches the queues *names*, and tells whom the settings name of alarms."""
         alarms = self.settings.mill.alarms
         watch = Alarms(alarms.most, alarms.longest / MICROSECONDS)
         queues = {name.value: self.queue(name) for name in names}
-        return Monitor(queues, self.clock, watch, _receivers(alarms), held=lambda: len(self.brake.holds()))
+        return QueueMonitor(
+            queues, self.clock, watch, _receivers(alarms), held=lambda: len(self.change_guard.pending())
+        )
 
 
-def _anchor(report: Report) -> str:
+def _anchor(report: IntegrityReport) -> str:
     return anchor_string(1, cid_of(encode_report(report)))
 
 
-def _receivers(alarms: AlarmSettings) -> list[Receiver]:
-    receivers: list[Receiver] = []
+def _receivers(alarms: AlarmSettings) -> list[NoticeReceiver]:
+    receivers: list[NoticeReceiver] = []
     if alarms.webhook:
-        receivers.append(WebHook(alarms.webhook))
+        receivers.append(WebHookReceiver(alarms.webhook))
     if alarms.command:
-        receivers.append(Command(alarms.command))
+        receivers.append(CommandReceiver(alarms.command))
     if alarms.mail_to:
-        receivers.append(Mail(alarms.smtp_host, alarms.smtp_port, alarms.mail_from, alarms.mail_to))
+        receivers.append(MailReceiver(alarms.smtp_host, alarms.smtp_port, alarms.mail_from, alarms.mail_to))
     return receivers
 
 

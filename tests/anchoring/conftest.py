@@ -14,13 +14,13 @@ import sqlalchemy as sa
 
 from millstream.anchoring import (
     AnchorIndex,
+    BatchJournal,
     BatchWriter,
     CutLimits,
-    Journal,
     LocalCas,
     MemoryLedger,
     Observer,
-    Replay,
+    ReplayReport,
     prove,
     replay,
 )
@@ -36,14 +36,14 @@ class Road:
     faults: FaultyCas
     ledger: MemoryLedger
     index: AnchorIndex
-    journal: Journal
+    journal: BatchJournal
     observer: Observer
     writer: BatchWriter
 
     def prove(self, message_id: int, log: str = "weather") -> bytes:
         return prove(log, message_id, index=self.index, cas=self.cas, ledger=self.ledger, journal=self.journal)
 
-    def replay(self) -> Replay:
+    def replay(self) -> ReplayReport:
         return replay(self.cas, self.ledger, self.index)
 
     def anchor_strings(self) -> list[str]:
@@ -133,7 +133,7 @@ def make_road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeR
         engine = sa.create_engine(f"sqlite:///{folder / 'node.db'}")
         sa.event.listen(engine, "connect", _hurry)
         cas, ledger = LocalCas(folder / "cas"), ledger or MemoryLedger(VirtualClock())
-        faults, index, journal = FaultyCas(cas), AnchorIndex(engine), Journal(engine)
+        faults, index, journal = FaultyCas(cas), AnchorIndex(engine), BatchJournal(engine)
         observer = Observer(index, faults, ledger)
         writer = BatchWriter(journal, faults, ledger, observer, limits=limits)
         roads.append(Road(folder, engine, cas, faults, ledger, index, journal, observer, writer))

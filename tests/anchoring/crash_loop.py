@@ -24,9 +24,9 @@ import sqlalchemy as sa
 
 from millstream.anchoring import (
     AnchorIndex,
+    BatchJournal,
     BatchWriter,
     CutLimits,
-    Journal,
     LocalCas,
     LogLedger,
     Observer,
@@ -80,7 +80,7 @@ def job(folder: Path, how: str, steps: Steps) -> None:
     engine = sa.create_engine(f"sqlite:///{folder / 'node.db'}")
     with open_store(f"sqlite:///{folder / 'log.db'}") as store:
         parts: dict[str, Any] = {
-            "journal": Journal(engine),
+            "journal": BatchJournal(engine),
             "cas": LocalCas(folder / "cas"),
             "ledger": LogLedger(store, SystemClock()),
             "index": AnchorIndex(engine),

@@ -15,9 +15,23 @@ from hypothesis import strategies as st
 from millstream.anchoring import MemoryCas
 from millstream.anchoring.content import read_anchor
 from millstream.anchoring.errors import BatchFormatError, LedgerError, ProofError
-from millstream.anchoring.files import Part, message_ids, pack_batches, pack_rejects, read_rejects, split_batches
+from millstream.anchoring.files import (
+    BatchFilePart,
+    message_ids,
+    pack_batches,
+    pack_rejects,
+    read_rejects,
+    split_batches,
+)
 from millstream.anchoring.ledger import decode_entry
-from millstream.anchoring.manifest import BatchFile, Manifest, Rejects, anchor_string, decode_manifest, encode_manifest
+from millstream.anchoring.manifest import (
+    BatchFile,
+    CutManifest,
+    RejectList,
+    anchor_string,
+    decode_manifest,
+    encode_manifest,
+)
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.proof import decode_proof
 from millstream.anchoring.records import PROTOCOL
@@ -26,16 +40,16 @@ from millstream.testing.batches import make_batches
 
 DOCS = Path(__file__).parents[2] / "docs" / "formats"
 BATCHES = list(make_batches(6))
-PARTS = [Part(batch.header_line, batch.lines, batch.header.count) for batch in BATCHES]
+PARTS = [BatchFilePart(batch.header_line, batch.lines, batch.header.count) for batch in BATCHES]
 (FILE,) = pack_batches(PARTS)
-MANIFEST = Manifest(
+MANIFEST = CutManifest(
     config={"window": 1800},
     count=6,
     files=(BatchFile(6, len(FILE.data), FILE.messages, cid_of(FILE.data)),),
     log="weather",
     messages=FILE.messages,
     protocol=PROTOCOL,
-    rejects=Rejects(),
+    rejects=RejectList(),
     root=merkle_root([leaf_hash(batch.header_line) for batch in BATCHES]).hex(),
 )
 
@@ -135,7 +149,7 @@ def _root(leaves: list[bytes]) -> bytes:
 
 def test_the_documents_name_every_member() -> None:
     records, proof = (DOCS / "records.md").read_text(), (DOCS / "proof.md").read_text()
-    for name in (*Manifest.__struct_fields__, *BATCHES[0].header.__struct_fields__):
+    for name in (*CutManifest.__struct_fields__, *BATCHES[0].header.__struct_fields__):
         assert f"`{name}`" in records
     from millstream.anchoring.proof import Proof, Replica
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.anchoring.errors import HttpError
-from millstream.anchoring.http_reader import HttpReader, UrlError, _redirected, check_url, shown
+from millstream.anchoring.http_reader import HttpReader, UrlError, _redirected, check_url, redacted_url
 
 
 def read(url: str, *, seconds: float = 20.0) -> bytes:
@@ -126,7 +126,7 @@ def test_other_urls_are_refused(url: str) -> None:
 
 
 def test_what_is_shown_of_a_url_has_no_secret() -> None:
-    assert shown("https://user:secret@host/path?token=secret#x") == "https://host/path"
+    assert redacted_url("https://user:secret@host/path?token=secret#x") == "https://host/path"
 
 
 def moved_to(target: str) -> Any:

@@ -12,7 +12,7 @@ from millstream.anchoring.sidetree.encoding import multihash_digest
 from millstream.anchoring.sidetree.linksets import read_linkset
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 
 def test_each_anchor_is_a_linkset_that_names_the_ones_before_it(
@@ -20,7 +20,7 @@ def test_each_anchor_is_a_linkset_that_names_the_ones_before_it(
 ) -> None:
     monkeypatch.setenv("MILLSTREAM_DATA", str(tmp_path / "node"))
     monkeypatch.setenv("MILLSTREAM_REGISTRY__PROFILE", "orb")
-    person, other = Person("linkset"), Person("other")
+    person, other = DidOwner("linkset"), DidOwner("other")
     for batch in ([person.create, other.create], [person.update()], [person.recover()], [person.update()]):
         operations = tmp_path / "operations.jsonl"
         operations.write_bytes(b"\n".join(canonical_json(operation.request) for operation in batch))

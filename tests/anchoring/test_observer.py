@@ -7,8 +7,8 @@ import pytest
 
 from millstream.anchoring import AnchorIndex, MemoryLedger, Observer
 from millstream.anchoring.errors import LedgerError, ObservationBlockedError
-from millstream.anchoring.files import Part, pack_batches, pack_rejects
-from millstream.anchoring.manifest import BatchFile, Manifest, RejectFile, Rejects, anchor_string, encode_manifest
+from millstream.anchoring.files import BatchFilePart, pack_batches, pack_rejects
+from millstream.anchoring.manifest import BatchFile, CutManifest, RejectFile, RejectList, anchor_string, encode_manifest
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.records import PROTOCOL, EncodedBatch
 from millstream.core.canonical import canonical_json
@@ -25,17 +25,17 @@ class Forge:
         self._road = road
 
     def manifest(self, batches: list[EncodedBatch], rejects: Any = (), changes: Any = None) -> bytes:
-        files = list(pack_batches(Part(b.header_line, b.lines, b.header.count) for b in batches))
+        files = list(pack_batches(BatchFilePart(b.header_line, b.lines, b.header.count) for b in batches))
         reject_files = list(pack_rejects(rejects))
         uris = self._road.cas.put_many(file.data for file in [*files, *reject_files])
-        manifest = Manifest(
+        manifest = CutManifest(
             config={},
             count=len(batches),
             files=tuple(BatchFile(f.entries, len(f.data), f.messages, u) for f, u in zip(files, uris, strict=False)),
             log="weather",
             messages=sum(file.messages for file in files),
             protocol=PROTOCOL,
-            rejects=Rejects(
+            rejects=RejectList(
                 len(rejects),
                 tuple(
                     RejectFile(len(f.data), f.entries, u) for f, u in zip(reject_files, uris[len(files) :], strict=True)
@@ -54,7 +54,9 @@ class Forge:
         """An anchor over batch files with any bytes, with a manifest that is well-formed."""
         entries = [BatchFile(batches, len(data), messages, self._road.cas.put(data)) for data in files]
         count = batches * len(files)
-        manifest = Manifest({}, count, tuple(entries), "weather", messages * len(files), PROTOCOL, Rejects(), root)
+        manifest = CutManifest(
+            {}, count, tuple(entries), "weather", messages * len(files), PROTOCOL, RejectList(), root
+        )
         return self.anchor(encode_manifest(manifest))
 
 

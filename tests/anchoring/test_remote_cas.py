@@ -17,7 +17,7 @@ from millstream.anchoring.errors import (
     CasUnavailableError,
 )
 from millstream.anchoring.http_reader import HttpReader
-from millstream.anchoring.remote_cas import CasPlace, FallbackCas, HttpCas, Refusal, open_place
+from millstream.anchoring.remote_cas import CasFailure, CasSource, FallbackCas, HttpCas, open_cas_source
 from millstream.core.cid import CidError, CidForm, cid_of
 from millstream.core.clock import VirtualClock
 from millstream.core.errors import InputError
@@ -38,8 +38,8 @@ def test_a_gateway_gives_files_of_every_form_of_name(web: Any, form: CidForm, da
 def test_a_node_is_asked_where_it_serves_its_files(web: Any) -> None:
     cid = cid_of(DATA)
     web.answers[f"/sidetree/v1/files/{cid}"] = DATA
-    assert open_place(web.url).files.get(cid, 100) == DATA
-    assert open_place(f"{web.url}/").files.get(cid, 100) == DATA
+    assert open_cas_source(web.url).files.get(cid, 100) == DATA
+    assert open_cas_source(f"{web.url}/").files.get(cid, 100) == DATA
 
 
 def test_what_a_place_sends_is_told_apart(web: Any) -> None:
@@ -74,14 +74,14 @@ def test_no_more_than_the_limit_is_read_whatever_the_server_says(web: Any) -> No
 
 
 def test_the_next_place_is_asked_and_each_refusal_is_told(web: Any, other_web: Any, tmp_path: Path) -> None:
-    told = list[Refusal]()
+    told = list[CasFailure]()
     local = LocalCas(tmp_path / "cas")
     cid = local.put(DATA)
     web.answers[f"/lies/{cid}"] = b"something else"
     web.answers[f"/more/{cid}"] = DATA * 100
     web.answers[f"/slow/{cid}"] = lambda _handler: web.ended.wait(60)
-    places = [open_place(f"{web.url}/{name}", seconds=0.2) for name in ("lies", "more", "slow", "lacks")]
-    cas = FallbackCas([*places, open_place(str(local.root))], told.append)
+    places = [open_cas_source(f"{web.url}/{name}", seconds=0.2) for name in ("lies", "more", "slow", "lacks")]
+    cas = FallbackCas([*places, open_cas_source(str(local.root))], told.append)
     assert cas.get(cid, 200) == DATA
     kinds = [type(refusal.error) for refusal in told]
     assert kinds == [CasDamagedError, CasOverlongError, CasUnavailableError, CasNotFoundError]
@@ -104,7 +104,7 @@ def test_a_place_that_does_not_answer_is_asked_last_for_a_while() -> None:
             return files.get(cid, limit)
 
     first = Place("first", works=False)
-    cas = FallbackCas([CasPlace("first", first), CasPlace("second", Place("second", works=True))], clock=clock)
+    cas = FallbackCas([CasSource("first", first), CasSource("second", Place("second", works=True))], clock=clock)
     for _ in range(3):
         cas.get(cid, 100)
     assert asked == ["first", "second", "second", "second"]
@@ -118,13 +118,13 @@ def test_a_place_that_does_not_answer_is_asked_last_for_a_while() -> None:
 def test_a_file_that_no_place_has_is_an_error_that_names_them_all(web: Any) -> None:
     cid = cid_of(DATA)
     web.answers[f"/lies/{cid}"] = b"something else"
-    cas = FallbackCas([open_place(f"{web.url}/{name}") for name in ("lacks", "lies")])
+    cas = FallbackCas([open_cas_source(f"{web.url}/{name}") for name in ("lacks", "lies")])
     with pytest.raises(CasNotFoundError) as error:
         cas.get(cid, 100)
     assert cid in str(error.value) and "/lacks: not there" in str(error.value)
     assert "/lies: it has other bytes under that name" in str(error.value)
     with pytest.raises(CasNotFoundError):
-        FallbackCas([open_place(f"{web.url}/lacks")]).get(cid, 100)
+        FallbackCas([open_cas_source(f"{web.url}/lacks")]).get(cid, 100)
 
 
 def test_a_file_that_really_is_too_large_is_the_fault_of_who_anchored_it(web: Any, tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_a_file_that_really_is_too_large_is_the_fault_of_who_anchored_it(web: An
     cid = cid_of(LARGE)
     web.answers[f"/ipfs/{cid}"] = LARGE
     with pytest.raises(CasTooLargeError):
-        FallbackCas([open_place(f"{web.url}/ipfs")]).get(cid, 1_000)
+        FallbackCas([open_cas_source(f"{web.url}/ipfs")]).get(cid, 1_000)
     web.answers[f"/ipfs/{cid}"] = LARGE + b"and more"
     with pytest.raises(CasNotFoundError, match="more than the file may have"):
-        FallbackCas([open_place(f"{web.url}/ipfs")]).get(cid, 1_000)
+        FallbackCas([open_cas_source(f"{web.url}/ipfs")]).get(cid, 1_000)
 
 
 def test_a_file_without_end_is_given_up(web: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_file_without_end_is_given_up(web: Any, monkeypatch: pytest.MonkeyPatc
     cid = cid_of(LARGE + LARGE)
     web.answers[f"/ipfs/{cid}"] = LARGE + LARGE
     with pytest.raises(CasNotFoundError):
-        FallbackCas([open_place(f"{web.url}/ipfs")]).get(cid, 1_000)
+        FallbackCas([open_cas_source(f"{web.url}/ipfs")]).get(cid, 1_000)
 
 
 def test_a_storage_provider_is_read_and_never_written(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_a_storage_provider_is_read_and_never_written(tmp_path: Path) -> None:
     cid = StoreCas(open_provider(full.as_uri(), create=True)).put(DATA)
     open_provider(empty.as_uri(), create=True)
     before = sorted(empty.rglob("*"))
-    place = CasPlace("empty", StoreCas(open_provider(empty.as_uri()), create=False))
+    place = CasSource("empty", StoreCas(open_provider(empty.as_uri()), create=False))
     files = StoreCas(open_provider(full.as_uri()), create=False)
-    assert FallbackCas([place, CasPlace("full", files)]).get(cid, 100) == DATA
+    assert FallbackCas([place, CasSource("full", files)]).get(cid, 100) == DATA
     assert sorted(empty.rglob("*")) == before
 
 
@@ -161,13 +161,13 @@ def test_folders_are_places_by_path_and_by_url(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     cid = LocalCas(folder).put(DATA)
     for text in (str(folder), folder.as_uri(), folder.as_uri().replace("file:", "cas:")):
-        assert open_place(text).files.get(cid, 100) == DATA
+        assert open_cas_source(text).files.get(cid, 100) == DATA
 
 
 @pytest.mark.parametrize("text", ["ftp://host/x", "file://elsewhere/x", "http://host/x?y=1", "gopher://x", "file://"])
 def test_other_places_are_refused(text: str) -> None:
     with pytest.raises(InputError):
-        open_place(text)
+        open_cas_source(text)
 
 
 def test_no_place_at_all_is_refused() -> None:

@@ -10,10 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millstream.anchoring import (
     AnchorIndex,
+    BatchJournal,
     BatchState,
     BatchWriter,
     CutLimits,
-    Journal,
     MemoryCas,
     MemoryLedger,
     Observer,
@@ -48,7 +48,7 @@ class WriterMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.cas.fail_next(0)
-        self.journal, self.index = Journal(self.engine), AnchorIndex(self.engine)
+        self.journal, self.index = BatchJournal(self.engine), AnchorIndex(self.engine)
         observer = Observer(self.index, self.cas, self.ledger)
         limits = CutLimits(batches=LIMIT, file_bytes=1500)
         self.writer = BatchWriter(self.journal, self.cas, self.ledger, observer, limits=limits)

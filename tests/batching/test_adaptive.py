@@ -7,8 +7,8 @@ import time
 import pytest
 
 from millstream.batching import BatchConfig, Batcher, SnapshotError
-from millstream.batching.adaptive import LARGE, PATIENCE, AdaptiveBatcher
-from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.batching.adaptive import LARGE_STEP, SMALL_STEPS_BEFORE_SWITCH, AdaptiveBatcher
+from millstream.batching.column_batcher import ColumnBatcher
 from millstream.bench.fleet import MAX_DELAY, WINDOW, events_of, fleet
 
 RULES = BatchConfig(WINDOW, MAX_DELAY)
@@ -16,7 +16,7 @@ RULES = BatchConfig(WINDOW, MAX_DELAY)
 
 def test_large_and_small_steps_give_what_the_batcher_gives() -> None:
     table = fleet(40_000, 100)
-    sizes = [5, 3000, *[7] * (PATIENCE + 2), 20_000, *[LARGE - 1, LARGE] * 3]
+    sizes = [5, 3000, *[7] * (SMALL_STEPS_BEFORE_SWITCH + 2), 20_000, *[LARGE_STEP - 1, LARGE_STEP] * 3]
     adaptive, batcher, begin = AdaptiveBatcher(RULES), Batcher.of(RULES), 0
     for size in sizes:
         part = table.slice(begin, size)

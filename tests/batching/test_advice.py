@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, Event
-from millstream.batching.advice import Figures, recommend, simulate, total
 from millstream.batching.column_state import EVENT_SCHEMA
+from millstream.batching.simulation import SimulationMetrics, recommend, simulate, total
 
 configs = st.one_of(
     st.builds(
@@ -87,8 +87,8 @@ def test_sources_can_be_tried_apart_and_added_up(
     assert total([simulate(table_of(part), config) for part in parts]) == simulate(table_of(events), config)
 
 
-def figures(late: int, singles: int, latency: int, **changes: int) -> Figures:
-    known = Figures(10, 10, "reject", 0, 1000, 1000, 0, singles, late, 0, 0, 0, latency * 1000, (0, 1000))
+def figures(late: int, singles: int, latency: int, **changes: int) -> SimulationMetrics:
+    known = SimulationMetrics(10, 10, "reject", 0, 1000, 1000, 0, singles, late, 0, 0, 0, latency * 1000, (0, 1000))
     return msgspec.structs.replace(known, **changes)
 
 
@@ -102,7 +102,7 @@ def figures(late: int, singles: int, latency: int, **changes: int) -> Figures:
     ],
     ids=["few late", "few singles, then latency", "none is good enough", "the smaller window"],
 )
-def test_the_advice_follows_its_rules(choices: list[Figures], best: int) -> None:
+def test_the_advice_follows_its_rules(choices: list[SimulationMetrics], best: int) -> None:
     assert recommend(choices, 0.01) == choices[best]
 
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, Event
 from millstream.batching.errors import EventLineError
-from millstream.batching.lines import LONGEST_LINE, read_events
-from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.batching.json_lines import LONGEST_LINE, read_events
+from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.cli.batch import batch
 from millstream.core.message import Message, encode_line
-from millstream.testing.batching import plain_batches, spelled
+from millstream.testing.batching_oracle import plain_batches, spelled
 from millstream.testing.commands import run_command
 
 UC3 = "a:110@120 b:120@130 c:130@140 a:140@150 a:155@170"
@@ -198,7 +198,7 @@ def test_messages_as_a_log_prints_them_give_the_batches_that_a_service_gives():
     ]
     tick = Message(b"", source=TICK_SOURCE, event_time=900, received_at=900, id=99)
     given = run([encode_line(message) + b"\n" for message in [*messages, tick]])
-    assert given == run(lines_of(map(event_of, messages)))
+    assert given == run(lines_of(map(event_from_message, messages)))
     assert len(parsed(given)) > 3
     assert not any(99 in line.get("events", [line.get("rejected")]) for line in parsed(given))
 

@@ -10,11 +10,11 @@ import pytest
 
 from millstream.batching import BatchConfig, Batcher, adaptive
 from millstream.batching.adaptive import AdaptiveBatcher
+from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.column_state import EVENT_SCHEMA
-from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columns import cut_columns
 from millstream.batching.event import EventBatch, Reject
-from millstream.testing.batch_conformance import BatchConformance, CaseFailedError, Result
+from millstream.testing.batch_conformance import BatchConformance, CaseFailedError, EngineResult
 from suite.sizes import sized
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
@@ -37,7 +37,7 @@ def in_pieces(config, events, draw):
             batches += outcome.batches
             rejects += outcome.rejects
     clock, last = batcher.clock, batcher.flush()
-    return Result(batches + last.batches, rejects + last.rejects, clock)
+    return EngineResult(batches + last.batches, rejects + last.rejects, clock)
 
 
 def table_of(events):
@@ -53,7 +53,7 @@ def case_of(source):
 def dealt(cases, batches, rejects, clock=None):
     """*batches* and *rejects* of all *cases*, case by case: a source and an id say of which one they are."""
     place = {events[0].id // 100: n for n, events in enumerate(cases) if events}
-    found = [Result([], [], clock) for _ in cases]
+    found = [EngineResult([], [], clock) for _ in cases]
     for batch in batches:
         found[place[case_of(batch.source)]].batches.append(batch)
     for reject in rejects:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import EventBatch, Reject
-from millstream.batching.batchlog import output_messages, output_rows
-from millstream.batching.columnengines import Closed, closed_batches
+from millstream.batching.batch_log import output_messages, output_rows
+from millstream.batching.column_engines import ClosedTables, batch_table
 from millstream.batching.columns import REJECT_SCHEMA
-from millstream.batching.lines import write_line
+from millstream.batching.json_lines import write_line
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 
@@ -49,7 +49,7 @@ def test_columns_give_the_messages_that_single_batches_give(made: list[EventBatc
     table = pa.table(
         [[reject.rejected for reject in refused], [reject.reason for reject in refused]], schema=REJECT_SCHEMA
     )
-    messages = output_messages([output_rows(Closed(closed_batches(made), table))])
+    messages = output_messages([output_rows(ClosedTables(batch_table(made), table))])
     with open_store("memory://") as store:
         log = store.log(LogSpec("batches"))
         with log.writer() as writer:
@@ -66,7 +66,7 @@ def test_batches_come_by_closing_time_and_source_and_rejects_last() -> None:
         EventBatch("a" * 64, source, 5, 5, closed, "window", (1,)) for source, closed in [("b", 9), ("a", 9), ("c", 1)]
     ]
     table = pa.table([[7], ["late"]], schema=REJECT_SCHEMA)
-    messages = output_messages([output_rows(Closed(closed_batches(made), table))])
+    messages = output_messages([output_rows(ClosedTables(batch_table(made), table))])
     assert messages.column("source").to_pylist() == ["c", "a", "b", ""]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from millstream.anchoring import replay, verify_proof
 from millstream.batching import Batcher
-from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.message import Message
@@ -74,7 +74,7 @@ def given_and_expected(data):
     """What is in the output, and what a batcher gives for the input up to its last receive time, in any order."""
     given = [json.loads(message.body) for message in read(data, "out")]
     messages, batcher = read(data, "in"), Batcher.of(rules_of(data))
-    outcomes = [batcher.receive_many([event_of(m) for m in messages if m.source != TICK_SOURCE])]
+    outcomes = [batcher.receive_many([event_from_message(m) for m in messages if m.source != TICK_SOURCE])]
     outcomes.append(batcher.advance(messages[-1].received_at))
     names = sorted(batch.batch for outcome in outcomes for batch in outcome.batches)
     refused = sorted((reject.rejected, reject.reason) for outcome in outcomes for reject in outcome.rejects)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from millstream.batching import BatchConfig, Batcher, SnapshotError
-from millstream.batching.errors import ServiceError
-from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.batching.errors import BatchServiceError
+from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.batching.service import BatchService
-from millstream.batching.ticks import BUSY_PAUSE, ticks_between, ticks_by
+from millstream.batching.ticks import BUSY_PAUSE, idle_log_ticker, writer_ticker
 from millstream.core.clock import VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogError, LogSpec, TrimmedError, open_store
@@ -38,7 +38,7 @@ def expected(log, rules=RULES):
     """The identities and rejects that a batcher gives for the messages of *log* up to its last receive time."""
     messages = [message for batch in log.read() for message in batch]
     batcher = Batcher.of(rules)
-    events = [event_of(message) for message in messages if message.source != TICK_SOURCE]
+    events = [event_from_message(message) for message in messages if message.source != TICK_SOURCE]
     outcomes = [batcher.receive_many(events), batcher.advance(max(message.received_at for message in messages))]
     batches = [batch.batch for outcome in outcomes for batch in outcome.batches]
     rejects = [(reject.rejected, reject.reason) for outcome in outcomes for reject in outcome.rejects]
@@ -79,7 +79,7 @@ def test_ticks_are_given_between_writers_and_held_back_while_there_is_one(tmp_pa
     clock = VirtualClock()
     with open_store("memory://", clock=clock) as store:
         log = store.log(LogSpec("in"))
-        tick = ticks_between(log, clock)
+        tick = idle_log_ticker(log, clock)
         with log.writer() as writer:
             writer.append([Message(b"1", "a", "pump", clock.now())])
             assert not tick()
@@ -119,7 +119,7 @@ def test_ticks_close_quiet_sources_and_a_replay_needs_no_timer(tmp_path):
     clock = VirtualClock()
     start = clock.now()
     with open_store("memory://", clock=clock) as store, store.log(LogSpec("in")).writer() as writer:
-        service = serve(store, tmp_path, ticks=ticks_by(writer), clock=clock)
+        service = serve(store, tmp_path, ticks=writer_ticker(writer), clock=clock)
         writer.append([Message(b"1", "a", "pump", start)])
         service.step()
         assert not service.tick()
@@ -218,7 +218,7 @@ def test_an_output_that_came_of_another_log_is_refused(store, tmp_path):
     first = BatchService(store.log(LogSpec("other")), store.log(LogSpec("out")), RULES, tmp_path / "first")
     first.step()
     first.close()
-    with pytest.raises(ServiceError, match="up to message 100, but that log ends at 0"):
+    with pytest.raises(BatchServiceError, match="up to message 100, but that log ends at 0"):
         serve(store, tmp_path)
 
 
@@ -226,7 +226,7 @@ def test_a_log_that_goes_back_in_time_is_refused_by_name(store, tmp_path):
     with store.log(LogSpec("in")).writer() as writer:
         writer.append([Message(b"1", "a", "pump", 110, 120), Message(b"2", "a", "pump", 110, 119)])
     service = serve(store, tmp_path)
-    with pytest.raises(ServiceError, match=r"message 2 of 'in' was received at 119.*pipeline batch in"):
+    with pytest.raises(BatchServiceError, match=r"message 2 of 'in' was received at 119.*pipeline batch in"):
         service.step()
     service.close()
 
@@ -282,7 +282,7 @@ def test_a_service_whose_state_is_gone_and_whose_log_was_trimmed_is_refused(tmp_
         service.close()
         (tmp_path / "state").unlink()
         source.trim(200)
-        with pytest.raises(ServiceError, match="trimmed to begin at 200"):
+        with pytest.raises(BatchServiceError, match="trimmed to begin at 200"):
             BatchService(source, output, RULES, tmp_path / "state")
         output.writer().close()
 

@@ -12,7 +12,7 @@ import pytest
 
 import millstream.batching.batcher
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Event, FlushedError, Reject, SnapshotError
-from millstream.testing.batching import plain_batches, respelled, spelled
+from millstream.testing.batching_oracle import plain_batches, respelled, spelled
 
 
 def ids(outcome):
@@ -223,7 +223,7 @@ def test_p5_determinism_a_snapshot_goes_on_in_another_process(mode, tmp_path):
     script = (
         "import sys, pathlib\n"
         "from millstream.batching import Batcher\n"
-        "from millstream.batching.lines import read_events, write_line\n"
+        "from millstream.batching.json_lines import read_events, write_line\n"
         "batcher = Batcher.restore(pathlib.Path(sys.argv[1]).read_bytes())\n"
         "for _, event in read_events(sys.stdin.buffer):\n"
         "    for item in sum(batcher.receive(event), []): sys.stdout.buffer.write(write_line(item))\n"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Event
-from millstream.testing.batching import plain_batches
+from millstream.testing.batching_oracle import plain_batches
 from suite.sizes import machine, sized
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import millstream.batching
 from millstream.batching import BatchConfig, Batcher, Event
-from millstream.testing.batching import plain_batches
+from millstream.testing.batching_oracle import plain_batches
 from suite.sizes import examples, sized
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]

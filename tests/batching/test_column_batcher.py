@@ -20,12 +20,12 @@ from millstream.batching import (
     Reject,
     Rulebook,
     SnapshotError,
-    columnengines,
+    column_engines,
 )
+from millstream.batching.column_batcher import ColumnBatcher
+from millstream.batching.column_engines import ClosedTables, OrderFreeColumnEngine
 from millstream.batching.column_state import EVENT_SCHEMA
-from millstream.batching.columnbatcher import ColumnBatcher
-from millstream.batching.columnengines import Closed, OrderFreeColumns
-from millstream.batching.columns import History, cut_columns
+from millstream.batching.columns import CutResult, cut_columns
 from millstream.batching.snapshot import decode_snapshot
 from suite.sizes import examples, sized
 
@@ -69,7 +69,7 @@ def table_of(events: list[Event]) -> pa.Table:
     return pa.table({name: [getattr(event, name) for event in events] for name in EVENT_SCHEMA.names}, EVENT_SCHEMA)
 
 
-def named(closed: Closed) -> tuple[list[EventBatch], list[Reject]]:
+def named(closed: ClosedTables) -> tuple[list[EventBatch], list[Reject]]:
     batches = [
         EventBatch(**row | {"events": tuple(row["events"]), "amends": tuple(row["amends"])})
         for row in closed.batches.to_pylist()
@@ -132,11 +132,11 @@ def test_what_is_due_comes_at_that_very_clock_and_not_before(
 def test_a_step_looks_only_at_sources_of_which_something_may_be_certain(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
-    def cut(rows: pa.Table, *rest: Any) -> History:
+    def cut(rows: pa.Table, *rest: Any) -> CutResult:
         looked.append(len(rows))
         return cut_columns(rows, *rest)
 
-    monkeypatch.setattr(columnengines, "cut_columns", cut)
+    monkeypatch.setattr(column_engines, "cut_columns", cut)
     columns = ColumnBatcher(BatchConfig(100, 100))
     for number in range(500):
         source = f"s{number}"
@@ -157,7 +157,7 @@ def test_sources_that_do_not_come_again_are_forgotten() -> None:
         assert len(columns.step(table_of(events), number).batches) == (100 if number > 2 else 0)
     assert columns.open_sources == 300
     engine = columns._engine
-    assert isinstance(engine, OrderFreeColumns)
+    assert isinstance(engine, OrderFreeColumnEngine)
     assert len(engine._records._codes) < 2400
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millstream.batching import Batcher, Reject
-from millstream.testing.batching import respelled, spelled
+from millstream.testing.batching_oracle import respelled, spelled
 
 # number: (window, max delay, events, flush at, batches as (closed at, members), ids that are late, ids that are copies)
 CASES = {

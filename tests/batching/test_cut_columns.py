@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, ConfigError, Event
-from millstream.batching.borders import find_borders
-from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.columns import FARTHEST, cut_columns
-from millstream.batching.config import Caps
+from millstream.batching.config import SizeLimits
 from millstream.batching.errors import ColumnsError
-from millstream.testing.batching import plain_batches, spelled
+from millstream.batching.window_boundaries import find_window_boundaries
+from millstream.testing.batching_oracle import plain_batches, spelled
 from suite.sizes import examples, sized
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
@@ -170,7 +170,7 @@ def test_the_faithful_mode_has_no_columns():
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.integers(0, 20), st.integers(1, 9)), max_size=120),
     st.booleans(),
-    st.none() | st.builds(Caps, st.integers(1, 8), st.integers(1, 40)),
+    st.none() | st.builds(SizeLimits, st.integers(1, 8), st.integers(1, 40)),
 )
 def test_runs_that_are_one_batch_at_a_glance_are_one_by_the_rule(rows, midpoint, caps):
     """Multiplied by 57 all keys have the same bit, so that no run of several rows is found to be one batch by it."""
@@ -180,7 +180,7 @@ def test_runs_that_are_one_batch_at_a_glance_are_one_by_the_rule(rows, midpoint,
     first = np.append(True, np.diff(time[order] * 100 + key[order]) > 0)[: len(rows)]
     kept = order[first]
     found = [
-        find_borders(source[kept], code[kept], time[kept], 12, midpoint=midpoint, caps=caps, size=size[kept])
+        find_window_boundaries(source[kept], code[kept], time[kept], 12, midpoint=midpoint, caps=caps, size=size[kept])
         for code in (key, key * 57)
     ]
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
@@ -190,5 +190,5 @@ def test_runs_that_are_one_batch_at_a_glance_are_one_by_the_rule(rows, midpoint,
 def test_borders_do_not_depend_on_how_large_the_codes_of_keys_are(keys, midpoint):
     source, time = np.zeros(len(keys), np.int64), np.arange(len(keys), dtype=np.int64)
     small = np.array(keys, np.int64)
-    borders = [find_borders(source, code, time, 12, midpoint=midpoint) for code in (small, small << 60)]
+    borders = [find_window_boundaries(source, code, time, 12, midpoint=midpoint) for code in (small, small << 60)]
     assert all(np.array_equal(one, other) for one, other in zip(*borders, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.batching import Batcher
-from millstream.testing.batching import respelled, spelled
+from millstream.testing.batching_oracle import respelled, spelled
 
 EVENTS = {
     "UC1": "a:110@120 b:122@132 c:142@150 d:152@160 e:170@190",

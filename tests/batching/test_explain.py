@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, ConfigError, Event, Override, Rulebook
-from millstream.batching.explain import BatchStory, RejectStory, explain
+from millstream.batching.explain import BatchExplanation, RejectExplanation, explain
 from millstream.cli.batch import batch
-from millstream.testing.batching import spelled
+from millstream.testing.batching_oracle import spelled
 
 UC3 = "a:110@120 b:120@130 c:130@140 a:140@150 a:155@170"
 
@@ -47,7 +47,7 @@ def test_windows_and_caps_are_told():
 
 
 def test_refusals_are_told_with_what_would_have_kept_the_record():
-    told = [s for s in stories("a:10@12#0 a:10@13#0 a:10@12#1 b:10@41 c:60@12") if isinstance(s, RejectStory)]
+    told = [s for s in stories("a:10@12#0 a:10@13#0 a:10@12#1 b:10@41 c:60@12") if isinstance(s, RejectExplanation)]
     assert [(s.rejected, s.reason, s.max_delay, s.leap, s.copy_of) for s in told] == [
         (2, "duplicate", None, None, 1),
         (3, "conflicting_duplicate", None, None, 1),
@@ -97,7 +97,7 @@ def run(records, rules):
 def test_the_stories_are_those_of_the_batches_and_name_true_causes(records, rules):
     told, known = list(explain(records, rules)), {event.id: event for event in records}
     batches, rejects = run(records, rules)
-    mine = [story for story in told if isinstance(story, BatchStory)]
+    mine = [story for story in told if isinstance(story, BatchExplanation)]
     said = [(s.batch, s.ended, s.kind, s.amends) for s in mine]
     assert sorted(said) == sorted((b.batch, b.cut, b.kind, b.amends) for b in batches)
     assert {s.rejected: s.reason for s in told[len(mine) :]} == rejects
@@ -115,7 +115,7 @@ def test_the_stories_are_those_of_the_batches_and_name_true_causes(records, rule
 def test_what_would_have_kept_a_record_keeps_it_and_one_less_does_not(records, rules):
     choose = rules.chooser()
     for story in explain(records, rules):
-        if not isinstance(story, RejectStory) or story.reason not in ("late", "future"):
+        if not isinstance(story, RejectExplanation) or story.reason not in ("late", "future"):
             continue
         (record,) = [event for event in records if event.id == story.rejected]
         config = choose(record.source, record.key)
@@ -135,7 +135,7 @@ def test_what_would_have_kept_a_record_keeps_it_and_one_less_does_not(records, r
 
 
 def test_a_late_copy_would_not_have_been_kept_by_any_delay():
-    told = {s.rejected: s for s in stories("a:10@12#0 a:10@60#0 b:10@60") if isinstance(s, RejectStory)}
+    told = {s.rejected: s for s in stories("a:10@12#0 a:10@60#0 b:10@60") if isinstance(s, RejectExplanation)}
     assert (told[2].max_delay, told[2].copy_of) == (None, 1)
     assert "max_delay 50 would not have kept it: record 1 has the same key and time" in told[2].why
     assert (told[3].max_delay, told[3].copy_of) == (50, None)
@@ -160,7 +160,7 @@ def test_late_policies_and_overrides_are_told():
     assert [(s.kind, s.events) for s in amend] == [("batch", (1,)), ("amendment", (1, 2))]
     assert amend[1].amends == (amend[0].batch,)
     rules = Rulebook(BatchConfig(50, 20), (Override(BatchConfig(50, 5), key="b"),))
-    (late,) = [s for s in explain(spelled("a:0@10 b:0@10"), rules) if isinstance(s, RejectStory)]
+    (late,) = [s for s in explain(spelled("a:0@10 b:0@10"), rules) if isinstance(s, RejectExplanation)]
     assert "max_delay is 5; max_delay 10 would have kept it" in late.why
 
 

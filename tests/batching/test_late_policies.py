@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConfigError, Event, Reject
 from millstream.batching.columns import cut_columns
-from millstream.testing.batching import plain_batches, spelled
+from millstream.testing.batching_oracle import plain_batches, spelled
 from suite.sizes import examples, sized
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher
 from millstream.batching.column_state import EVENT_SCHEMA
-from millstream.batching.messagecolumns import event_columns
-from millstream.batching.messages import event_of
+from millstream.batching.message_columns import event_columns
+from millstream.batching.message_events import event_from_message
 from millstream.core.message import Message, to_arrow
 
 MESSAGES = st.lists(
@@ -30,7 +30,7 @@ def numbered(messages):
 
 @given(MESSAGES)
 def test_one_message_and_a_column_of_messages_are_the_same_events(messages):
-    events = [event_of(message) for message in numbered(messages)]
+    events = [event_from_message(message) for message in numbered(messages)]
     rows = event_columns(to_arrow(numbered(messages))).to_pylist()
     assert rows == [{name: getattr(event, name) for name in EVENT_SCHEMA.names} for event in events]
 
@@ -38,7 +38,7 @@ def test_one_message_and_a_column_of_messages_are_the_same_events(messages):
 @given(MESSAGES, st.sampled_from(["order-free", "faithful"]))
 def test_all_that_came_in_time_are_in_batches_but_for_copies(messages, mode):
     plain = numbered([message for message in messages if not message.key])
-    events = sorted((event_of(message) for message in plain), key=lambda event: (event.received_at, event.id))
+    events = sorted((event_from_message(message) for message in plain), key=lambda event: (event.received_at, event.id))
     batcher = Batcher.of(BatchConfig(50, 20, mode=mode))
     outcomes = [batcher.receive_many(events), batcher.flush()]
     batched = {number for outcome in outcomes for batch in outcome.batches for number in batch.events}

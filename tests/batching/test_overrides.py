@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConfigError, Event, Override, Rulebook
 from millstream.batching.rulebook import read_overrides
 from millstream.cli.batch import batch
-from millstream.testing.batching import plain_batches, spelled
+from millstream.testing.batching_oracle import plain_batches, spelled
 
 DEFAULT = BatchConfig(20, 8)
 CONFIGS = st.builds(BatchConfig, st.integers(0, 30), st.integers(0, 20), max_count=st.none() | st.integers(1, 4))

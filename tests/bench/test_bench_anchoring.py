@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.bench.frame import run_benchmark
+from millstream.bench.runner import run_benchmark
 from millstream.core.clock import SystemClock
 
 pytestmark = pytest.mark.served

@@ -12,29 +12,29 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from millstream.bench.frame import measure, run_benchmark
-from millstream.bench.log.check import Seen, WrongError
-from millstream.bench.log.choice import Choice, Senders, parse_choice
 from millstream.bench.log.load import Sent, packs_of
+from millstream.bench.log.options import Choice, Senders, parse_choice
+from millstream.bench.log.read_check import ReadCheck, ReadCheckError
+from millstream.bench.log.runs import LogRuns
 from millstream.bench.log.servers import Servers
-from millstream.bench.log.work import Work
+from millstream.bench.runner import measure, run_benchmark
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
-from millstream.log.mysql import parse_place
-from millstream.log.mysql.text_driver import connect_text
+from millstream.log.backends.mysql import parse_address
+from millstream.log.backends.mysql.text_driver import connect_text
 
 QUICK = Choice(seconds=0.005, senders=5)
 
 
 @pytest.fixture(scope="module")
-def work() -> Iterator[Work]:
+def work() -> Iterator[LogRuns]:
     with tempfile.TemporaryDirectory() as folder, Servers(Path(folder)) as servers:
-        yield Work(QUICK, servers, Path(folder), SystemClock())
+        yield LogRuns(QUICK, servers, Path(folder), SystemClock())
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", ["mariadb-rows", "sqlite-rows", "redis", "nats", "litequeue", "mariadb", "sqlite"])
-def test_a_contender_writes_and_reads_back_all_that_it_is_timed_for(work: Work, name: str) -> None:
+def test_a_contender_writes_and_reads_back_all_that_it_is_timed_for(work: LogRuns, name: str) -> None:
     for run in (work.alone, work.both):
         sample = run(name, 4, 20)
         assert sample.value > 0
@@ -42,26 +42,26 @@ def test_a_contender_writes_and_reads_back_all_that_it_is_timed_for(work: Work, 
 
 
 @pytest.mark.served
-def test_rows_and_blocks_in_postgresql_take_part(work: Work) -> None:
+def test_rows_and_blocks_in_postgresql_take_part(work: LogRuns) -> None:
     for name in ("postgres-copy", "postgres"):
         assert work.alone(name, 100, 20).value > 0
 
 
 @pytest.mark.served
-def test_nothing_of_a_run_stays_in_its_server(work: Work) -> None:
+def test_nothing_of_a_run_stays_in_its_server(work: LogRuns) -> None:
     work.alone("mariadb-rows", 4, 20)
     work.alone("mariadb", 4, 20)
-    with contextlib.closing(connect_text(parse_place(work._servers.get("mariadb-whole").url))) as connection:
+    with contextlib.closing(connect_text(parse_address(work._servers.get("mariadb-whole").url))) as connection:
         tables = sorted(table for (table,) in connection.rows("SHOW TABLES"))
     assert all(table.startswith("millstream_") for table in tables)
     assert tables, "the store itself stays"
 
 
-def test_a_reader_in_a_process_of_its_own_sees_everything(work: Work) -> None:
+def test_a_reader_in_a_process_of_its_own_sees_everything(work: LogRuns) -> None:
     assert work.two_processes("segments", 4, 20).figures["read messages/s"] > 0
 
 
-def test_arrow_and_the_wait_for_a_lone_message_are_measured(work: Work) -> None:
+def test_arrow_and_the_wait_for_a_lone_message_are_measured(work: LogRuns) -> None:
     assert work.arrow("segments", 4).figures["read Arrow messages/s"] > 0
     assert work.lone("sqlite-rows", 3).value > 0
 
@@ -69,7 +69,7 @@ def test_arrow_and_the_wait_for_a_lone_message_are_measured(work: Work) -> None:
 @pytest.mark.parametrize("kind", ["coroutines", "threads"])
 def test_senders_of_either_kind_send_the_same(kind: Senders, tmp_path: Path) -> None:
     with Servers(tmp_path) as servers:
-        work = Work(Choice(seconds=0.01, senders=7, kind=kind), servers, tmp_path, SystemClock())
+        work = LogRuns(Choice(seconds=0.01, senders=7, kind=kind), servers, tmp_path, SystemClock())
         assert work.alone("segments", 4, 3).figures["senders"] == 7
     assert list(itertools.islice(tmp_path.iterdir(), 1)) == [], "its files are removed"
 
@@ -105,10 +105,10 @@ ALL = [body for pack in PACKS for body in pack]
 
 
 def test_what_was_sent_is_what_is_expected() -> None:
-    seen = Seen(100)
+    seen = ReadCheck(100)
     seen.add_all([([1, 2, 3], ALL[:3]), ([4, 5, 6], ALL[3:])])
     seen.expect(SENT, PACKS)
-    columns = Seen(100)
+    columns = ReadCheck(100)
     columns.add_columns(iter([pa.RecordBatch.from_pydict({"id": range(1, 7), "body": ALL})]))
     assert (columns.last_id, columns.crc) == (6, crc32c(b"".join(ALL)))
 
@@ -127,14 +127,14 @@ def test_what_was_sent_is_what_is_expected() -> None:
         lambda seen: seen.add_columns(iter([pa.RecordBatch.from_pydict({"id": [1], "body": [b"short"]})])),
     ],
 )
-def test_a_message_that_is_lost_moved_or_changed_ends_the_benchmark(read: Callable[[Seen], None]) -> None:
-    seen = Seen(100)
-    with pytest.raises(WrongError):
+def test_a_message_that_is_lost_moved_or_changed_ends_the_benchmark(read: Callable[[ReadCheck], None]) -> None:
+    seen = ReadCheck(100)
+    with pytest.raises(ReadCheckError):
         read(seen)
         seen.expect(SENT, PACKS)
 
 
-def test_a_failing_sender_ends_the_benchmark(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_sender_ends_the_benchmark(work: LogRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("the disk is gone")
 
@@ -143,10 +143,12 @@ def test_a_failing_sender_ends_the_benchmark(work: Work, monkeypatch: pytest.Mon
         work.alone("sqlite-rows", 4, 20)
 
 
-def test_results_are_formed_as_in_every_benchmark(work: Work) -> None:
-    from millstream.bench.log import Plan
+def test_results_are_formed_as_in_every_benchmark(work: LogRuns) -> None:
+    from millstream.bench.log import LogComparisons
 
-    plan = Plan(Choice(seconds=0.005, senders=5, peers=("sqlite-rows",), backends=("sqlite",), modes=("lone",)), work)
+    plan = LogComparisons(
+        Choice(seconds=0.005, senders=5, peers=("sqlite-rows",), backends=("sqlite",), modes=("lone",)), work
+    )
     (comparison,) = plan.comparisons()
     result = measure(comparison, 1, lambda _: None)
     assert [row.contender for row in result.rows] == ["row a message, SQLite", "millstream, SQLite"]

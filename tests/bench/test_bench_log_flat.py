@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.bench.frame import run_benchmark
-from millstream.bench.log_flat import Growth, _targets
+from millstream.bench.log_flat import GrowingLog, _targets
+from millstream.bench.runner import run_benchmark
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
 
@@ -26,7 +26,7 @@ def test_a_log_grows_in_each_store_and_keeps_its_size() -> None:
 
 
 def test_what_is_older_is_moved_and_then_forgotten(tmp_path: Path) -> None:
-    growth = Growth("segments", tmp_path, 10**5, SystemClock())
+    growth = GrowingLog("segments", tmp_path, 10**5, SystemClock())
     growth.grow(300_000)
     assert growth._log.last_id >= 300_000
     assert growth._log.first_id > 190_000
@@ -35,7 +35,7 @@ def test_what_is_older_is_moved_and_then_forgotten(tmp_path: Path) -> None:
 
 
 def test_what_was_not_written_ends_it(tmp_path: Path) -> None:
-    growth = Growth("segments", tmp_path, 10**5, SystemClock())
+    growth = GrowingLog("segments", tmp_path, 10**5, SystemClock())
     growth.grow(100_000)
     last = growth._writer.send(b"test")
     with pytest.raises(AssertionError, match="not what was written"):

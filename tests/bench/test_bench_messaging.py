@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from millstream.bench.frame import measure
 from millstream.bench.messaging import comparisons
-from millstream.bench.messaging.work import delay_figures
+from millstream.bench.messaging.task import delay_figures
+from millstream.bench.runner import measure
 
 
 @pytest.mark.served

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream.batching.lines import EventLineError, read_events
+from millstream.batching.json_lines import EventLineError, read_events
 from millstream.demo.userfile import read_records
-from millstream.pipeline.jobs.parsing import Rules, parse_split
-from millstream.pipeline.jobs.sourcefiles import find_files, splits_of
+from millstream.pipeline.jobs.file_parsing import ParsingRules, parse_split
+from millstream.pipeline.jobs.source_files import find_files, splits_of
 from millstream.testing.commands import run_command
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 LINES = BOM_UTF8 + b'{"body":"a","event_time":1,"received_at":2}\n{"body":"b","event_time":3,"received_at":4}\n'
 
@@ -44,7 +44,7 @@ def test_events_for_the_batcher() -> None:
 def test_files_for_an_ingest(tmp_path: Path) -> None:
     (tmp_path / "lines.jsonl").write_bytes(LINES)
     (split,) = splits_of(find_files([tmp_path]))
-    (found,) = parse_split(split, Rules())
+    (found,) = parse_split(split, ParsingRules())
     assert not isinstance(found, list)
     assert found.column("body").to_pylist() == [b"a", b"b"]
 
@@ -56,7 +56,7 @@ def test_records_for_the_demo(tmp_path: Path) -> None:
 
 
 def test_operations_of_identifiers(tmp_path: Path) -> None:
-    requests = [json.dumps(Person(f"marked{number}").create.request).encode() for number in range(2)]
+    requests = [json.dumps(DidOwner(f"marked{number}").create.request).encode() for number in range(2)]
     (tmp_path / "operations.jsonl").write_bytes(BOM_UTF8 + b"\n".join(requests) + b"\n")
     answer = run_command("anchor", "submit", str(tmp_path / "operations.jsonl"), "--data", str(tmp_path / "data"))
     assert (answer.out, answer.code) == ("2 operations taken, 0 refused\n", 0)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.doctor_machine import look_at_machine
-from millstream.cli.doctor_parts import PROGRAMS, USES, extras
+from millstream.cli.doctor_machine import check_machine
+from millstream.cli.doctor_packages import PROGRAMS, USES, extras
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
 from millstream.settings import load_settings
@@ -145,7 +145,7 @@ def test_a_clock_behind_what_was_written_is_named(tmp_path: Path) -> None:
     for seconds, well in ((0, True), (3600, False)):
         written = clock.now() / 1_000_000 + seconds
         os.utime(tmp_path / "node.db", (written, written))
-        (check,) = [check for check in look_at_machine(settings, clock) if check.name == "clock"]
+        (check,) = [check for check in check_machine(settings, clock) if check.name == "clock"]
         assert check.ok is well
 
 

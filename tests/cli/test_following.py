@@ -24,7 +24,7 @@ from millstream.anchoring import LocalCas
 from millstream.anchoring.registry.registry_replay import replay_registry
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 from millstream.testing.waiting import until
 
 JSON = {"content-type": "application/json"}
@@ -35,14 +35,14 @@ class Stranger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.people: list[Person] = []
+        self.people: list[DidOwner] = []
         self.ledger, self.cas = folder.parent / "ledger.jsonl", folder / "cas"
 
     def write(self, batches: int, capsys: pytest.CaptureFixture[str]) -> None:
         with open_node(self.folder) as node:
             for _ in range(batches):
                 operations = [person.update() for person in self.people[-2:]]
-                self.people.append(Person(f"person {len(self.people)}"))
+                self.people.append(DidOwner(f"person {len(self.people)}"))
                 operations.append(self.people[-1].create)
                 node.registry.acceptance.submit_many([canonical_json(o.request) for o in operations])
                 cut_all(node.registry)
@@ -316,7 +316,7 @@ def test_a_node_follows_another_one_by_its_settings(tmp_path: Path, gateway: Gat
     ours.mkdir()
     (theirs / "millstream.toml").write_text(SERVED, "utf-8")
     gateway.before = lambda _cid: b"a lie"
-    person = Person("ada")
+    person = DidOwner("ada")
     did = f"did:sidetree:{person.suffix}"
     with Serving(theirs) as them:
         url = them.ready["registry"]
@@ -329,7 +329,7 @@ def test_a_node_follows_another_one_by_its_settings(tmp_path: Path, gateway: Gat
             until(lambda: resolved(us.ready["registry"], did) != answer, "its update")
             assert resolved(us.ready["registry"], did) == resolved(url, did)
             operations = f"{us.ready['registry']}/sidetree/v1/operations"
-            new = canonical_json(Person("bob").create.request)
+            new = canonical_json(DidOwner("bob").create.request)
             assert refusal(Request(operations, new, JSON)) == (409, "read_only")
             assert refusal(Request(f"{us.ready['registry']}/sidetree/v1/ledger")) == (409, "read_only")
             state = until(lambda: settled(us.ask("identifiers/following")), "an end of what is new")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.log_lines import begin_lines, complain, end_lines, without_secrets
+from millstream.cli.logging_setup import print_error, start_logging, stop_logging, without_secrets
 from millstream.cli.main import run
 
 OURS = logging.getLogger("millstream.test")
@@ -25,11 +25,11 @@ OURS = logging.getLogger("millstream.test")
 @pytest.fixture(autouse=True)
 def _ended() -> Iterator[None]:
     yield
-    end_lines()
+    stop_logging()
 
 
 def test_a_json_line_says_when_where_how_bad_and_what(capsys: pytest.CaptureFixture[str]) -> None:
-    begin_lines("json", "info")
+    start_logging("json", "info")
     OURS.warning("%s messages\nput aside", 3)
     line = json.loads(capsys.readouterr().err)
     assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
@@ -46,19 +46,19 @@ def test_an_error_that_nobody_expected_has_its_traceback_in_json_and_for_people_
             OURS.exception("it failed")
         return capsys.readouterr().err
 
-    begin_lines("json", "info")
+    start_logging("json", "info")
     line = json.loads(fail())
     assert line["error"] == "RuntimeError: mysql://ada:***@db/x is away"
     assert line["traceback"].startswith("Traceback") and "grain" not in line["traceback"]
-    begin_lines("console", "info")
+    start_logging("console", "info")
     (only,) = fail().splitlines()
     assert "error   test: it failed: RuntimeError: mysql://ada:***@db/x is away (`--debug` shows where)" in only
-    begin_lines("console", "info", debug=True)
+    start_logging("console", "info", debug=True)
     assert "Traceback" in fail()
 
 
 def test_a_thread_that_dies_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    begin_lines("json", "info")
+    start_logging("json", "info")
     thread = threading.Thread(target=lambda: 1 / 0, name="worker-7")
     thread.start()
     thread.join()
@@ -67,11 +67,11 @@ def test_a_thread_that_dies_is_a_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_level_is_ours_and_libraries_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]) -> None:
-    begin_lines("json", "debug")
+    start_logging("json", "debug")
     OURS.debug("a")
     logging.getLogger("somebody").info("b")
     logging.getLogger("somebody").warning("c")
-    begin_lines("json", "error")
+    start_logging("json", "error")
     OURS.warning("d")
     assert [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()] == ["a", "c"]
 
@@ -94,9 +94,9 @@ def test_no_secret_is_written(text: str, shown: str) -> None:
 
 
 def test_the_last_word_of_a_command_is_a_line_where_lines_are_written(capsys: pytest.CaptureFixture[str]) -> None:
-    complain("as ever")
-    begin_lines("json", "info")
-    complain("as a line")
+    print_error("as ever")
+    start_logging("json", "info")
+    print_error("as a line")
     first, second = capsys.readouterr().err.splitlines()
     assert first == "millstream: as ever" and json.loads(second)["message"] == "as a line"
 
@@ -138,7 +138,7 @@ def test_a_line_within_a_trace_names_it() -> None:
 import logging
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from millstream.cli.log_lines import begin_lines
+from millstream.cli.logging_setup import begin_lines
 from millstream.core.tracing import span
 
 trace.set_tracer_provider(TracerProvider())

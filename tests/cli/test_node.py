@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.batching.ticks import ticks_by
+from millstream.batching.ticks import writer_ticker
 from millstream.core.amounts import Duration
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError
-from millstream.mill.copying.recorder import record_space
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import BatchingSettings, Settings, StoreSettings
 from millstream.stores import StoreUnavailableError
@@ -129,7 +129,7 @@ def test_a_batch_service_goes_on_in_the_next_node_by_the_rules_in_the_settings(t
     for _ in range(2):
         with Node.open(settings, clock, create=True) as node, node.store.log(LogSpec("in")).writer() as writer:
             writer.append([Message(b"x", f"k{number}", "pump") for number in range(6)])
-            service = node.batch_service("in", "out", ticks=ticks_by(writer))
+            service = node.batch_service("in", "out", ticks=writer_ticker(writer))
             assert service.step() == 6
             assert not service.tick()
             clock.advance(1)

@@ -17,16 +17,16 @@ from serving_nodes import Serving, open_node
 
 from millstream.anchoring import AnchorIndex, replay
 from millstream.cli.main import run
-from millstream.cli.serve_roles import Roles
+from millstream.cli.serve_roles import ServeRoles
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.settings.serving import ServeSettings
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 from millstream.testing.mqtt import publish
 from millstream.testing.outboxes import connect_application, count, insert, make_outbox
 from millstream.testing.waiting import until
@@ -92,7 +92,7 @@ def test_one_process_is_a_whole_node_and_drains_when_it_is_asked(folder: Path) -
         until(lambda: node.ask("overview")["copies"]["copies"] >= 10, "copies")
         until(lambda: node.ask("overview")["checks"]["checked"] >= 5, "copies that were checked")
         with open_node(folder) as other:
-            (operation,) = other.registry.acceptance.submit_many([canonical_json(Person("ada").create.request)])
+            (operation,) = other.registry.acceptance.submit_many([canonical_json(DidOwner("ada").create.request)])
         until(lambda: node.ask(f"operations/{operation.status.id}")["state"] == "observed", "an anchored operation")
         _append(folder, 50)
         node.drain()
@@ -123,7 +123,7 @@ def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothi
             until(lambda: count(session) == 0, "an empty outbox")
         request = Request(
             f"{node.ready['registry']}/sidetree/v1/operations",
-            canonical_json(Person("ada").create.request),
+            canonical_json(DidOwner("ada").create.request),
             {"Content-Type": "application/json"},
         )
         with urlopen(request) as answer:
@@ -158,7 +158,7 @@ def test_what_clients_send_to_a_topic_is_anchored_though_nothing_follows(
 def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_topic(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={"orders": "orders.batches"}))
     failures: list[str] = []
-    with Node.open(settings, create=True) as node, Roles(node, lambda: failures.append("failed")):
+    with Node.open(settings, create=True) as node, ServeRoles(node, lambda: failures.append("failed")):
         assert list(node.store.logs()) == ["orders", "orders.batches", "system:ledger"]
     assert run(["topic", "create", "orders", "--type", "FIFO", "--data", str(tmp_path)]) == 0
     assert failures == []

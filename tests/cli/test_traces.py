@@ -19,9 +19,9 @@ from serving_nodes import Serving, open_node
 
 from millstream.core.message import Message
 from millstream.log import LogSpec
-from millstream.testing.collector import TraceCollector, collecting
 from millstream.testing.commands import run_command
 from millstream.testing.outboxes import connect_application, make_outbox
+from millstream.testing.trace_collector import TraceCollector, collecting
 from millstream.testing.waiting import until
 
 SETTINGS = """
@@ -128,7 +128,7 @@ def _publish(url: str, topic: str, trace: str) -> None:
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
 
-    from millstream.ingest.place import parse_broker
+    from millstream.ingest.broker_url import parse_broker
 
     place, properties = parse_broker(url), Properties(PacketTypes.PUBLISH)
     properties.UserProperty = [("unit", "mm"), ("traceparent", trace)]

@@ -11,9 +11,9 @@ import msgspec
 
 from millstream.cli.main import run
 from millstream.log import LogSpec, Message
-from millstream.mill.checking.bitcheck import Verdict
-from millstream.mill.manifest import CheckResult, Event
-from millstream.mill.working.tasks import Duplicate, encode_task
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.manifest import CheckResult, ManifestEvent
+from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node
 from millstream.queue import queue_log
 from millstream.queue.events import Died, event_message
@@ -114,7 +114,7 @@ def _record_spaces(node: Node, count: int) -> None:
         return hashlib.sha256(b"%d" % number).hexdigest()
 
     node.manifest.writer.record(
-        Event(store, space, item, NOW, digest(n), 1000 + n) for store, space, item, n in copies()
+        ManifestEvent(store, space, item, NOW, digest(n), 1000 + n) for store, space, item, n in copies()
     )
     node.manifest.writer.apply(
         CheckResult(

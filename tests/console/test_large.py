@@ -23,7 +23,7 @@ from world import Served, serving
 
 from millstream.console.app import Console
 from millstream.node import Node
-from millstream.rest.desk import Desk
+from millstream.rest.app_context import AppContext
 from millstream.settings import load_settings
 from suite.sizes import sized
 
@@ -91,14 +91,14 @@ def work_of(crowd: Crowd, folder: Path) -> dict[str, tuple[int, int]]:
     """By path: calls of functions, and tens of steps of SQLite, of one answer that is not the first."""
     settings, _ = load_settings({"data": str(folder)})
     with Node.open(settings) as node:
-        console = Console(Desk(node))
+        console = Console(AppContext(node))
         sa.event.listen(node.database, "connect", _count_steps)
         node.database.dispose()
-        console.desk.watch.start()
+        console.app.poller.start()
         try:
-            return {path: _work(console.app, path) for path in paths(crowd) for _ in range(2)}
+            return {path: _work(console.asgi_app, path) for path in paths(crowd) for _ in range(2)}
         finally:
-            console.desk.watch.stop()
+            console.app.poller.stop()
 
 
 class _Counted:

@@ -22,12 +22,12 @@ from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.passwords import hash_password
 from millstream.log import LogSpec
-from millstream.mill.working.tasks import Duplicate, encode_task
+from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
 from millstream.testing.damage import flip_bit
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 SETTINGS = """
 [stores.primary]
@@ -62,7 +62,7 @@ def furnish(folder: Path) -> Path:
     data = ["--data", str(folder)]
     with _open(folder) as node:
         _fill_log(node)
-        node.registry.acceptance.submit_many([canonical_json(Person("ada").create.request)])
+        node.registry.acceptance.submit_many([canonical_json(DidOwner("ada").create.request)])
         cut_operations(node.registry, force=True)
         _make_photos(node)
         _bury_tasks(node)
@@ -87,7 +87,7 @@ def guard(folder: Path) -> Path:
 
 def did() -> str:
     """The DID that the node knows."""
-    return f"did:sidetree:{Person('ada').suffix}"
+    return f"did:sidetree:{DidOwner('ada').suffix}"
 
 
 class Served:

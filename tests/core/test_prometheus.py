@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.core.collector import BOUNDS, Collector
+from millstream.core.metrics_collector import BOUNDS, MetricsCollector
 from millstream.core.prometheus import prometheus_text, write_prometheus
 
 
 def test_figures_stand_by_name_with_their_labels_and_kind(tmp_path: Path) -> None:
-    collector = Collector()
+    collector = MetricsCollector()
     collector.count("rejects_total", 3, reason="late")
     collector.count("rejects_total", 1, reason='a "quoted\\ one"\n')
     collector.gauge("open_sources", 7)
@@ -28,7 +28,7 @@ def test_figures_stand_by_name_with_their_labels_and_kind(tmp_path: Path) -> Non
 
 
 def test_a_histogram_counts_all_up_to_each_bound() -> None:
-    collector = Collector()
+    collector = MetricsCollector()
     collector.observe_many("delay_seconds", np.array([0.0, 0.002, 2.0, 1e9]), log="in")
     lines = prometheus_text(collector.figures()).splitlines()
     assert lines[0] == "# TYPE millstream_delay_seconds histogram"
@@ -43,9 +43,9 @@ def test_a_histogram_counts_all_up_to_each_bound() -> None:
 
 @given(st.lists(st.lists(st.integers(-5, 10**6), max_size=9), max_size=5))
 def test_collectors_that_are_added_up_hold_what_one_would_have_held(parts: list[list[int]]) -> None:
-    whole, joined = Collector(), Collector()
+    whole, joined = MetricsCollector(), MetricsCollector()
     for values in parts:
-        part = Collector()
+        part = MetricsCollector()
         for collector in (whole, part):
             collector.count("batches_total", len(values))
             collector.gauge("open", len(values))

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.demo.progress import PlainTeller
-from millstream.demo.road import Walk
+from millstream.demo.progress import PlainProgress
+from millstream.demo.runner import DemoRun
 from millstream.demo.stages import copies
 from millstream.node import Node
 from millstream.settings import PRIMARY_URL, Settings, StoreSettings
@@ -28,7 +28,7 @@ def test_a_plan_that_was_cut_off_is_made_whole_by_the_next_run(
     urls = {name: f"file://{{data}}/stores/{name}" for name in copies.COPIES} | {copies.PRIMARY: PRIMARY_URL}
     stores = {name: StoreSettings(url) for name, url in urls.items()}
     with Node.open(Settings(data=str(tmp_path), stores=stores), create=True) as node:
-        walk = Walk(node, cast(Any, None), tmp_path, PlainTeller())
+        demo_run = DemoRun(node, cast(Any, None), tmp_path, PlainProgress())
         for space in copies.SPACES:
             node.providers[copies.PRIMARY].create_space(space)
             node.providers[copies.PRIMARY].put(space, cid_of(space.encode()), io.BytesIO(space.encode()))
@@ -41,9 +41,9 @@ def test_a_plan_that_was_cut_off_is_made_whole_by_the_next_run(
 
         monkeypatch.setattr(copies, "plan_space_duplication", cut_off)
         with pytest.raises(CutOffError):
-            copies.duplicate_spaces(walk)
+            copies.duplicate_spaces(demo_run)
         monkeypatch.setattr(copies, "plan_space_duplication", plan)
-        assert copies.duplicate_spaces(walk).counts == {"copies": 4}
+        assert copies.duplicate_spaces(demo_run).counts == {"copies": 4}
         for store in copies.COPIES:
             found = {space: list(all_entries(node.providers[store], space)) for space in copies.SPACES}
             assert {space: len(entries) for space, entries in found.items()} == dict.fromkeys(copies.SPACES, 1)

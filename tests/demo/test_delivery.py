@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.demo.delivery import Delivery, deliver, with_receive_times
+from millstream.demo.delivery import DeliveryModel, deliver, with_receive_times
 
 COUNT = 20_000
-DELIVERY = Delivery(max_delay=60_000, late_share=0.1, twice_share=0.05, seed=1)
+DELIVERY = DeliveryModel(max_delay=60_000, late_share=0.1, twice_share=0.05, seed=1)
 
 
 @pytest.fixture(scope="module")

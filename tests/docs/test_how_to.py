@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from pages import follow_page, steps
 
-from millstream.batching.ticks import ticks_between
+from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.main import run
 from millstream.core.cid import cid_of
 from millstream.core.message import Message
@@ -51,7 +51,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
         log = made.store.log(LogSpec("readings"))
         with log.writer() as writer:
             writer.append([Message(b"%d l/s" % n, "flow", f"pump-{n}") for n in range(3)])
-        service = made.batch_service("readings", "readings.batches", ticks=ticks_between(log, made.clock))
+        service = made.batch_service("readings", "readings.batches", ticks=idle_log_ticker(log, made.clock))
         feed = made.anchor_feed("readings", "readings.batches")
 
         def all_anchored() -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.core.collector import Collector
-from millstream.ingest import Receipts, parse_broker, shape_named
+from millstream.core.metrics_collector import MetricsCollector
+from millstream.ingest import Receipts, parse_broker, payload_parser
 from millstream.ingest.options import SubscribeOptions
 from millstream.log import LogSpec, open_store
 from millstream.testing import services
@@ -44,14 +44,14 @@ class Harness:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url, self.clock = folder, url, SystemClock()
         self.said: list[str] = []
-        self.figures = Collector()
+        self.figures = MetricsCollector()
         self.store = open_store(f"sqlite:///{folder / 'log.db'}")
         self.log = self.store.log(LogSpec("in"))
         self.rejects = self.store.log(LogSpec("in.rejects"))
 
     def run(self, until, *topics, qos=1, shape=None, client="", seconds=DEADLINE, **options):
         """Ingest until *until* says so, or for so many *seconds*."""
-        from millstream.ingest.connection import Connection
+        from millstream.ingest.connection import MqttConnection
         from millstream.ingest.loop import MqttIngest
 
         wanted = SubscribeOptions(topics, qos, **options)
@@ -63,12 +63,12 @@ class Harness:
                 client=client,
                 make_name=lambda: f"test-{os.getpid()}-{self.folder.name}",
             )
-            connection = Connection(parse_broker(self.url), receipts.client, wanted, self.clock)
+            connection = MqttConnection(parse_broker(self.url), receipts.client, wanted, self.clock)
             loop = MqttIngest(
                 connection,
                 receipts,
                 wanted,
-                shape=shape or shape_named("auto"),
+                shape=shape or payload_parser("auto"),
                 records=records,
                 rejects=rejects,
                 clock=self.clock,

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from millstream.batching import Batcher
-from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.settings import load_settings
@@ -87,7 +87,9 @@ def expected(data):
     """What the batcher gives in process for the records of the log, sorted by the time they happened."""
     settings, _ = load_settings({"data": str(data)}, environment={})
     messages, batcher = read(data, "in"), Batcher.of(settings.batching.rules)
-    events = sorted((event_of(m) for m in messages if m.source != TICK_SOURCE), key=lambda event: event.event_time)
+    events = sorted(
+        (event_from_message(m) for m in messages if m.source != TICK_SOURCE), key=lambda event: event.event_time
+    )
     outcomes = [batcher.receive_many(events), batcher.advance(messages[-1].received_at)]
     batches = sorted(batch.batch for outcome in outcomes for batch in outcome.batches)
     return batches, sorted(reject.reason for outcome in outcomes for reject in outcome.rejects)

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.core.clock import SystemClock
 from millstream.ingest import BrokerRefusedError, IngestInputError, parse_broker
-from millstream.ingest.connection import Connection
+from millstream.ingest.connection import MqttConnection
 from millstream.ingest.options import SubscribeOptions
 from millstream.testing import services
 from millstream.testing.mosquitto import Mosquitto
@@ -107,7 +107,7 @@ def test_a_password_lets_us_in_from_the_url_or_a_file(guarded, tmp_path, protoco
 def test_a_wrong_password_ends_it_at_once_and_is_not_shown(guarded, protocol):
     url, _, _ = guarded
     options = SubscribeOptions(("a/b",), protocol=protocol)
-    connection = Connection(parse_broker(url.replace(QUOTED, "geheim")), "x", options, SystemClock())
+    connection = MqttConnection(parse_broker(url.replace(QUOTED, "geheim")), "x", options, SystemClock())
     with pytest.raises(BrokerRefusedError, match="does not let us in") as refused:
         connection.open()
     assert "geheim" not in str(refused.value)
@@ -132,7 +132,7 @@ def test_certificates_encrypt_and_authenticate_both_ends(guarded, tmp_path):
 @pytest.mark.served
 def test_a_broker_whose_certificate_nobody_vouches_for_is_not_trusted(guarded):
     _, url, _ = guarded
-    connection = Connection(parse_broker(url), "x", OPTIONS, SystemClock())
+    connection = MqttConnection(parse_broker(url), "x", OPTIONS, SystemClock())
     with pytest.raises(BrokerRefusedError, match="is not trusted: self-signed certificate"):
         connection.open()
     connection.close()
@@ -140,7 +140,7 @@ def test_a_broker_whose_certificate_nobody_vouches_for_is_not_trusted(guarded):
 
 def test_certificates_that_are_not_there_are_named(tmp_path):
     with pytest.raises(IngestInputError, match=r"certificates of .*absent"):
-        Connection(parse_broker(f"mqtts://h?tls_ca={tmp_path}/absent"), "x", OPTIONS, SystemClock())
+        MqttConnection(parse_broker(f"mqtts://h?tls_ca={tmp_path}/absent"), "x", OPTIONS, SystemClock())
 
 
 @pytest.mark.parametrize(

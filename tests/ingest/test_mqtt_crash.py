@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from millstream.batching import BatchConfig, Batcher
-from millstream.batching.messages import event_of
-from millstream.ingest.connection import Connection
+from millstream.batching.message_events import event_from_message
+from millstream.ingest.connection import MqttConnection
 from millstream.log import LogSpec, open_store
 from millstream.testing.mqtt import publish
 from suite.sizes import sized
@@ -93,7 +93,7 @@ def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto,
         assert len(messages) > 200
     rules = BatchConfig(10 * SECOND, 2**60)
     batcher = Batcher.of(rules)
-    outcomes = [batcher.receive_many(list(map(event_of, messages))), batcher.flush()]
+    outcomes = [batcher.receive_many(list(map(event_from_message, messages))), batcher.flush()]
     batched = [number for outcome in outcomes for batch in outcome.batches for number in batch.events]
     refused = [reject.reason for outcome in outcomes for reject in outcome.rejects]
     assert sorted(numbers([messages[number - 1] for number in batched])) == list(range(200))
@@ -144,7 +144,7 @@ def test_an_ingest_that_leaves_waits_until_the_broker_has_its_acknowledgements(
     options = {"qos": 1, "protocol": protocol}
     harness.subscribe(f"{root}/#", **options)
     publish(harness.url, sent(root, 50), 1)
-    confirm, close, left = Connection.confirm, Connection.close, threading.Event()
+    confirm, close, left = MqttConnection.confirm, MqttConnection.close, threading.Event()
     helpers = [
         threading.Thread(target=publish, args=(harness.url, sent(root, 50, 50), 1)),
         threading.Thread(target=lambda: (left.wait(0.5), signal_all(careful_mosquitto, signal.SIGCONT))),
@@ -162,8 +162,8 @@ def test_an_ingest_that_leaves_waits_until_the_broker_has_its_acknowledgements(
         left.set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Connection, "confirm", confirm_to_a_stopped_broker)
-        patched.setattr(Connection, "close", close_while_it_is_stopped)
+        patched.setattr(MqttConnection, "confirm", confirm_to_a_stopped_broker)
+        patched.setattr(MqttConnection, "close", close_while_it_is_stopped)
         harness.take(50, f"{root}/#", **options)
     for helper in helpers:
         helper.join()

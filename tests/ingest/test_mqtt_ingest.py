@@ -7,10 +7,10 @@ import json
 import pytest
 
 from millstream.core.message import Message
-from millstream.ingest import BrokerUnavailableError, IngestInputError, shape_named
-from millstream.ingest.connection import Connection
+from millstream.ingest import BrokerUnavailableError, IngestInputError, payload_parser
+from millstream.ingest.broker_url import parse_broker
+from millstream.ingest.connection import MqttConnection
 from millstream.ingest.options import SubscribeOptions
-from millstream.ingest.place import parse_broker
 from millstream.ingest.receipts import PACKET_HEADER
 from millstream.testing.mqtt import publish
 
@@ -74,7 +74,7 @@ def test_topics_that_are_no_longer_wanted_are_left_and_new_ones_joined(harness, 
     harness.subscribe(f"{root}/a/x", f"{root}/b/x")
     harness.run(lambda: len(harness.said) == 2, f"{root}/b/x", f"{root}/c/x")
     publish(harness.url, [(f"{root}/{topic}/x", topic.encode()) for topic in "abc"])
-    harness.take(2, f"{root}/b/x", f"{root}/c/x", shape=shape_named("raw"))
+    harness.take(2, f"{root}/b/x", f"{root}/c/x", shape=payload_parser("raw"))
     assert [message.body for message in harness.records()] == [b"b", b"c"]
 
 
@@ -130,7 +130,7 @@ def test_a_payload_that_is_too_large_is_put_aside_in_part_where_the_broker_does_
     options = {"protocol": "3.1.1", "max_payload": 100_000}
     harness.subscribe(f"{root}/#", **options)
     publish(harness.url, [(f"{root}/pump/level", b"1" * size) for size in (100_000, 100_001)])
-    harness.take(2, f"{root}/#", shape=shape_named("raw"), **options)
+    harness.take(2, f"{root}/#", shape=payload_parser("raw"), **options)
     assert [len(message.body) for message in harness.records()] == [100_000]
     ((key, size),) = [(message.key, len(message.body)) for message in harness.aside()]
     assert (key, size) == ("size", 65_536)
@@ -172,7 +172,7 @@ def test_thin_edge_messages_become_a_record_a_measurement(harness, root):
 
 def test_two_clients_of_one_name_are_told_and_fight_ever_more_slowly(harness, root):
     options = SubscribeOptions((f"{root}/#",))
-    rival = Connection(parse_broker(harness.url), f"rival-{root}", options, harness.clock)
+    rival = MqttConnection(parse_broker(harness.url), f"rival-{root}", options, harness.clock)
     lost = 0
 
     def until():
@@ -196,7 +196,7 @@ def test_a_broker_that_is_not_there_is_called_again_and_again(harness, root):
     assert all("cannot be reached" in said and "trying again in" in said for said in harness.said)
     place = parse_broker(harness.url)
     with pytest.raises(BrokerUnavailableError):
-        Connection(place, "x", SubscribeOptions(("a",)), harness.clock).open()
+        MqttConnection(place, "x", SubscribeOptions(("a",)), harness.clock).open()
 
 
 @pytest.mark.parametrize("topic", ["", "a/#/b", "a#", "+a/b", "a\0b", "x" * 65_536])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millstream.core.message import Message
-from millstream.ingest import Arrival, Receipts, ReceiptsError
+from millstream.ingest import Receipts, ReceiptsError, ReceivedMessage
 from millstream.ingest.publish_packet import decode_publish
 from millstream.ingest.receipts import marked
 from millstream.log import LogSpec, open_store
@@ -51,10 +51,10 @@ def test_a_damaged_file_is_named(tmp_path, log):
 def test_a_message_that_comes_for_the_first_time_is_never_taken_for_an_old_one(tmp_path, log):
     receipts = receipts_in(tmp_path, log)
     receipts.stored([5])
-    assert receipts.is_stored(Arrival("t", b"", 2, 5, again=True))
-    assert not receipts.is_stored(Arrival("t", b"", 2, 5, again=False))
-    assert not receipts.is_stored(Arrival("t", b"", 1, 5, again=True))
-    assert not receipts.is_stored(Arrival("t", b"", 2, 6, again=True))
+    assert receipts.is_stored(ReceivedMessage("t", b"", 2, 5, again=True))
+    assert not receipts.is_stored(ReceivedMessage("t", b"", 2, 5, again=False))
+    assert not receipts.is_stored(ReceivedMessage("t", b"", 1, 5, again=True))
+    assert not receipts.is_stored(ReceivedMessage("t", b"", 2, 6, again=True))
 
 
 class ReceiptsMachine(RuleBasedStateMachine):
@@ -75,9 +75,9 @@ class ReceiptsMachine(RuleBasedStateMachine):
     def deliver(self, packet, aside, dies):
         """The broker sends a message under an identifier that is free; it is stored, and perhaps we die then."""
         if packet in self.unreleased:
-            assert self.receipts.is_stored(Arrival("t", b"x", 2, packet, again=True))
+            assert self.receipts.is_stored(ReceivedMessage("t", b"x", 2, packet, again=True))
             return
-        arrival = Arrival("t", b"x", 2, packet)
+        arrival = ReceivedMessage("t", b"x", 2, packet)
         self.writers[aside].append(marked([Message(b"x"), Message(b"y")], arrival))
         self.unreleased.add(packet)
         if dies:
@@ -126,7 +126,7 @@ def test_a_publish_packet_is_taken_apart(qos, properties):
     length = bytes([count] if count < 128 else [count & 127 | 128, count >> 7])
     packet = b"\x00\x03a/b" + (b"\x12\x34" if qos else b"") + length + properties + b"payload"
     arrival = decode_publish(0x39 & ~6 | qos << 1, packet, properties=True)
-    assert arrival == Arrival("a/b", b"payload", qos, 0x1234 if qos else 0, again=True, retained=True)
+    assert arrival == ReceivedMessage("a/b", b"payload", qos, 0x1234 if qos else 0, again=True, retained=True)
     for end in range(len(packet) - len(b"payload")):
         with pytest.raises((IndexError, struct.error)):
             decode_publish(0x30 | qos << 1, packet[:end], properties=True)

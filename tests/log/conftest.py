@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millstream.log import Log, LogSpec, open_store
-from millstream.log.database.driver import Connection
+from millstream.log.backends.database.driver import DatabaseConnection
 from millstream.testing import databases
 from millstream.testing.databases import connected
 from millstream.testing.waiting import until
@@ -85,7 +85,7 @@ def store_url(server: str, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def connection(store_url: str) -> Iterator[Connection]:
+def connection(store_url: str) -> Iterator[DatabaseConnection]:
     """A connection to do to the server what a fault, or an administrator, would do."""
     with connected(store_url) as connection:
         yield connection
@@ -102,14 +102,14 @@ def log(store_url: str) -> Iterator[Log]:
 
 
 @pytest.fixture
-def table(log: Log, connection: Connection) -> str:
+def table(log: Log, connection: DatabaseConnection) -> str:
     """The table of the log's blocks."""
     ((name,),) = connection.rows("SELECT blocks FROM millstream_logs WHERE name = ?", log.name)
     return str(name)
 
 
 @pytest.fixture
-def set_global(store_url: str, connection: Connection) -> Iterator[Callable[[str, int | str], None]]:
+def set_global(store_url: str, connection: DatabaseConnection) -> Iterator[Callable[[str, int | str], None]]:
     """A function that changes a setting of the server until the test is over."""
     before: dict[str, int | str] = {}
     is_postgres = store_url.startswith("postgresql:")
@@ -127,7 +127,7 @@ def set_global(store_url: str, connection: Connection) -> Iterator[Callable[[str
         change(name, value)
 
 
-def alter_system(connection: Connection, name: str, value: int | str) -> None:
+def alter_system(connection: DatabaseConnection, name: str, value: int | str) -> None:
     """Change a setting of PostgreSQL, and wait until it is in force."""
     connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
     connection.rows("SELECT pg_reload_conf()")

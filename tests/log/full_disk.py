@@ -13,7 +13,7 @@ from pathlib import Path
 
 from millstream.core.clock import SystemClock
 from millstream.log import Log, LogSpec, LogStore, Writer, WriterBusyError, WriterFailedError, open_store
-from millstream.log.segments.backend import SegmentsBackend
+from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.testing.waiting import until
 
 disk, scheme, kind = Path(sys.argv[1]), sys.argv[2], sys.argv[3]

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, decode_line, from_arrow, to_arrow
 from millstream.log import LogInputError, LogSpec, MessageTooLargeError
-from millstream.log.block import BODY, HEADER, Block, BlockError, Origin, encode_block, name_hash, read_header
-from millstream.log.columns import Columns, concat, from_messages, from_record_batch
-from millstream.log.compression import LZ4, ZSTD, compress, decompress
-from millstream.log.pack import encode_packs, make_pack
-from millstream.log.sections import BYTES, ENTRY, MAX_ITEMS
+from millstream.log.block import BODY, HEADER, Block, BlockError, BlockOrigin, encode_block, name_hash, read_header
+from millstream.log.encoding.columns import Columns, concat, from_messages, from_record_batch
+from millstream.log.encoding.compression import LZ4, ZSTD, compress, decompress
+from millstream.log.encoding.sections import BYTES, ENTRY, MAX_ITEMS
+from millstream.log.writing.append_request import encode_requests, make_request
 
 DOCUMENT = Path(__file__).parents[2] / "docs/formats/block.md"
 
@@ -48,7 +48,7 @@ SAMPLE = [
 
 def encoded(found: list[Message], compression: str = "lz4", first_id: int = 7) -> bytes:
     columns = from_messages(found).stamped(0)
-    return encode_block(columns, first_id, Origin("weather", 3, "importer", 9), compression=compression).data  # type: ignore[arg-type]
+    return encode_block(columns, first_id, BlockOrigin("weather", 3, "importer", 9), compression=compression).data  # type: ignore[arg-type]
 
 
 @given(st.lists(messages, min_size=1, max_size=60), compressions, st.integers(1, 2**62))
@@ -81,8 +81,8 @@ def test_slices_of_columns_and_their_concatenation_are_the_same_messages(
     start, stop = sorted((one % (len(found) + 1), two % (len(found) + 1)))
     columns = from_record_batch(to_arrow(found)).stamped(0)
     parts = [columns.slice(a, b) for a, b in ((0, start), (start, stop), (stop, len(found))) if b > a]
-    whole = encode_block(concat(parts), 1, Origin("weather")).data
-    assert Block(whole).decode() == Block(encode_block(columns, 1, Origin("weather")).data).decode()
+    whole = encode_block(concat(parts), 1, BlockOrigin("weather")).data
+    assert Block(whole).decode() == Block(encode_block(columns, 1, BlockOrigin("weather")).data).decode()
 
 
 @pytest.mark.parametrize("compression", ["plain", "lz4", "zstd"])
@@ -160,7 +160,7 @@ def test_what_all_messages_share_takes_no_room() -> None:
 
 @pytest.mark.parametrize("count", [1, 65_536, 65_537, 200_000])
 def test_packs_are_cut_at_the_most_messages_of_a_block(count: int) -> None:
-    blocks = encode_packs([make_pack([b""] * count)], 1, 0, LogSpec("w", block_bytes=64 << 20), Origin("w"))
+    blocks = encode_requests([make_request([b""] * count)], 1, 0, LogSpec("w", block_bytes=64 << 20), BlockOrigin("w"))
     counts = [block.header.count for block in blocks]
     assert sum(counts) == count
     assert counts[:-1] == [65_536] * ((count - 1) // 65_536)
@@ -169,7 +169,7 @@ def test_packs_are_cut_at_the_most_messages_of_a_block(count: int) -> None:
 @given(st.lists(st.lists(st.binary(max_size=50), min_size=1, max_size=9), min_size=1, max_size=9), st.integers(1, 200))
 def test_packs_are_joined_and_cut_without_losing_or_moving_a_message(packs: list[list[bytes]], size: int) -> None:
     spec = LogSpec("w", block_bytes=size, block_messages=7)
-    blocks = encode_packs([make_pack(pack) for pack in packs], 1, 0, spec, Origin("w"))
+    blocks = encode_requests([make_request(pack) for pack in packs], 1, 0, spec, BlockOrigin("w"))
     found = [body for block in blocks for body in Block(block.data).decode(["body"]).column(0).to_pylist()]
     assert found == [body for pack in packs for body in pack]
     assert [block.header.first_id for block in blocks][1:] == [block.header.last_id + 1 for block in blocks][:-1]
@@ -178,19 +178,19 @@ def test_packs_are_joined_and_cut_without_losing_or_moving_a_message(packs: list
 
 def test_a_message_that_is_too_large_is_refused_with_advice() -> None:
     with pytest.raises(MessageTooLargeError, match="store it as a content item"):
-        make_pack([bytes((64 << 20) + 1)])
+        make_request([bytes((64 << 20) + 1)])
 
 
 def test_a_list_that_its_owner_changes_later_is_stored_as_it_was() -> None:
     bodies = [b"a", b"b"]
-    pack = make_pack(bodies)
+    pack = make_request(bodies)
     bodies.clear()
-    (block,) = encode_packs([pack], 1, 0, LogSpec("w"), Origin("w"))
+    (block,) = encode_requests([pack], 1, 0, LogSpec("w"), BlockOrigin("w"))
     assert Block(block.data).decode(["body"]).column(0).to_pylist() == [b"a", b"b"]
 
 
 def test_the_largest_message_fits_into_a_block() -> None:
-    (block,) = encode_packs([make_pack([bytes(64 << 20)])], 1, 0, LogSpec("w"), Origin("w"))
+    (block,) = encode_requests([make_request([bytes(64 << 20)])], 1, 0, LogSpec("w"), BlockOrigin("w"))
     assert Block(block.data).decode(["body"]).column(0)[0].as_buffer().size == 64 << 20
 
 
@@ -213,7 +213,7 @@ def test_a_record_batch_of_another_shape_is_refused(batch: pa.RecordBatch) -> No
 def test_a_record_batch_may_leave_out_what_has_a_default() -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"a", b"b"], "event_time": [None, 5], "key": pa.array([None, "k"])})
     columns: Columns = from_record_batch(batch).stamped(9)
-    found = list(from_arrow(Block(encode_block(columns, 1, Origin("w")).data).decode()))
+    found = list(from_arrow(Block(encode_block(columns, 1, BlockOrigin("w")).data).decode()))
     assert found == [Message(b"a", "", "", 9, 9, (), 1), Message(b"b", "k", "", 5, 9, (), 2)]
 
 
@@ -229,7 +229,7 @@ def test_the_vectors_of_the_format_document_hold() -> None:
     for lines, hexadecimal in vectors[:2]:  # the plain ones: libraries are free to compress otherwise
         head = read_header(bytes.fromhex(hexadecimal))
         columns = from_messages([decode_line(line.encode()) for line in lines.splitlines()]).stamped(0)
-        origin = Origin("weather", head.epoch, "importer", head.sequence)
+        origin = BlockOrigin("weather", head.epoch, "importer", head.sequence)
         assert encode_block(columns, head.first_id, origin).data == bytes.fromhex(hexadecimal)
 
 
@@ -244,7 +244,7 @@ def test_what_has_large_values_is_stored_in_the_way_that_is_quick_and_the_rest_i
 
     def codec(size: int) -> int:
         bodies = [(b'{"from": "JFK", "delay": %d}' % draw.getrandbits(20) * 40)[:size] for _ in range(200)]
-        data = encode_block(from_messages([Message(body) for body in bodies]).stamped(0), 1, Origin("w")).data
+        data = encode_block(from_messages([Message(body) for body in bodies]).stamped(0), 1, BlockOrigin("w")).data
         places = range(HEADER.size, HEADER.size + read_header(data).sections * ENTRY.size, ENTRY.size)
         entries = [ENTRY.unpack_from(data, place) for place in places]
         return next(entry[3] for entry in entries if entry[:2] == (BODY, BYTES))

@@ -10,13 +10,13 @@ import pytest
 from millstream.core.clock import SystemClock
 from millstream.log import LogStore
 from millstream.log.backend import Backend
-from millstream.log.memory import MemoryBackend
-from millstream.log.mysql import MysqlBackend, parse_place
-from millstream.log.nerve import NerveBackend, parse_nerve
-from millstream.log.postgres import PostgresBackend
-from millstream.log.postgres import parse_place as parse_postgres_place
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.sqlite import SqliteBackend
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.mysql import MysqlBackend, parse_address
+from millstream.log.backends.nerve import NerveBackend, parse_nerve
+from millstream.log.backends.postgres import PostgresBackend
+from millstream.log.backends.postgres import parse_address as parse_postgres_place
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.testing.log_backends import BackendConformance
 from millstream.testing.logs import LogStoreConformance
 
@@ -64,7 +64,7 @@ class TestSegmentsBackend(BackendConformance):
 
 @pytest.fixture
 def open_mysql(database: str, opened: list[Backend]) -> Callable[[], Backend]:
-    place = parse_place(database)
+    place = parse_address(database)
 
     def open_backend() -> Backend:
         opened.append(MysqlBackend(place, SystemClock()))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from millstream.core.message import Message
 from millstream.log import Log, LogInputError, LogSpec, open_store
-from millstream.log.bodies import join_bodies, merge_bodies
-from millstream.log.pack import make_pack
+from millstream.log.encoding.bodies import join_bodies, merge_bodies
+from millstream.log.writing.append_request import make_request
 
 packs = st.lists(st.lists(st.binary(max_size=6)), min_size=1)
 
@@ -40,7 +40,7 @@ def test_packs_of_one_length_are_merged_in_order(counts: list[int], length: int)
 @given(packs)
 def test_the_size_of_a_pack_is_that_of_its_bodies(packs: list[list[bytes]]) -> None:
     for bodies in packs:
-        pack = make_pack(bodies)
+        pack = make_request(bodies)
         assert (pack.count, pack.size) == (len(bodies), sum(len(body) + 8 for body in bodies))
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from millstream.log import LogSpec, WriterBusyError, open_store
-from millstream.testing.services import ServiceMissingError
-from millstream.testing.torture import LOG, Child
-from millstream.testing.torture.checks import Order, check_confirmed, read_confirmed
+from millstream.testing.services import LocalServerMissingError
+from millstream.testing.torture import LOG, WatchedProcess
+from millstream.testing.torture.checks import OrderCheck, check_confirmed, read_confirmed
 from suite.missing import end_without
 from suite.sizes import sized
 
@@ -39,7 +39,7 @@ def fake_time(tmp_path: Path) -> Mapping[str, str]:
     """The environment of processes with such a clock; the one that only counts seconds is the true one."""
     library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
     if library is None:
-        end_without(ServiceMissingError("libfaketime is not installed: apt-get install faketime"))
+        end_without(LocalServerMissingError("libfaketime is not installed: apt-get install faketime"))
     return {
         **os.environ,
         "LD_PRELOAD": str(library),
@@ -56,11 +56,11 @@ def fake_time(tmp_path: Path) -> Mapping[str, str]:
 def test_p2_durability_nothing_confirmed_is_lost_however_the_clock_jumps(
     tmp_path: Path, scheme: str, set_clock: Callable[[str], None], fake_time: Mapping[str, str]
 ) -> None:
-    url, draw, order = f"{scheme}:///{tmp_path / 'log'}", random.Random(16), Order()
+    url, draw, order = f"{scheme}:///{tmp_path / 'log'}", random.Random(16), OrderCheck()
     confirmed = []
     for run in range(1, sized(quick=3, ci=10, long=100) + 1):
         set_clock(draw.choice(JUMPS))
-        with Child(WRITER, url, run, 5, 15, 1, environment=fake_time) as writer:
+        with WatchedProcess(WRITER, url, run, 5, 15, 1, environment=fake_time) as writer:
             assert writer.wait_for(3), writer.errors
             for jump in draw.sample(JUMPS, 3):
                 set_clock(jump)

@@ -17,12 +17,18 @@ import pytest
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, LogStore, WriterBusyError, open_store
-from millstream.log.database.driver import ServerError
-from millstream.log.nerve import is_nerve
+from millstream.log.backends.database.driver import ServerError
+from millstream.log.backends.nerve import is_nerve
 from millstream.testing import services
 from millstream.testing.databases import connected
-from millstream.testing.torture import LOG, Child, Plan, Scratch, scratch_beside, torture
-from millstream.testing.torture.checks import Delivery, Order, check_confirmed, check_delivery, read_confirmed
+from millstream.testing.torture import LOG, ScratchStore, TorturePlan, WatchedProcess, scratch_beside, torture
+from millstream.testing.torture.checks import (
+    OrderCheck,
+    ReaderDelivery,
+    check_confirmed,
+    check_delivery,
+    read_confirmed,
+)
 from millstream.testing.torture.plan import CONSUMER
 from millstream.testing.torture.writer import FAILED, FENCED
 from millstream.testing.waiting import until_allowed
@@ -49,18 +55,18 @@ def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def plan(url: str) -> Plan:
+def plan(url: str) -> TorturePlan:
     """How many processes are killed."""
     few = 8 if is_nerve(url) else 20
-    return Plan(kills=sized(quick=5, ci=few, long=1000), seed=2)
+    return TorturePlan(kills=sized(quick=5, ci=few, long=1000), seed=2)
 
 
 @pytest.mark.smoke
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: Plan) -> None:
+def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: TorturePlan) -> None:
     """P1 and P3 as well: writers and readers are killed at random moments, and all that must hold is looked at."""
-    report = torture(Scratch(url, url, lambda: None), plan)
+    report = torture(ScratchStore(url, url, lambda: None), plan)
     assert report.problems == ()
     assert report.writers_killed + report.readers_killed >= plan.kills
     assert report.packs_confirmed > report.writers_killed
@@ -72,8 +78,8 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: Pl
 @pytest.mark.parametrize("url", ["sqlite", "segments"], indirect=True)
 def test_p2_durability_what_was_confirmed_survives_kill_9_with_more_under_way(url: str) -> None:
     """Writers do not wait for each pack: ``append_nowait``, and ``durable`` for those of a while ago."""
-    plan = Plan(kills=sized(quick=5, ci=20, long=400), seed=16, ahead=20)
-    report = torture(Scratch(url, url, lambda: None), plan)
+    plan = TorturePlan(kills=sized(quick=5, ci=20, long=400), seed=16, ahead=20)
+    report = torture(ScratchStore(url, url, lambda: None), plan)
     assert report.problems == ()
     assert report.packs_confirmed > report.writers_killed
 
@@ -85,14 +91,14 @@ def test_p3_delivery_a_killed_reader_gets_again_only_what_the_window_allows(url:
             writer.append([b"x"] * 20_000)  # more than three readers take before they are killed, on a busy machine too
         pointer = given = 0
         for _ in range(3):
-            with Child(READER, url, 10) as reader:
+            with WatchedProcess(READER, url, 10) as reader:
                 assert reader.wait_for(100)
                 reader.kill()
-            lines = Delivery(0, reader.lines, 0)
+            lines = ReaderDelivery(0, reader.lines, 0)
             began = lines.given[0][0] - 1
             assert pointer <= began <= given, "a server may take an acknowledgement in after its reader has died"
             given = lines.last_given
-            delivery = Delivery(began, reader.lines, SystemClock().monotonic())
+            delivery = ReaderDelivery(began, reader.lines, SystemClock().monotonic())
             pointer = store.log(SPEC).pointer(CONSUMER)
             assert list(check_delivery(delivery, pointer, server_was_away=False)) == []
             assert pointer <= delivery.last_given, "nothing counts as acknowledged that was not"
@@ -100,7 +106,7 @@ def test_p3_delivery_a_killed_reader_gets_again_only_what_the_window_allows(url:
 
 @pytest.mark.smoke
 def test_p10_one_writer_a_living_one_is_named_and_a_killed_one_replaced_at_once(url: str) -> None:
-    with open_store(url) as store, Child(WRITER, url, 1, 1, 15, 1) as process:
+    with open_store(url) as store, WatchedProcess(WRITER, url, 1, 1, 15, 1) as process:
         assert process.wait_for(1)
         with pytest.raises(WriterBusyError, match=rf"process {process.pid} on .* since "):
             store.log(SPEC).writer()
@@ -111,7 +117,7 @@ def test_p10_one_writer_a_living_one_is_named_and_a_killed_one_replaced_at_once(
 
 
 def test_p10_one_writer_one_that_was_stopped_past_its_lease_is_fenced(url: str) -> None:
-    with open_store(url, lease_seconds=0.5) as store, Child(WRITER, url, 1, 2, 0.5, 1) as process:
+    with open_store(url, lease_seconds=0.5) as store, WatchedProcess(WRITER, url, 1, 2, 0.5, 1) as process:
         assert process.wait_for(6)
         stop(process, store)
         writer = until_allowed(store.log(SPEC).writer, WriterBusyError)
@@ -130,14 +136,14 @@ def test_p10_one_writer_two_processes_that_fight_for_a_log_never_interleave(url:
     """Each stops the other past its lease in turn; every pack is whole, and each writer's packs are in order."""
     with open_store(url) as store:
         for _ in range(2):
-            with Child(WRITER, url, 1, 5, 0.3, 1) as first:
+            with WatchedProcess(WRITER, url, 1, 5, 0.3, 1) as first:
                 assert first.wait_for(4)
                 stop(first, store)
                 with until_allowed(lambda: started(url, 0.3), WriterBusyError) as second:
                     first.send(signal.SIGCONT)
                     assert first.wait() == FENCED
                     assert second.wait_for(6)
-        order = Order()
+        order = OrderCheck()
         assert list(order.check(store.log(SPEC))) == []
         assert order.checked == 5 * order.sequence
 
@@ -206,7 +212,7 @@ def test_processes_that_make_the_same_store_at_once_all_get_it(url: str) -> None
 
 
 def test_a_follower_sees_what_another_process_appends(url: str) -> None:
-    with open_store(url) as store, Child(WRITER, url, 1, 1, 15, 1):
+    with open_store(url) as store, WatchedProcess(WRITER, url, 1, 1, 15, 1):
         with store.log(SPEC).reader("follower") as reader:
             seen = 0
             for batch in reader.batches(follow=True):
@@ -217,7 +223,7 @@ def test_a_follower_sees_what_another_process_appends(url: str) -> None:
 
 
 def test_ctrl_c_in_a_commit_ends_as_an_interrupt_and_loses_nothing_confirmed(url: str) -> None:
-    with Child(WRITER, url, 1, 3, 15, 1) as process:
+    with WatchedProcess(WRITER, url, 1, 3, 15, 1) as process:
         assert process.wait_for(30)
         process.send(signal.SIGINT)
         assert process.wait() == -signal.SIGINT
@@ -247,13 +253,13 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(
         pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
     with services.private(name) as server:
         scratch = scratch_beside(f"{server.url}torture{mark}{options}", "torture-test")
-        plan = Plan(kills=sized(ci=6, long=200), seed=4)
+        plan = TorturePlan(kills=sized(ci=6, long=200), seed=4)
         report = torture(scratch, plan, server=server)
     assert report.problems == ()
     assert report.databases_killed > 0
 
 
-def stop(process: Child, store: LogStore) -> None:
+def stop(process: WatchedProcess, store: LogStore) -> None:
     """Stop *process* outside a transaction: inside one it would hold the store's lock for as long as it is stopped."""
     clock = SystemClock()
     deadline = clock.monotonic() + 30
@@ -298,8 +304,8 @@ def is_free_of_writers(url: str) -> bool:
         return True
 
 
-def started(url: str, lease: float) -> Child:
+def started(url: str, lease: float) -> WatchedProcess:
     """A writer that has its lease. Raises WriterBusyError where it did not get it."""
     with open_store(url) as store:
         store.log(SPEC).writer().close()
-    return Child(WRITER, url, 1, 5, lease, 1)
+    return WatchedProcess(WRITER, url, 1, 5, lease, 1)

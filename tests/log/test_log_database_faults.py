@@ -21,17 +21,16 @@ from millstream.log import (
     StorageReadOnlyError,
     StorageUnavailableError,
     WriterFailedError,
-    mysql,
     open_store,
-    postgres,
 )
-from millstream.log.database.driver import Code, Connection, ServerError
-from millstream.log.mysql import driver as mysql_driver
-from millstream.log.mysql.statements import sql as mysql_sql
-from millstream.log.postgres import backend as postgres_backend
-from millstream.log.postgres import driver as postgres_driver
-from millstream.log.postgres.statements import sql as postgres_sql
-from millstream.testing.faulty_connection import Fault, FaultyDriver
+from millstream.log.backends import mysql, postgres
+from millstream.log.backends.database.driver import Code, DatabaseConnection, ServerError
+from millstream.log.backends.mysql import driver as mysql_driver
+from millstream.log.backends.mysql.statements import sql as mysql_sql
+from millstream.log.backends.postgres import backend as postgres_backend
+from millstream.log.backends.postgres import driver as postgres_driver
+from millstream.log.backends.postgres.statements import sql as postgres_sql
+from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
 
 SPEC = LogSpec("weather", block_messages=10)
 PATIENCE = 30.0
@@ -45,28 +44,28 @@ STEPS = {
     "postgresql in parts": ["START", "WITH moved", "INSERT INTO blocks", "COMMIT"],
 }
 FAULTS = [
-    (kind, Fault(step, when, LOST[kind.split()[0]]))
+    (kind, ConnectionFault(step, when, LOST[kind.split()[0]]))
     for kind, steps in STEPS.items()
     for step in steps
     for when in ("before", "after")
 ] + [
-    ("mysql", Fault("UPDATE", "before", LOCK_WAIT["mysql"])),
-    ("mysql", Fault("INSERT", "before", DEADLOCK["mysql"])),
-    ("mysql", Fault("COMMIT", "before", DEADLOCK["mysql"])),
-    ("postgresql", Fault("WITH moved", "before", "57014")),
-    ("postgresql", Fault("WITH moved", "after", "57P01")),
-    ("postgresql in parts", Fault("INSERT", "before", DEADLOCK["postgresql"])),
-    ("postgresql in parts", Fault("COMMIT", "before", "40001")),
+    ("mysql", ConnectionFault("UPDATE", "before", LOCK_WAIT["mysql"])),
+    ("mysql", ConnectionFault("INSERT", "before", DEADLOCK["mysql"])),
+    ("mysql", ConnectionFault("COMMIT", "before", DEADLOCK["mysql"])),
+    ("postgresql", ConnectionFault("WITH moved", "before", "57014")),
+    ("postgresql", ConnectionFault("WITH moved", "after", "57P01")),
+    ("postgresql in parts", ConnectionFault("INSERT", "before", DEADLOCK["postgresql"])),
+    ("postgresql in parts", ConnectionFault("COMMIT", "before", "40001")),
 ]
 
 
 def name_of(value: Any) -> str:
-    return f"{value.statement} {value.when} {value.code}" if isinstance(value, Fault) else str(value)
+    return f"{value.statement} {value.when} {value.code}" if isinstance(value, ConnectionFault) else str(value)
 
 
 @pytest.mark.parametrize(("kind", "fault"), FAULTS, ids=name_of)
 def test_a_commit_whose_reply_is_lost_is_done_exactly_once(
-    kind: str, fault: Fault, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kind: str, fault: ConnectionFault, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind.endswith("in parts"):
         monkeypatch.setattr(postgres_backend, "STATEMENT_BYTES", 1)
@@ -86,7 +85,7 @@ def test_a_commit_whose_reply_is_lost_is_done_exactly_once(
 def test_a_lease_whose_reply_is_lost_is_held(store_url: str, when: Any) -> None:
     with faulty_store(store_url) as (store, driver):
         log = store.log(SPEC)
-        driver.faults.append(Fault("UPDATE millstream_logs SET epoch", when, lost(store_url)))
+        driver.faults.append(ConnectionFault("UPDATE millstream_logs SET epoch", when, lost(store_url)))
         with log.writer() as writer:
             assert writer.append([b"a"]) == IdRange(1, 1)
 
@@ -98,7 +97,7 @@ def test_an_acknowledgement_whose_reply_is_lost_does_not_fence_its_reader(store_
         with log.writer() as writer:
             writer.append([b"a", b"b"])
         log.set_pointer("worker" if statement.startswith("UPDATE") else "other", 0)
-        driver.faults.append(Fault(statement, "after", lost(store_url)))
+        driver.faults.append(ConnectionFault(statement, "after", lost(store_url)))
         with log.reader("worker") as reader:
             reader.ack(1)
             reader.flush()
@@ -115,7 +114,7 @@ def test_a_commit_that_comes_after_a_take_over_is_fenced_though_its_connection_b
         with other.log(SPEC).writer() as writer:
             writer.append([b"theirs"])
         first_step = "UPDATE" if store_url.startswith("mysql:") else "WITH moved"
-        driver.faults.extend([Fault(first_step, "before", lost(store_url))] * 2)
+        driver.faults.extend([ConnectionFault(first_step, "before", lost(store_url))] * 2)
         with pytest.raises(FencedError):
             stale.append([b"too late"])
         stale.close()
@@ -123,7 +122,7 @@ def test_a_commit_that_comes_after_a_take_over_is_fenced_though_its_connection_b
 
 
 def test_p10_one_writer_one_that_hangs_inside_a_transaction_is_ended_by_the_server(
-    log: Log, store_url: str, connection: Connection
+    log: Log, store_url: str, connection: DatabaseConnection
 ) -> None:
     """In PostgreSQL only a commit of dozens of mebibytes is a transaction of several statements."""
     if store_url.startswith("mysql:"):
@@ -144,7 +143,7 @@ def test_p10_one_writer_one_that_hangs_inside_a_transaction_is_ended_by_the_serv
 def test_an_outage_is_logged_once_and_so_is_its_end(store_url: str, caplog: pytest.LogCaptureFixture) -> None:
     first_step = "START" if store_url.startswith("mysql:") else "WITH moved"
     with faulty_store(store_url) as (store, driver), caplog.at_level(logging.INFO), store.log(SPEC).writer() as w:
-        driver.faults.extend([Fault(first_step, "before", lost(store_url))] * 7)
+        driver.faults.extend([ConnectionFault(first_step, "before", lost(store_url))] * 7)
         w.append([b"a"])
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
@@ -155,19 +154,19 @@ def test_an_outage_is_logged_once_and_so_is_its_end(store_url: str, caplog: pyte
 def test_patience_ends_and_the_error_says_what_to_see_to(store_url: str) -> None:
     with faulty_store(store_url) as (store, driver):
         log = store.log(SPEC)
-        driver.faults.extend([Fault("SELECT", "before", lost(store_url))] * 2000)
+        driver.faults.extend([ConnectionFault("SELECT", "before", lost(store_url))] * 2000)
         with pytest.raises(StorageUnavailableError, match="see that the server runs"):
             log.info()
         assert driver.connections > PATIENCE / 2, "its patience with pauses of two seconds at most"
         driver.faults.clear()
-        driver.faults.extend([Fault("SELECT", "before", LOCK_WAIT[store_url.partition(":")[0]])] * 2000)
+        driver.faults.extend([ConnectionFault("SELECT", "before", LOCK_WAIT[store_url.partition(":")[0]])] * 2000)
         with pytest.raises(StorageBusyError, match="another transaction"):
             log.info()
         driver.faults.clear()
 
 
 def test_a_server_that_becomes_read_only_is_named_and_the_writer_stops(
-    store_url: str, connection: Connection, set_global: Callable[[str, int | str], None]
+    store_url: str, connection: DatabaseConnection, set_global: Callable[[str, int | str], None]
 ) -> None:
     url, setting, value = store_url, "default_transaction_read_only", "on"
     if store_url.startswith("mysql:"):
@@ -180,11 +179,11 @@ def test_a_server_that_becomes_read_only_is_named_and_the_writer_stops(
         if setting == "read_only":
             set_global(setting, int(value))
         else:  # a primary that was made a standby says so to each statement
-            driver.faults.append(Fault("WITH moved", "before", "25006"))
+            driver.faults.append(ConnectionFault("WITH moved", "before", "25006"))
         with pytest.raises(WriterFailedError, match="can only be read") as caught:
             writer.append([b"b"])
         assert isinstance(caught.value.__cause__, StorageReadOnlyError)
-        driver.faults.append(Fault("UPDATE", "before", "25006" if setting != "read_only" else 1290))
+        driver.faults.append(ConnectionFault("UPDATE", "before", "25006" if setting != "read_only" else 1290))
         with pytest.raises(StorageReadOnlyError):
             writer.close()
         assert store.log(SPEC).last_id == 1
@@ -204,13 +203,13 @@ def test_an_administrator_who_ends_every_session_is_not_noticed(postgres_databas
 
 def test_a_statement_that_takes_too_long_is_tried_again(postgres_database: str) -> None:
     """A lock that somebody holds is waited for by statements of limited length, and then the commit is done."""
-    place = postgres.parse_place(postgres_database)
+    place = postgres.parse_address(postgres_database)
     holder = postgres_driver.connect(place)
     backend = postgres.PostgresBackend(place, SystemClock())
     with LogStore(backend, SystemClock()) as store, store.log(SPEC).writer() as writer:
         writer.append([b"a"])
         with_timeout = backend._pool.call(
-            lambda lent: lent.connection.rows("SELECT set_config('lock_timeout', '100ms', false)")
+            lambda pooled: pooled.connection.rows("SELECT set_config('lock_timeout', '100ms', false)")
         )
         assert with_timeout == [("100ms",)]
         holder.execute("BEGIN")
@@ -235,7 +234,7 @@ def test_a_server_whose_disk_is_full_stops_the_writer_and_the_next_one_goes_on(
         log = store.log(SPEC)
         writer = log.writer()
         writer.append([b"before"])
-        driver.faults.append(Fault(step, "before", code))
+        driver.faults.append(ConnectionFault(step, "before", code))
         with pytest.raises(WriterFailedError, match="free some space on the server") as caught:
             writer.append([b"in"])
         assert isinstance(caught.value.__cause__, StorageFullError)
@@ -246,7 +245,7 @@ def test_a_server_whose_disk_is_full_stops_the_writer_and_the_next_one_goes_on(
 
 
 def end_sessions(url: str) -> None:
-    place = postgres.parse_place(url)
+    place = postgres.parse_address(url)
     connection = postgres_driver.connect(place)
     connection.rows(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = ? AND pid <> pg_backend_pid()",
@@ -266,11 +265,11 @@ def faulty_store(url: str) -> Iterator[tuple[LogStore, FaultyDriver[Any]]]:
     driver: FaultyDriver[Any]
     backend: mysql.MysqlBackend | postgres.PostgresBackend
     if url.startswith("mysql:"):
-        mysql_place = mysql.parse_place(url)
+        mysql_place = mysql.parse_address(url)
         driver = FaultyDriver(mysql_driver.choose_driver(mysql_place))
         backend = mysql.MysqlBackend(mysql_place, clock, driver=driver, patience=PATIENCE)
     else:
-        place = postgres.parse_place(url)
+        place = postgres.parse_address(url)
         driver = FaultyDriver(postgres_driver.choose_driver(place))
         backend = postgres.PostgresBackend(place, clock, driver=driver, patience=PATIENCE)
     with LogStore(backend, clock) as store:

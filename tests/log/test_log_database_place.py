@@ -18,15 +18,17 @@ from millstream.log import (
     StorageError,
     StorageReadOnlyError,
     StorageUnavailableError,
-    mysql,
     open_store,
-    postgres,
 )
-from millstream.log.database.driver import Connection
-from millstream.log.database.place import DatabasePlace, masked
+from millstream.log.backends import mysql, postgres
+from millstream.log.backends.database.address import DatabaseAddress, mask_password
+from millstream.log.backends.database.driver import DatabaseConnection
 
 SPEC = LogSpec("weather", block_messages=10)
-PARSERS: dict[str, Callable[[str], DatabasePlace]] = {"mysql": mysql.parse_place, "postgresql": postgres.parse_place}
+PARSERS: dict[str, Callable[[str], DatabaseAddress]] = {
+    "mysql": mysql.parse_address,
+    "postgresql": postgres.parse_address,
+}
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
@@ -63,7 +65,7 @@ def test_a_place_shows_itself_without_its_password(scheme: str, option: str) -> 
     for shown in (place.url, repr(place), f"{place}", repr([place])):
         assert "s3" not in shown
         assert f"{scheme}://m%40e:***@[::1]:3307/db?{option}" in shown
-    assert masked("sqlite:///a/b.db") == "sqlite:///a/b.db"
+    assert mask_password("sqlite:///a/b.db") == "sqlite:///a/b.db"
 
 
 def test_a_password_file_makes_a_url_that_shows_nothing_and_opens_again(store_url: str, tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_a_password_file_makes_a_url_that_shows_nothing_and_opens_again(store_ur
 
 @pytest.mark.parametrize("driver", ["", "?driver=binary"])
 def test_an_account_with_a_password_gets_in_and_a_wrong_password_is_not_shown(
-    store_url: str, connection: Connection, driver: str
+    store_url: str, connection: DatabaseConnection, driver: str
 ) -> None:
     make_account(connection, store_url, driver)
     scheme, _, rest = store_url.partition("://")
@@ -97,7 +99,7 @@ def test_an_account_with_a_password_gets_in_and_a_wrong_password_is_not_shown(
     assert "wr0ng" not in "".join(map(str, (denied.value, denied.value.__cause__)))
 
 
-def make_account(connection: Connection, url: str, driver: str) -> None:
+def make_account(connection: DatabaseConnection, url: str, driver: str) -> None:
     if url.startswith("mysql:"):
         if driver:
             pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
@@ -120,7 +122,7 @@ def test_a_database_is_made_only_for_writing(server: str) -> None:
                 open_store(url, **options)
 
 
-def test_processes_that_make_the_same_database_at_once_all_get_it(server: str, connection: Connection) -> None:
+def test_processes_that_make_the_same_database_at_once_all_get_it(server: str, connection: DatabaseConnection) -> None:
     url = f"{server}test_at_once"
     code = "import sys; from millstream.log import *; print(open_store(sys.argv[1]).log(LogSpec('shared')).name)"
     makers = [subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -137,7 +139,7 @@ def test_read_only_reads_and_refuses_to_write(log: Log, store_url: str) -> None:
                 write()
 
 
-def test_a_store_of_a_newer_format_is_refused(log: Log, store_url: str, connection: Connection) -> None:
+def test_a_store_of_a_newer_format_is_refused(log: Log, store_url: str, connection: DatabaseConnection) -> None:
     connection.execute("INSERT INTO millstream_format VALUES (99)")
     try:
         with pytest.raises(StorageError, match="format 99"):
@@ -147,7 +149,7 @@ def test_a_store_of_a_newer_format_is_refused(log: Log, store_url: str, connecti
 
 
 def test_a_store_whose_maker_has_not_yet_noted_its_format_opens(
-    log: Log, store_url: str, connection: Connection
+    log: Log, store_url: str, connection: DatabaseConnection
 ) -> None:
     connection.execute("DELETE FROM millstream_format")
     open_store(store_url, read_only=True).close()

@@ -9,29 +9,20 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
-from millstream.log import (
-    CorruptBlockError,
-    DamagedLogError,
-    Log,
-    LogSpec,
-    LogStore,
-    MissingBlockError,
-    mysql,
-    open_store,
-    postgres,
-)
-from millstream.log.database.driver import Connection
-from millstream.log.mysql import server as mysql_server
-from millstream.log.mysql.statements import sql as mysql_sql
-from millstream.log.postgres import server as postgres_server
-from millstream.log.postgres.statements import sql as postgres_sql
+from millstream.log import CorruptBlockError, DamagedLogError, Log, LogSpec, LogStore, MissingBlockError, open_store
+from millstream.log.backends import mysql, postgres
+from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.mysql import server as mysql_server
+from millstream.log.backends.mysql.statements import sql as mysql_sql
+from millstream.log.backends.postgres import server as postgres_server
+from millstream.log.backends.postgres.statements import sql as postgres_sql
 
 SPEC = LogSpec("weather", block_messages=10)
 MYSQL = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON", "log_bin": "OFF", "sync_binlog": "0"}
 POSTGRES = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
 
 
-def flip(connection: Connection, table: str, first_id: int, position: int) -> None:
+def flip(connection: DatabaseConnection, table: str, first_id: int, position: int) -> None:
     ((data,),) = connection.rows(f"SELECT data FROM {table} WHERE first_id = ?", first_id)
     damaged = bytearray(data)
     damaged[position] ^= 4
@@ -39,7 +30,7 @@ def flip(connection: Connection, table: str, first_id: int, position: int) -> No
 
 
 @pytest.mark.smoke
-def test_damage_in_the_middle_is_never_skipped(log: Log, connection: Connection, table: str) -> None:
+def test_damage_in_the_middle_is_never_skipped(log: Log, connection: DatabaseConnection, table: str) -> None:
     flip(connection, table, 21, 40)
     connection.execute(f"DELETE FROM {table} WHERE first_id = 41")
     seen: list[int] = []
@@ -52,13 +43,13 @@ def test_damage_in_the_middle_is_never_skipped(log: Log, connection: Connection,
     assert len(log.verify().problems) == 2
 
 
-def test_a_missing_tail_keeps_writers_out(log: Log, connection: Connection, table: str) -> None:
+def test_a_missing_tail_keeps_writers_out(log: Log, connection: DatabaseConnection, table: str) -> None:
     connection.execute(f"DELETE FROM {table} WHERE first_id = 41")
     with pytest.raises(DamagedLogError, match="should end at id 50"):
         log.writer()
 
 
-def test_reading_by_id_uses_the_index(log: Log, connection: Connection, table: str, store_url: str) -> None:
+def test_reading_by_id_uses_the_index(log: Log, connection: DatabaseConnection, table: str, store_url: str) -> None:
     with open_store(store_url) as store, store.log(SPEC).writer() as writer:
         for _ in range(100):
             writer.append([b"x"] * 10)
@@ -79,7 +70,7 @@ def test_reading_by_id_uses_the_index(log: Log, connection: Connection, table: s
 def test_blocks_are_not_compressed_once_more_and_commits_touch_no_index(
     postgres_database: str,
 ) -> None:
-    backend = postgres.PostgresBackend(postgres.parse_place(postgres_database), SystemClock())
+    backend = postgres.PostgresBackend(postgres.parse_address(postgres_database), SystemClock())
     plain = LogSpec("plain", compression="plain")
     with LogStore(backend, SystemClock()) as store, store.log(plain).writer() as writer:
         writer.append([b"x" * 100_000])
@@ -143,7 +134,7 @@ def test_a_server_that_is_not_durable_is_reported_by_info(log: Log, store_url: s
 
 
 def test_a_server_that_confirms_too_early_does_not_do_so_for_a_log(postgres_database: str) -> None:
-    place = postgres.parse_place(postgres_database)
+    place = postgres.parse_address(postgres_database)
     backend = postgres.PostgresBackend(place, SystemClock())
     with LogStore(backend, SystemClock()):
         backend._execute(f"ALTER DATABASE {place.database} SET synchronous_commit = off")
@@ -164,9 +155,9 @@ def test_a_live_server_is_compared_with_the_settings_that_are_shipped(store_url:
 
     def compare() -> tuple[str, dict[str, mysql_server.Setting]]:
         version, compared = (
-            postgres_server.compare_server(postgres.parse_place(store_url))
+            postgres_server.compare_server(postgres.parse_address(store_url))
             if is_postgres
-            else mysql_server.compare_server(mysql.parse_place(store_url))
+            else mysql_server.compare_server(mysql.parse_address(store_url))
         )
         return version, {found.name: found for found in compared}
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.log import Log, LogSpec, open_store
-from millstream.log.database.driver import Connection
-from millstream.log.mysql import parse_place
-from millstream.log.mysql.driver import choose_driver
-from millstream.log.mysql.statements import sql
-from millstream.log.postgres import backend as postgres_backend
+from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.mysql import parse_address
+from millstream.log.backends.mysql.driver import choose_driver
+from millstream.log.backends.mysql.statements import sql
+from millstream.log.backends.postgres import backend as postgres_backend
 from millstream.testing.databases import connected
 
 SPEC = LogSpec("large", compression="plain")
@@ -44,7 +44,9 @@ def small_statements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("column", ["min_event_time", "max_event_time", "min_received_at", "max_received_at", "epoch"])
-def test_an_index_that_is_not_what_the_blocks_say_is_found(log: Log, connection: Connection, column: str) -> None:
+def test_an_index_that_is_not_what_the_blocks_say_is_found(
+    log: Log, connection: DatabaseConnection, column: str
+) -> None:
     assert log.verify().ok
     ((table,),) = connection.rows("SELECT blocks FROM millstream_logs WHERE name = ?", "weather")
     connection.execute(f"UPDATE {_text(table)} SET {column} = {column} + 8 WHERE first_id = 21")
@@ -102,7 +104,7 @@ def test_a_packet_limit_that_is_lowered_meanwhile_is_respected(
 def test_every_value_comes_to_mariadb_as_it_is(mariadb: str, driver: str, blob: bytes, text: str, number: int) -> None:
     if driver == "binary":
         pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
-    place = parse_place(f"{mariadb}mysql?driver={driver}")
+    place = parse_address(f"{mariadb}mysql?driver={driver}")
     connection = choose_driver(place)(place)
     connection.execute(sql.SESSION)
     ((length, shown, same, given_number),) = connection.rows(

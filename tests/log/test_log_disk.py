@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from millstream.log import LogSpec, open_store
 from millstream.testing.disk import DiskFaults, Recording, build_shim
 from millstream.testing.disk.small import on_a_small_disk
-from millstream.testing.services import ServiceMissingError
-from millstream.testing.torture import LOG, Child
+from millstream.testing.services import LocalServerMissingError
+from millstream.testing.torture import LOG, WatchedProcess
 from millstream.testing.torture.checks import check_confirmed, read_confirmed
 from millstream.testing.torture.writer import FAILED
 from suite.missing import end_without
@@ -37,7 +37,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that stands between a process and its disk."""
     try:
         return build_shim(tmp_path_factory.mktemp("shim"))
-    except ServiceMissingError as error:
+    except LocalServerMissingError as error:
         end_without(error)
 
 
@@ -120,7 +120,7 @@ def test_a_sync_that_fails_stops_the_writer_and_what_was_confirmed_is_on_the_dis
 def test_a_disk_that_is_slower_than_the_lease_loses_nothing(shim: Path, tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}:///{tmp_path / 'log'}"
     environment = DiskFaults(tmp_path, slow_ms=200).environment(shim)
-    with Child(WRITER, url, 1, 50, 0.3, 1, environment=environment) as writer:
+    with WatchedProcess(WRITER, url, 1, 50, 0.3, 1, environment=environment) as writer:
         assert writer.wait_for(4)
     with open_store(url) as store:
         log = store.log(LogSpec(LOG), create=False)
@@ -217,5 +217,5 @@ def on_a_disk_of_its_own(place: Path, options: str) -> list[str]:
     """The beginning of a command that runs Python with a small disk at *place*, which nobody else sees."""
     try:
         return on_a_small_disk(place, options)
-    except ServiceMissingError as missing:
+    except LocalServerMissingError as missing:
         pytest.skip(str(missing))

@@ -9,7 +9,7 @@ import threading
 import millstream.log
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.log.housekeeper import Housekeeper
+from millstream.log.runtime.scheduler_thread import SchedulerThread
 
 
 def test_the_example_of_the_package_runs() -> None:
@@ -19,7 +19,7 @@ def test_the_example_of_the_package_runs() -> None:
 
 
 def chores() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "millstream-log-housekeeper"]
+    return [thread for thread in threading.enumerate() if thread.name == "millstream-log-scheduler"]
 
 
 def test_a_store_that_was_dropped_leaves_no_thread_behind() -> None:
@@ -53,22 +53,22 @@ class Chore:
 
 
 def test_a_chore_that_fails_does_not_stop_the_others() -> None:
-    keeper, chore = Housekeeper(SystemClock()), Chore()
-    keeper.after(0, chore.fail)
-    keeper.after(0, chore.do)
+    scheduler, chore = SchedulerThread(SystemClock()), Chore()
+    scheduler.after(0, chore.fail)
+    scheduler.after(0, chore.do)
     assert chore.done.wait(30)
-    keeper.close()
-    keeper.after(0, chore.fail)
+    scheduler.close()
+    scheduler.after(0, chore.fail)
 
 
 def test_what_was_dropped_is_not_called() -> None:
-    keeper, last = Housekeeper(SystemClock()), Chore()
+    scheduler, last = SchedulerThread(SystemClock()), Chore()
     dropped = Chore()
     done = dropped.done
-    keeper.after(0.05, dropped.do)
+    scheduler.after(0.05, dropped.do)
     del dropped
     gc.collect()
-    keeper.after(0.06, last.do)
+    scheduler.after(0.06, last.do)
     assert last.done.wait(30)
     assert not done.is_set()
-    keeper.close()
+    scheduler.close()

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogInputError, LogSpec, LogStore, open_store
-from millstream.log.durability import split_durability
-from millstream.log.segments import stream as stream_module
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.segments.files import sync
-from millstream.log.segments.format import End, decode_end, encode_end
-from millstream.log.segments.lease import LeaseRecord, write_lease
-from millstream.log.sqlite import SqliteBackend
+from millstream.log.backends.durability import split_durability
+from millstream.log.backends.segments import stream as stream_module
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.segments.files import sync
+from millstream.log.backends.segments.format import CommittedEnd, decode_end, encode_end
+from millstream.log.backends.segments.lease import LeaseRecord, write_lease
+from millstream.log.backends.sqlite.backend import SqliteBackend
 from suite.sizes import examples
 
 SPEC = LogSpec("weather", compression="plain")
@@ -118,7 +118,7 @@ def test_a_power_loss_takes_nothing_that_was_settled_and_leaves_the_rest_whole(
         store._backend.close()
 
 
-def lose(place: Path, settled: End, begin: float, length: float, cut: bool) -> None:
+def lose(place: Path, settled: CommittedEnd, begin: float, length: float, cut: bool) -> None:
     """The machine is started anew; of the last segment a part that was not synced is gone."""
     last = max(place.glob("*.seg"))
     data = bytearray(last.read_bytes())
@@ -129,5 +129,5 @@ def lose(place: Path, settled: End, begin: float, length: float, cut: bool) -> N
     data[first:stop] = b"" if cut and stop == len(data) else bytes(stop - first)
     last.write_bytes(data)
     end = decode_end((place / "end").read_bytes())
-    (place / "end").write_bytes(encode_end(End(1, end.segment, end.offset, end.last_id, end.received_at)))
+    (place / "end").write_bytes(encode_end(CommittedEnd(1, end.segment, end.offset, end.last_id, end.received_at)))
     write_lease(place / "lease", LeaseRecord(1, b"", 0, SETTLED))

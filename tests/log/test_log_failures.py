@@ -22,9 +22,9 @@ from millstream.log import (
     WriterBusyError,
     open_store,
 )
-from millstream.log.database.driver import Connection
-from millstream.log.sqlite import SqliteBackend
-from millstream.testing.cut_line import CutLine
+from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.testing.cutting_proxy import CuttingProxy
 from millstream.testing.damage import flip_bit
 from suite.sizes import sized
 
@@ -53,7 +53,7 @@ def bodies(log: Log, first: int = 1) -> list[bytes]:
 def test_a_connection_that_breaks_in_the_middle_of_a_packet_loses_and_doubles_nothing(any_store: str) -> None:
     parts = urlsplit(any_store)
     draw = random.Random(5)
-    with CutLine(str(parts.hostname), int(parts.port or 0)) as line:
+    with CuttingProxy(str(parts.hostname), int(parts.port or 0)) as line:
         url = urlunsplit(parts._replace(netloc=f"{parts.username}@127.0.0.1:{line.port}"))
         with open_store(url) as store, store.log(SPEC).writer() as writer:
             expected: list[bytes] = []
@@ -104,13 +104,13 @@ def shift(store: LogStore, seconds: float) -> None:
 
 
 @pytest.fixture
-def rows(log: Log, connection: Connection, table: str) -> dict[int, tuple[Any, ...]]:
+def rows(log: Log, connection: DatabaseConnection, table: str) -> dict[int, tuple[Any, ...]]:
     """The rows of the five blocks of a log, by their first ids."""
     return {int(row[0]): tuple(row) for row in connection.rows(f"SELECT * FROM {table}")}
 
 
 def test_a_block_that_is_there_twice_is_told(
-    log: Log, connection: Connection, table: str, rows: dict[int, tuple[Any, ...]]
+    log: Log, connection: DatabaseConnection, table: str, rows: dict[int, tuple[Any, ...]]
 ) -> None:
     again = (25, *rows[21][1:])
     connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(again))})", *again)
@@ -118,7 +118,7 @@ def test_a_block_that_is_there_twice_is_told(
 
 
 def test_blocks_that_changed_places_are_told(
-    log: Log, connection: Connection, table: str, rows: dict[int, tuple[Any, ...]]
+    log: Log, connection: DatabaseConnection, table: str, rows: dict[int, tuple[Any, ...]]
 ) -> None:
     for first, data in ((11, rows[31][-1]), (31, rows[11][-1])):
         connection.execute(f"UPDATE {table} SET data = ? WHERE first_id = ?", data, first)
@@ -128,7 +128,7 @@ def test_blocks_that_changed_places_are_told(
 
 @pytest.mark.parametrize("damage", ["cut", "zeroed", "empty", "longer"])
 def test_a_block_that_is_not_whole_is_told(
-    log: Log, connection: Connection, table: str, rows: dict[int, tuple[Any, ...]], damage: str
+    log: Log, connection: DatabaseConnection, table: str, rows: dict[int, tuple[Any, ...]], damage: str
 ) -> None:
     data = rows[21][-1]
     changed = {"cut": data[:-5], "zeroed": bytes(len(data)), "empty": b"", "longer": data + b"\0"}[damage]

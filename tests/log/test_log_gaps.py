@@ -26,9 +26,9 @@ from millstream.log import (
     open_store,
 )
 from millstream.log.backend import Backend
-from millstream.log.scan import scan_blocks
-from millstream.log.sqlite import SqliteBackend
-from millstream.log.trimming import free_blocks, raise_marks
+from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.reading.scan import scan_blocks
+from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 
 SPEC = LogSpec("weather")
 DAMAGE = """
@@ -119,7 +119,7 @@ def test_a_reader_whose_blocks_are_freed_while_it_reads_gets_a_gap(tmp_path: Pat
         def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Any:
             if first_id > 30 and self.trims:
                 self.trims = 0
-                raise_marks(self, log, first_id=65)
+                raise_watermarks(self, log, first_id=65)
                 assert free_blocks(self, log) > 0
             return super().read(log, first_id, last_id, max_bytes=min(max_bytes, 500))
 
@@ -185,7 +185,7 @@ def test_space_is_freed_in_shares_so_that_nobody_waits_long(path: Path) -> None:
             return calls[-1]
 
     backend: Backend = Counted(path, clock)
-    raise_marks(backend, SPEC.name, first_id=95)
+    raise_watermarks(backend, SPEC.name, first_id=95)
     total = backend.statistics(SPEC.name).bytes
     freed = free_blocks(backend, SPEC.name, share=300)
     assert freed == sum(calls)

@@ -10,8 +10,8 @@ import pytest
 
 from millstream.core.clock import VirtualClock
 from millstream.log import FencedError, Log, LogSpec, LogStore, WriterBusyError
-from millstream.log.holder import Holder, this_process
-from millstream.log.memory import MemoryBackend
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.runtime.lease_holder import LeaseHolder, this_holder
 
 LEASE = 10.0
 
@@ -32,7 +32,7 @@ def log(backend: MemoryBackend, clock: VirtualClock) -> Iterator[Log]:
         yield store.log(LogSpec("weather"))
 
 
-def hold(backend: MemoryBackend, clock: VirtualClock, holder: Holder) -> None:
+def hold(backend: MemoryBackend, clock: VirtualClock, holder: LeaseHolder) -> None:
     """Let *holder* have the lease, for ten seconds."""
     until = backend.lease_time() + int(LEASE * 1e6)
     assert backend.take_lease(
@@ -43,7 +43,7 @@ def hold(backend: MemoryBackend, clock: VirtualClock, holder: Holder) -> None:
 def test_a_living_holder_keeps_others_out_until_its_lease_runs_out(
     log: Log, backend: MemoryBackend, clock: VirtualClock
 ) -> None:
-    hold(backend, clock, this_process(clock.now()))
+    hold(backend, clock, this_holder(clock.now()))
     clock.advance(LEASE - 1)
     with pytest.raises(WriterBusyError, match=r"free 1\.0 seconds from now"):
         log.writer()
@@ -63,7 +63,7 @@ def test_a_lease_is_kept_alive_while_its_writer_idles(log: Log, backend: MemoryB
 def test_setting_the_wall_clock_neither_ends_a_lease_nor_prolongs_it(
     log: Log, backend: MemoryBackend, clock: VirtualClock
 ) -> None:
-    hold(backend, clock, this_process(clock.now()))
+    hold(backend, clock, this_holder(clock.now()))
     clock.jump(7200)
     with pytest.raises(WriterBusyError):
         log.writer()
@@ -98,7 +98,7 @@ def test_receive_times_do_not_go_back_when_the_clock_does(log: Log, clock: Virtu
 def test_only_a_holder_that_is_certainly_dead_is_replaced_at_once(
     log: Log, backend: MemoryBackend, clock: VirtualClock, changes: dict[str, object], gone: bool
 ) -> None:
-    hold(backend, clock, msgspec.structs.replace(this_process(clock.now()), **changes))
+    hold(backend, clock, msgspec.structs.replace(this_holder(clock.now()), **changes))
     if gone:
         log.writer().close()
     else:
@@ -107,7 +107,7 @@ def test_only_a_holder_that_is_certainly_dead_is_replaced_at_once(
 
 
 def test_a_holder_on_another_host_is_not_judged_by_this_host_s_boot() -> None:
-    elsewhere = msgspec.structs.replace(this_process(0), boot="another machine")
+    elsewhere = msgspec.structs.replace(this_holder(0), boot="another machine")
     assert elsewhere.is_gone(one_host=True)
     assert not elsewhere.is_gone(one_host=False)
 

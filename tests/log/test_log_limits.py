@@ -11,11 +11,11 @@ import pytest
 from millstream.core.clock import SystemClock
 from millstream.log import IdRange, LogInputError, LogSpec, MessageTooLargeError, open_store
 from millstream.log.backend import Backend, Commit
-from millstream.log.memory import MemoryBackend
-from millstream.log.mysql import MysqlBackend, parse_place
-from millstream.log.nerve.backend import NerveBackend
-from millstream.log.nerve.place import parse_nerve
-from millstream.log.sqlite import SqliteBackend
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.mysql import MysqlBackend, parse_address
+from millstream.log.backends.nerve.address import parse_nerve
+from millstream.log.backends.nerve.backend import NerveBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.testing.log_backends import NAME, block
 
 LAST = 2**63 - 1
@@ -27,7 +27,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     kinds: dict[str, Callable[[], Backend]] = {
         "memory": lambda: MemoryBackend(clock),
         "sqlite": lambda: SqliteBackend(tmp_path / "log.db", clock),
-        "mysql": lambda: MysqlBackend(parse_place(request.getfixturevalue("database")), clock),
+        "mysql": lambda: MysqlBackend(parse_address(request.getfixturevalue("database")), clock),
     }
     return kinds[request.param]()
 

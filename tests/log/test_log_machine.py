@@ -27,23 +27,23 @@ from millstream.log import (
     IdRange,
     LogSpec,
     LogStore,
-    Retainer,
     Retention,
+    RetentionEnforcer,
     StorageUnavailableError,
     Tiering,
     WriterBusyError,
     copy_log,
 )
 from millstream.log.backend import Backend
-from millstream.log.memory import MemoryBackend
-from millstream.log.mysql import MysqlBackend, parse_place
-from millstream.log.postgres import PostgresBackend
-from millstream.log.postgres import parse_place as parse_postgres_place
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.sqlite import SqliteBackend
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.mysql import MysqlBackend, parse_address
+from millstream.log.backends.postgres import PostgresBackend
+from millstream.log.backends.postgres import parse_address as parse_postgres_place
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.stores import MemoryStore, Store
 from millstream.stores.tiers import TierSpace
-from millstream.testing.faulty_store import Call, UnavailableStore
+from millstream.testing.faulty_store import StoreCall, UnavailableStore
 from suite.sizes import machine as steps_of
 
 SPEC = LogSpec("weather", block_bytes=400, block_messages=16)
@@ -93,7 +93,7 @@ class LogMachine(RuleBasedStateMachine):
         assert url == self.objects.url
         return TierSpace(UnavailableStore(self.objects, when=self.is_due))
 
-    def is_due(self, _: Call) -> bool:
+    def is_due(self, _: StoreCall) -> bool:
         self.failing_call = max(self.failing_call - 1, 0)
         return self.failing_call == 1
 
@@ -195,7 +195,7 @@ class LogMachine(RuleBasedStateMachine):
         self.reader.flush()
         wanted = max(len(self.model) - count + 1, self.low)
         first_id = max(min(wanted, self.reader.pointer + 1), self.low) if keep else wanted
-        plan = Retainer(self.log, self.clock, Retention(max_count=count, keep_consumers=keep)).run_once()
+        plan = RetentionEnforcer(self.log, self.clock, Retention(max_count=count, keep_consumers=keep)).run_once()
         assert plan.first_id == (first_id if first_id > self.low else None)
         self.low = first_id
 
@@ -296,7 +296,7 @@ class MysqlLogMachine(LogMachine):
         self.url = url
 
     def backend(self) -> Backend:
-        return MysqlBackend(parse_place(self.url), self.clock)
+        return MysqlBackend(parse_address(self.url), self.clock)
 
 
 @pytest.mark.smoke

@@ -35,14 +35,14 @@ from millstream.log import (
     open_store,
     system_log,
 )
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.log.errors import StorageFullError, StorageReadOnlyError
 from millstream.log.kinds import KIND
-from millstream.log.rules import LogRule
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.sqlite import SqliteBackend
-from millstream.log.upkeep import keep_up
-from millstream.messaging.broker.checks import Limits
-from millstream.messaging.broker.journal import Journal
+from millstream.log.upkeep.rules import LogRule
+from millstream.log.upkeep.upkeep_thread import run_upkeep
+from millstream.messaging.broker.storage.journal import BrokerJournal
+from millstream.messaging.broker.validation import Limits
 from millstream.node import Node
 from millstream.queue import queues_on_logs
 from millstream.settings import Settings
@@ -97,7 +97,7 @@ def _whole(store: LogStore, name: str, kind: str) -> object:
     info, found = log.info(), log.verify()
     messages = [message for batch in log.read() for message in batch]
     producers = {producer: log.sequence(producer) for producer in ("", "shop", "queue", "broker", "ledger")}
-    return kind, found.problems, info.consumers, producers, log.note("retention"), messages
+    return kind, found.problems, info.consumers, producers, log.metadata("retention"), messages
 
 
 def test_a_folder_of_the_release_before_has_all_it_had_under_its_present_names(folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_node_goes_on_where_the_release_before_ended(folder: Path) -> None:
 
 
 async def _recovered(node: Node) -> object:
-    journal = Journal(node.store, node.clock.now(), Limits())
+    journal = BrokerJournal(node.store, node.clock.now(), Limits())
     journal.close()
     return journal.state
 
@@ -353,7 +353,7 @@ def test_rules_that_users_kept_with_a_system_log_trim_it_no_more(folder: Path) -
     with open_store(url_of(folder)) as store:
         log = store.log(LogSpec("system:queue.repair", kind="queue"))
         log.set_retention(Retention(max_count=1))
-        list(keep_up(store, SystemClock(), [LogRule("*", max_count=0)]))
+        list(run_upkeep(store, SystemClock(), [LogRule("*", max_count=0)]))
         assert log.info().count == count
 
 

@@ -30,9 +30,9 @@ from millstream.log import (
     WriterFailedError,
     open_store,
 )
+from millstream.log.backends.memory import MemoryBackend
 from millstream.log.errors import StorageFullError
-from millstream.log.memory import MemoryBackend
-from millstream.log.reader import ACK_SECONDS
+from millstream.log.reading.reader import ACK_SECONDS
 from millstream.testing.faulty_log import FaultyBackend
 
 SPEC = LogSpec("weather", block_messages=10)

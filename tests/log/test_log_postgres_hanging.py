@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.log import IdRange, LogSpec, open_store
-from millstream.log.database.driver import Connection
-from millstream.log.postgres import driver
+from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.postgres import driver
 from millstream.testing import services
 from millstream.testing.databases import connected
 from millstream.testing.waiting import until
@@ -45,6 +45,6 @@ def test_a_commit_that_hangs_in_one_session_is_done_once_by_another(impatient: N
         assert log.verify().ok
 
 
-def wait_until_gone(watcher: Connection, pids: list[int]) -> None:
+def wait_until_gone(watcher: DatabaseConnection, pids: list[int]) -> None:
     """Until the sessions have done what they were told before they were stopped, and noticed that nobody listens."""
     until(lambda: not {int(pid) for (pid,) in watcher.rows(SESSIONS)}.intersection(pids), "the end of their sessions")

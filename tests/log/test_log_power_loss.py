@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, LogStore
-from millstream.log.segments import stream as stream_module
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.segments.files import sync
-from millstream.log.segments.format import SEGMENT_HEAD, End, decode_end, encode_end, snapshot_size
-from millstream.log.segments.lease import LeaseRecord, write_lease
+from millstream.log.backends.segments import stream as stream_module
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.segments.files import sync
+from millstream.log.backends.segments.format import SEGMENT_HEAD, CommittedEnd, decode_end, encode_end, snapshot_size
+from millstream.log.backends.segments.lease import LeaseRecord, write_lease
 from suite.sizes import examples
 
 SPEC = LogSpec("weather", block_messages=20)
@@ -88,7 +88,7 @@ def test_p2_durability_nothing_confirmed_is_lost_when_the_power_is(
         if power.torn is not None:
             tear(place / power.torn[0], power.torn[1], kept, zeros)
         write_lease(place / "lease", LeaseRecord(1, b"", 0, 0))  # of a process that is gone
-        forget_end(place / "end", [encode_end(End()), *power.ends[: power.confirmed]], age)
+        forget_end(place / "end", [encode_end(CommittedEnd()), *power.ends[: power.confirmed]], age)
         clock = SystemClock()
         if read_first:
             with LogStore(SegmentsBackend(power.image, clock, read_only=True), clock) as store:
@@ -124,4 +124,4 @@ def tear(path: Path, synced: int, kept: float, zeros: bool) -> None:
 def forget_end(path: Path, ends: list[bytes], age: int) -> None:
     """The file holds one of *ends*, announced before the machine was started anew."""
     end = decode_end(ends[max(len(ends) - 1 - age, 0)])
-    path.write_bytes(encode_end(End(1, end.segment, end.offset, end.last_id, end.received_at)))
+    path.write_bytes(encode_end(CommittedEnd(1, end.segment, end.offset, end.last_id, end.received_at)))

@@ -10,9 +10,9 @@ import pytest
 
 from millstream.cli import main
 from millstream.core.clock import MICROSECONDS, VirtualClock
-from millstream.log import Log, LogInputError, LogSpec, LogStore, Message, Retainer, Retention, open_store
-from millstream.log.sqlite import SqliteBackend
-from millstream.log.upkeep import keep_up
+from millstream.log import Log, LogInputError, LogSpec, LogStore, Message, Retention, RetentionEnforcer, open_store
+from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.upkeep.upkeep_thread import run_upkeep
 
 SPEC = LogSpec("weather")
 DAY = 86_400 * MICROSECONDS
@@ -41,24 +41,24 @@ def log(store: LogStore, clock: VirtualClock) -> Log:
 
 
 def test_what_is_older_than_the_age_goes_by_whole_blocks(log: Log, clock: VirtualClock) -> None:
-    plan = Retainer(log, clock, Retention(max_age=4 * DAY)).run_once()
+    plan = RetentionEnforcer(log, clock, Retention(max_age=4 * DAY)).run_once()
     assert (plan.first_id, plan.messages, log.first_id) == (61, 60, 61)
     assert plan.freed_bytes > 0
-    assert Retainer(log, clock, Retention(max_age=4 * DAY)).run_once().first_id is None
+    assert RetentionEnforcer(log, clock, Retention(max_age=4 * DAY)).run_once().first_id is None
 
 
 def test_the_oldest_go_while_there_are_too_many_messages_or_bytes(log: Log, clock: VirtualClock) -> None:
-    assert Retainer(log, clock, Retention(max_count=75)).run_once().first_id == 26
+    assert RetentionEnforcer(log, clock, Retention(max_count=75)).run_once().first_id == 26
     size = log.block_ranges()[-1].bytes
-    plan = Retainer(log, clock, Retention(max_bytes=3 * size)).run_once()
+    plan = RetentionEnforcer(log, clock, Retention(max_bytes=3 * size)).run_once()
     assert (plan.first_id, log.info().blocks, log.info().bytes) == (71, 3, 3 * size)
-    assert Retainer(log, clock, Retention(max_count=0)).run_once().first_id == 101
-    assert Retainer(log, clock, Retention(max_count=0)).run_once().first_id is None
+    assert RetentionEnforcer(log, clock, Retention(max_count=0)).run_once().first_id == 101
+    assert RetentionEnforcer(log, clock, Retention(max_count=0)).run_once().first_id is None
 
 
 def test_a_dry_run_changes_nothing(log: Log, clock: VirtualClock) -> None:
     policy = Retention(max_age=4 * DAY, max_count=10)
-    assert Retainer(log, clock, policy).run_once(dry_run=True).first_id == 91
+    assert RetentionEnforcer(log, clock, policy).run_once(dry_run=True).first_id == 91
     assert (log.first_id, log.info().count) == (1, 100)
 
 
@@ -66,7 +66,7 @@ def test_what_consumers_have_not_acknowledged_stays_and_who_pins_it_is_told(log:
     log.set_pointer("slow", 15)
     log.set_pointer("fast", 70)
     log.set_pointer("done", 100)
-    plan = Retainer(log, clock, Retention(max_count=20, keep_consumers=True)).run_once()
+    plan = RetentionEnforcer(log, clock, Retention(max_count=20, keep_consumers=True)).run_once()
     assert (plan.first_id, plan.pinned, plan.lost) == (16, {"slow": 65, "fast": 10}, {})
     assert log.first_id == 16
 
@@ -76,7 +76,7 @@ def test_the_cap_is_harder_than_any_consumer_and_says_who_loses_what(log: Log, c
     log.set_pointer("fast", 70)
     size = log.block_ranges()[-1].bytes
     policy = Retention(max_count=20, keep_consumers=True, cap_bytes=5 * size)
-    plan = Retainer(log, clock, policy).run_once()
+    plan = RetentionEnforcer(log, clock, policy).run_once()
     assert (plan.first_id, plan.lost) == (51, {"slow": 35})
     with log.reader("slow") as reader:
         assert next(reader.batches()).ids.last == 50
@@ -97,25 +97,25 @@ def test_a_clock_that_jumps_ahead_trims_nothing_until_somebody_vouches_for_it(
     log: Log, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = Retention(max_age=20 * DAY)
-    assert Retainer(log, clock, policy).run_once().first_id is None
+    assert RetentionEnforcer(log, clock, policy).run_once().first_id is None
     clock.jump(365 * 86_400)
     for _ in range(3):
-        plan = Retainer(log, clock, policy).run_once()
+        plan = RetentionEnforcer(log, clock, policy).run_once()
         assert (plan.first_id, log.first_id) == (None, 1)
         assert "365.0 days after the last look" in plan.held[0]
     assert "365.0 days" in caplog.text
-    assert Retainer(log, clock, policy).run_once(accept_clock=True).first_id == 101
+    assert RetentionEnforcer(log, clock, policy).run_once(accept_clock=True).first_id == 101
 
 
 def test_a_clock_that_went_back_trims_nothing_and_time_that_passes_is_believed(log: Log, clock: VirtualClock) -> None:
     policy = Retention(max_age=20 * DAY)
     for seconds in (0, -1000 * 86_400, 1000 * 86_400):
         clock.jump(seconds)
-        plan = Retainer(log, clock, policy).run_once()
+        plan = RetentionEnforcer(log, clock, policy).run_once()
         assert (plan.first_id, plan.held) == (None, ())
     for _ in range(3):
         clock.jump(5 * 86_400)
-        plan = Retainer(log, clock, policy).run_once()
+        plan = RetentionEnforcer(log, clock, policy).run_once()
         assert not plan.held
     assert log.first_id == 51
 
@@ -124,10 +124,10 @@ def test_a_message_that_a_wrong_clock_dated_ahead_keeps_what_follows_it(log: Log
     with log.writer() as writer:
         writer.append([Message(b"from the future", received_at=clock.now() + 1000 * DAY)])
         writer.append([Message(b"after it", received_at=clock.now())])
-    plan = Retainer(log, clock, Retention(max_age=30 * DAY)).run_once(accept_clock=True)
+    plan = RetentionEnforcer(log, clock, Retention(max_age=30 * DAY)).run_once(accept_clock=True)
     assert plan.first_id is None
     clock.jump(100 * 86_400)
-    assert Retainer(log, clock, Retention(max_age=30 * DAY)).run_once(accept_clock=True).first_id == 101
+    assert RetentionEnforcer(log, clock, Retention(max_age=30 * DAY)).run_once(accept_clock=True).first_id == 101
 
 
 def test_a_policy_is_kept_with_the_log_and_run_by_whoever_comes_by(
@@ -135,13 +135,13 @@ def test_a_policy_is_kept_with_the_log_and_run_by_whoever_comes_by(
 ) -> None:
     store.log(LogSpec("other"))
     with pytest.raises(LogInputError, match="no retention policy"):
-        Retainer(log, clock).run_once()
+        RetentionEnforcer(log, clock).run_once()
     log.set_retention(Retention(max_count=30))
-    (done,) = keep_up(store, clock)
+    (done,) = run_upkeep(store, clock)
     assert done.trimmed is not None
     assert (done.log, done.trimmed.first_id, done.moved, done.error) == ("weather", 71, None, None)
     log.set_retention(None)
-    assert list(keep_up(store, clock)) == []
+    assert list(run_upkeep(store, clock)) == []
 
 
 def test_a_log_that_is_kept_whole_is_not_trimmed_by_anybody(log: Log, clock: VirtualClock) -> None:
@@ -149,8 +149,8 @@ def test_a_log_that_is_kept_whole_is_not_trimmed_by_anybody(log: Log, clock: Vir
     with pytest.raises(LogInputError, match="kept whole"):
         log.trim(10)
     with pytest.raises(LogInputError, match="kept whole"):
-        Retainer(log, clock, Retention(max_count=1)).run_once()
-    assert Retainer(log, clock).run_once().first_id is None
+        RetentionEnforcer(log, clock, Retention(max_count=1)).run_once()
+    assert RetentionEnforcer(log, clock).run_once().first_id is None
 
 
 @pytest.mark.parametrize("wrong", [{"max_age": -1}, {"cap_bytes": 5}])

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogInputError, LogSpec, LogStore, Retention, Tiering
-from millstream.log.rules import LogRule, apply_rules
+from millstream.log.upkeep.rules import LogRule, apply_rules
 from millstream.settings import SettingsError, load_settings
 from millstream.stores.tiers import open_store
 

@@ -23,9 +23,9 @@ from millstream.log import (
     WriterFailedError,
     open_store,
 )
-from millstream.log.segments import states as states_module
-from millstream.log.segments import stream as stream_module
-from millstream.log.segments.format import End
+from millstream.log.backends.segments import states as states_module
+from millstream.log.backends.segments import stream as stream_module
+from millstream.log.backends.segments.format import CommittedEnd
 from millstream.testing.segment_folders import (
     SPEC,
     bodies,
@@ -193,7 +193,7 @@ def raising(*_: object) -> None:
 _roll = stream_module.SegmentStream._roll
 
 
-def rolls_and_dies(stream: stream_module.SegmentStream, end: End, handle: int) -> End:
+def rolls_and_dies(stream: stream_module.SegmentStream, end: CommittedEnd, handle: int) -> CommittedEnd:
     announce = stream._announce
     stream._announce = raising  # type: ignore[method-assign,assignment]
     try:

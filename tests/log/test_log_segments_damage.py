@@ -16,8 +16,8 @@ from millstream.log import (
     MissingBlockError,
     WriterFailedError,
 )
-from millstream.log.segments.format import End, decode_end, encode_end
-from millstream.log.segments.lease import LeaseRecord, write_lease
+from millstream.log.backends.segments.format import CommittedEnd, decode_end, encode_end
+from millstream.log.backends.segments.lease import LeaseRecord, write_lease
 from millstream.testing.segment_folders import (
     SPEC,
     bodies,
@@ -111,7 +111,7 @@ def test_damage_at_the_end_is_not_taken_for_a_torn_write(log: Log, folder: Path)
     """Even where nothing but the segment says how far it went: the end is old, the lease knows of no message."""
     last = segments(folder)[-1]
     first_id = int(last.stem)
-    (place(folder) / "end").write_bytes(encode_end(End(1, first_id, 0, first_id - 1, 0)))
+    (place(folder) / "end").write_bytes(encode_end(CommittedEnd(1, first_id, 0, first_id - 1, 0)))
     write_lease(place(folder) / "lease", LeaseRecord(1, b"", 0, 0))
     for position in (-30, -200, -250):
         flip(last, position)
@@ -210,7 +210,7 @@ def test_the_end_of_a_closed_log_is_known_even_without_the_file_that_says_it(log
 
 
 def test_a_last_segment_with_a_damaged_head_is_noticed_after_a_reboot(log: Log, folder: Path) -> None:
-    (place(folder) / "end").write_bytes(encode_end(End()))
+    (place(folder) / "end").write_bytes(encode_end(CommittedEnd()))
     write_lease(place(folder) / "lease", LeaseRecord(1, b"", 0, 0))
     flip(segments(folder)[-1], 20)
     with opened(folder) as store:

@@ -10,9 +10,9 @@ import pytest
 from millstream.core.message import Message
 from millstream.log import Gap, IdRange
 from millstream.log.backend import Commit
-from millstream.log.block import HEADER, MAGIC, VERSION, EncodedBlock, Origin, encode_block
-from millstream.log.columns import from_messages
-from millstream.log.segments.format import decode_end, encode_commit, encode_end
+from millstream.log.backends.segments.format import decode_end, encode_commit, encode_end
+from millstream.log.block import HEADER, MAGIC, VERSION, BlockOrigin, EncodedBlock, encode_block
+from millstream.log.encoding.columns import from_messages
 from millstream.testing.segment_folders import SPEC, opened, place, segments
 
 HOLLOW, HOLE = 20, 240 << 20
@@ -26,7 +26,7 @@ def stretch(folder: Path) -> None:
     with path.open("r+b") as file:
         for _ in range(HOLLOW):
             first_id = end.last_id + 1
-            block = encode_block(from_messages([Message(b"x", received_at=1)]), first_id, Origin(SPEC.name))
+            block = encode_block(from_messages([Message(b"x", received_at=1)]), first_id, BlockOrigin(SPEC.name))
             header = msgspec.structs.replace(block.header, raw_bytes=HOLE, stored_bytes=HOLE - HEADER.size)
             sections, *rest = msgspec.structs.astuple(header)
             head = encode_commit(Commit(1, end.last_id, first_id, 1, [EncodedBlock(header, bytes(HOLE))]))

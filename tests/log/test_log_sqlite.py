@@ -22,8 +22,8 @@ from millstream.log import (
     StorageReadOnlyError,
     open_store,
 )
-from millstream.log.sqlite import SqliteBackend
-from millstream.log.sqlite_statements import READ_BLOCKS
+from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.backends.sqlite.statements import READ_BLOCKS
 from millstream.testing.commands import run_command
 
 SPEC = LogSpec("weather", block_messages=10)

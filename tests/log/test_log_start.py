@@ -12,9 +12,9 @@ import pytest
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, LogStore, open_store
-from millstream.log.mysql import MysqlBackend, parse_place
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.sqlite import SqliteBackend
+from millstream.log.backends.mysql import MysqlBackend, parse_address
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
 
 CONSUMER = "kitchen"
 SHORT, LONG = 200, 8_000
@@ -130,10 +130,10 @@ def test_mariadb_looks_at_as_many_rows_to_start_a_long_log_as_a_short_one(databa
     for count in (SHORT, LONG):
         with open_store(database) as store:
             fill(store, count)
-        backend = MysqlBackend(parse_place(database), SystemClock())
+        backend = MysqlBackend(parse_address(database), SystemClock())
         with LogStore(backend, SystemClock()) as store:
             start(store, count)
-            rows = backend._pool.call(lambda lent: lent.connection.rows("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+            rows = backend._pool.call(lambda pooled: pooled.connection.rows("SHOW SESSION STATUS LIKE 'Handler_read%'"))
             counts.append(sum(int(number) for _, number in rows))
     assert counts[0] > 5
     assert abs(counts[1] - counts[0]) < 100

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.core.lockers import lockers
-from millstream.log import LogSpec, StorageBusyError, WriterBusyError, open_store, sqlite
-from millstream.log.segments import files
+from millstream.core.lock_holders import find_lock_holders
+from millstream.log import LogSpec, StorageBusyError, WriterBusyError, open_store
+from millstream.log.backends.segments import files
+from millstream.log.backends.sqlite import backend
 from millstream.testing.waiting import until, until_allowed
 
 pytestmark = pytest.mark.crash
@@ -23,7 +24,7 @@ WAIT = 0.5
 
 @pytest.fixture(params=["sqlite", "segments"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sqlite, "_WAIT", WAIT)
+    monkeypatch.setattr(backend, "_WAIT", WAIT)
     monkeypatch.setattr(files, "_WAIT", WAIT)
     return f"{request.param}:///{tmp_path / 'log'}"
 
@@ -41,7 +42,10 @@ def test_p10_one_writer_one_that_is_stopped_in_a_commit_is_named_and_once_woken_
         try:
             assert child.stdin and child.stdout
             assert child.stdout.readline() == "written\n"
-            until(lambda: any(found.stopped for found in lockers(locked(url))), "the writer stopped with its lock")
+            until(
+                lambda: any(found.stopped for found in find_lock_holders(locked(url))),
+                "the writer stopped with its lock",
+            )
             with open_store(url, lease_seconds=1.0) as store:
                 log = store.log(LogSpec("weather"), create=False)
                 message = f"process {child.pid} .*is stopped.*kill -CONT {child.pid}.*then try again"

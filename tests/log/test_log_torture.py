@@ -12,8 +12,8 @@ import pytest
 from millstream.cli.main import run
 from millstream.log import Log, LogInputError, LogSpec, open_store
 from millstream.testing.torture import LOG, scratch_beside
-from millstream.testing.torture.checks import Confirmed, Delivery, Order, check_confirmed, check_delivery
-from millstream.testing.torture.messages import Place, body, pack, parse
+from millstream.testing.torture.checks import ConfirmedPack, OrderCheck, ReaderDelivery, check_confirmed, check_delivery
+from millstream.testing.torture.messages import PackPosition, body, pack, parse
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def whole(run: int, thread: int, turn: int, count: int = 3) -> list[bytes]:
 
 
 def test_packs_in_order_are_found_to_be_so_part_after_part(log: Log) -> None:
-    order = Order()
+    order = OrderCheck()
     append(log, whole(1, 0, 1), whole(1, 2, 1), whole(1, 1, 1))
     assert list(order.check(log)) == []
     append(log, whole(2, 0, 2), whole(1, 2, 2), whole(2, 1, 1))
@@ -47,20 +47,20 @@ def test_packs_in_order_are_found_to_be_so_part_after_part(log: Log) -> None:
         ([whole(1, 0, 1), whole(1, 0, 3)], "begins pack 3 of .* where pack 2 is due"),
         ([whole(1, 0, 1)[:1] + whole(1, 0, 1)[2:]], "a pack is not whole"),
         ([[b"something"]], "holds what nobody sent"),
-        ([[body(Place(1, 0, 3, 0))[:-1]]], "holds what nobody sent"),
+        ([[body(PackPosition(1, 0, 3, 0))[:-1]]], "holds what nobody sent"),
     ],
     ids=["twice", "missing", "torn", "foreign", "changed"],
 )
 def test_what_is_stored_twice_torn_or_missing_is_told(log: Log, packs: list[list[bytes]], told: str) -> None:
     append(log, *packs)
-    problems = list(Order().check(log))
+    problems = list(OrderCheck().check(log))
     assert re.search(told, problems[0])
 
 
 def test_what_was_confirmed_and_is_not_there_is_told(log: Log) -> None:
     append(log, whole(1, 0, 1))
-    assert list(check_confirmed(log, [Confirmed(1, 0, 1, 1, 3)])) == []
-    for wrong in (Confirmed(1, 0, 2, 1, 3), Confirmed(1, 0, 2, 4, 6), Confirmed(2, 0, 1, 1, 3)):
+    assert list(check_confirmed(log, [ConfirmedPack(1, 0, 1, 1, 3)])) == []
+    for wrong in (ConfirmedPack(1, 0, 2, 1, 3), ConfirmedPack(1, 0, 2, 4, 6), ConfirmedPack(2, 0, 1, 1, 3)):
         assert len(list(check_confirmed(log, [wrong]))) == 1
 
 
@@ -76,11 +76,11 @@ def test_what_was_confirmed_and_is_not_there_is_told(log: Log) -> None:
     ],
 )
 def test_what_a_reader_got_and_left_is_compared(lines: list[str], pointer: int, told: list[str]) -> None:
-    assert list(check_delivery(Delivery(5, lines, 100.0), pointer, server_was_away=False)) == told
+    assert list(check_delivery(ReaderDelivery(5, lines, 100.0), pointer, server_was_away=False)) == told
 
 
 def test_a_message_says_where_it_stands() -> None:
-    place = Place(3, 1, 77, 12)
+    place = PackPosition(3, 1, 77, 12)
     assert parse(body(place)) == place
     assert parse(b"") is None
 
@@ -104,15 +104,15 @@ def test_the_command_kills_for_real_and_leaves_nothing_behind(
 def test_a_store_that_is_damaged_between_two_kills_is_told_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    look = Order.check
+    look = OrderCheck.check
 
-    def damaging(self: Order, log: Log) -> Iterator[str]:
+    def damaging(self: OrderCheck, log: Log) -> Iterator[str]:
         for path in tmp_path.glob("*/log"):
             with path.open("r+b") as file:
                 file.write(b"no database")
         return look(self, log)
 
-    monkeypatch.setattr(Order, "check", damaging)
+    monkeypatch.setattr(OrderCheck, "check", damaging)
     assert run(["log", "torture", "--store", f"sqlite:///{tmp_path / 'log.db'}", "--kills", "5", "--seed", "7"]) == 1
     said = capfd.readouterr()
     assert "the log cannot be looked at" in said.err

@@ -13,12 +13,12 @@ import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import LogSpec, LogStore, Retention, Tiering
-from millstream.log.memory import MemoryBackend
-from millstream.log.rules import LogRule
-from millstream.log.upkeep import Upkeep, keep_up
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.upkeep.rules import LogRule
+from millstream.log.upkeep.upkeep_thread import UpkeepThread, run_upkeep
 from millstream.stores import StoreUnavailableError
 from millstream.stores.tiers import open_store as open_tiered
-from millstream.testing.tiers import SPEC, URL, Cloud, fill, ids_of
+from millstream.testing.tiered_logs import SPEC, URL, Cloud, fill, ids_of
 from millstream.testing.waiting import until
 
 
@@ -48,7 +48,7 @@ def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_
             if name != "c":
                 log.set_tiering(Tiering(f"file://{tmp_path / name}", segment_bytes=8000))
         (tmp_path / "a" / "tier").write_bytes(b"in the way")
-        found = {done.log: done for done in keep_up(store, clock)}
+        found = {done.log: done for done in run_upkeep(store, clock)}
         assert found["a"].error is not None
         assert store.log(LogSpec("a")).first_id == 1
         moved, trimmed = found["b"].moved, found["b"].trimmed
@@ -57,13 +57,13 @@ def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_
         assert (moved.objects > 2, trimmed.first_id, found["b"].error) == (True, 51, None)
         assert (found["c"].moved, store.log(LogSpec("c")).first_id) == (None, 51)
         (tmp_path / "a" / "tier").unlink()
-        assert all(done.error is None for done in keep_up(store, clock))
+        assert all(done.error is None for done in run_upkeep(store, clock))
         assert store.log(LogSpec("a")).first_id == 51
 
 
 def test_upkeep_runs_at_once_and_then_each_time_that_has_passed(store: LogStore, clock: VirtualClock) -> None:
     log = fill(store.log(SPEC))
-    with Upkeep(store, clock, [LogRule("*", max_count=150)], seconds=60):
+    with UpkeepThread(store, clock, [LogRule("*", max_count=150)], seconds=60):
         until(lambda: log.first_id == 51, "the first turn")
         fill(log)
         assert log.first_id == 51
@@ -73,7 +73,7 @@ def test_upkeep_runs_at_once_and_then_each_time_that_has_passed(store: LogStore,
 def test_what_cannot_be_done_is_said_once_and_tried_again(store: LogStore, clock: VirtualClock, cloud: Cloud) -> None:
     log, said = fill(store.log(SPEC)), list[str]()
     real, cloud.store = cloud.store, (away := Away())
-    with Upkeep(store, clock, [LogRule("*", tier=URL, segment_bytes=8000)], seconds=60, say=said.append):
+    with UpkeepThread(store, clock, [LogRule("*", tier=URL, segment_bytes=8000)], seconds=60, say=said.append):
         until(lambda: clock.advance(60) or away.calls > 3, "some turns")
         assert [line.partition(":")[0] for line in said] == ["weather is not kept up"]
         cloud.store = real
@@ -101,9 +101,9 @@ def test_a_turn_that_is_stopped_begins_no_further_object_and_the_next_goes_on(st
     log.set_tiering(Tiering(URL, segment_bytes=8000))
     assert log.move_blocks(stopped=lambda: len(cloud.names()) >= 2).objects == 2
     log.set_retention(Retention(max_count=150))
-    (done,) = keep_up(store, SystemClock(), stopped=lambda: len(cloud.names()) >= 3)
+    (done,) = run_upkeep(store, SystemClock(), stopped=lambda: len(cloud.names()) >= 3)
     assert (done.moved is not None and done.moved.objects, done.trimmed, log.first_id) == (1, None, 1)
-    (done,) = keep_up(store, SystemClock())
+    (done,) = run_upkeep(store, SystemClock())
     assert (done.error, log.first_id) == (None, 51)
     assert ids_of(log) == list(range(51, 201))
 

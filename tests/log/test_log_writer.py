@@ -11,11 +11,11 @@ import pytest
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import FencedError, IdRange, Log, LogInputError, LogSpec, LogStore, Writer, WriterFailedError
 from millstream.log.backend import Commit
+from millstream.log.backends.memory import MemoryBackend
 from millstream.log.errors import StorageError
-from millstream.log.memory import MemoryBackend
-from millstream.log.pace import Pace
-from millstream.log.pack import make_pack
-from millstream.log.waiters import WOKEN_AT_ONCE, Waiter, Waiters, wake
+from millstream.log.writing.append_request import make_request
+from millstream.log.writing.rate_limiter import RateLimiter
+from millstream.log.writing.waiters import WOKEN_AT_ONCE, Waiter, Waiters, wake
 from millstream.testing.waiting import until
 
 
@@ -176,7 +176,7 @@ def test_whoever_is_interrupted_while_it_waits_leaves_its_duties_to_others(gate:
     assert gate.arrived.acquire(timeout=60)
     interrupted = Waiter(group.given)
     group._waiters.add(interrupted)
-    ids = group.enqueue(make_pack([b"b"]))
+    ids = group.enqueue(make_request([b"b"]))
     assert ids is not None
     chosen = Waiter(ids.last)
     group._waiters.add(chosen)
@@ -222,16 +222,16 @@ def test_nothing_lingers_when_a_writer_is_closed() -> None:
 
 
 def test_a_pace_spaces_commits_by_their_number_and_by_their_messages() -> None:
-    pace = Pace(LogSpec("weather", commit_rate=50))
+    pace = RateLimiter(LogSpec("weather", commit_rate=50))
     assert pace.delay(10.0, 10.0, full=False) == 0
     pace.spend(10.0, 1000)
     assert pace.delay(10.005, 10.0, full=True) == pytest.approx(0.015)
-    pace = Pace(LogSpec("weather", message_rate=1000))
+    pace = RateLimiter(LogSpec("weather", message_rate=1000))
     assert pace.most_messages == 100
     pace.spend(10.0, 500)
     assert pace.delay(10.1, 10.0, full=True) == pytest.approx(0.4)
     assert pace.delay(99.0, 10.0, full=True) == 0, "nothing is saved up"
-    assert Pace(LogSpec("weather")).free
+    assert RateLimiter(LogSpec("weather")).free
 
 
 def test_a_rate_holds_commits_back() -> None:

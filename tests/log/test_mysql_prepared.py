@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millstream.log.database.driver import ServerError
-from millstream.log.mysql import parse_place
-from millstream.log.mysql.prepared import MOST_PREPARED
-from millstream.log.mysql.text_driver import TextConnection, connect_text
+from millstream.log.backends.database.driver import ServerError
+from millstream.log.backends.mysql import parse_address
+from millstream.log.backends.mysql.prepared import MAX_PREPARED
+from millstream.log.backends.mysql.text_driver import TextConnection, connect_text
 
 LARGE = bytes(range(256)) * 8
 
@@ -22,7 +22,7 @@ LARGE = bytes(range(256)) * 8
 @pytest.fixture(scope="module")
 def connection(mariadb: str) -> Iterator[TextConnection]:
     """A connection with an empty temporary table."""
-    with contextlib.closing(connect_text(parse_place(f"{mariadb}mysql"))) as connection:
+    with contextlib.closing(connect_text(parse_address(f"{mariadb}mysql"))) as connection:
         connection.execute("SET autocommit = 1")
         connection.execute(
             "CREATE TEMPORARY TABLE kept (id BIGINT UNSIGNED PRIMARY KEY, number BIGINT, name VARBINARY(400), "
@@ -85,14 +85,14 @@ def test_statements_that_are_used_least_make_room(table: TextConnection) -> None
         return int(count) - int(closed)
 
     before = prepared()
-    for number in range(3 * MOST_PREPARED):
+    for number in range(3 * MAX_PREPARED):
         table.execute(f"UPDATE kept SET data = ? WHERE id = {number}", LARGE)
         insert(table, (number + 1, 1, "x", LARGE))
-    assert prepared() - before <= MOST_PREPARED
+    assert prepared() - before <= MAX_PREPARED
 
 
 def test_a_connection_that_is_lost_is_an_error_of_the_server(mariadb: str) -> None:
-    place = parse_place(f"{mariadb}mysql")
+    place = parse_address(f"{mariadb}mysql")
     with contextlib.closing(connect_text(place)) as lost, contextlib.closing(connect_text(place)) as other:
         ((number,),) = lost.rows("SELECT CONNECTION_ID()")
         other.execute(f"KILL {number}")

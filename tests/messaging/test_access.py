@@ -20,14 +20,25 @@ import pytest
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
-from millstream.messaging.broker.access import EVERYTHING, Access, Key, Keyring, read_keyring
-from millstream.messaging.broker.endpoints import Place
-from millstream.messaging.broker.guard import NEEDS, check_admin, check_call, check_settings
-from millstream.messaging.broker.server import BrokerServer
-from millstream.messaging.broker.sessions import Sessions
+from millstream.messaging.broker.address import Address
+from millstream.messaging.broker.clients.sessions import ClientSessions
+from millstream.messaging.broker.handlers.telemetry import answers
+from millstream.messaging.broker.security.access_keys import (
+    UNRESTRICTED,
+    AccessKey,
+    CallerPermissions,
+    Keyring,
+    read_keyring,
+)
+from millstream.messaging.broker.security.permissions import (
+    REQUIRED_PERMISSIONS,
+    check_admin,
+    check_call,
+    check_settings,
+)
+from millstream.messaging.broker.security.tls import read_tls
+from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.settings import BrokerSettings, KeySettings
-from millstream.messaging.broker.telemetry import answers
-from millstream.messaging.broker.tls import read_tls
 from millstream.messaging.client import (
     ClientError,
     Credentials,
@@ -38,18 +49,18 @@ from millstream.messaging.client import (
     Tls,
 )
 from millstream.messaging.client.signing import Signer
-from millstream.messaging.errors import AccessError, RefusedError
+from millstream.messaging.errors import BrokerCredentialsError, StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import ACK, RECEIVE, SEND
+from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND
 from millstream.messaging.protocol.methods import methods
-from millstream.testing.broker_desk import Desk, on_desk
+from millstream.testing.broker_harness import BrokerHarness, with_harness
 from millstream.testing.certificates import Authority
 
 SECRETS = {"shop": "sesame-of-the-shop", "cook": "sesame-of-the-cook", "chief": "sesame-of-the-chief"}
 TOKEN = "token-of-the-cook"
 OFFICIAL = Path(__file__).parent / "children" / "official.py"
-SHOP = Access("shop", publish=("orders", "space%*"), groups=("none",))
-COOK = Access("cook", subscribe=("ord*",), groups=("kitchen-*",))
+SHOP = CallerPermissions("shop", publish=("orders", "space%*"), groups=("none",))
+COOK = CallerPermissions("cook", subscribe=("ord*",), groups=("kitchen-*",))
 
 
 def headers(credentials: Credentials) -> dict[str, str]:
@@ -57,11 +68,11 @@ def headers(credentials: Credentials) -> dict[str, str]:
 
 
 def keyring() -> Keyring:
-    return Keyring({"shop": Key(SECRETS["shop"], SHOP), "cook": Key(SECRETS["cook"], COOK, TOKEN)})
+    return Keyring({"shop": AccessKey(SECRETS["shop"], SHOP), "cook": AccessKey(SECRETS["cook"], COOK, TOKEN)})
 
 
 def refusal(call: Callable[[], Any]) -> int:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(StatusError) as refused:
         call()
     return refused.value.code
 
@@ -90,17 +101,17 @@ def test_a_signature_is_of_the_time_it_came_with() -> None:
     signed = headers(Credentials("shop", SECRETS["shop"]))
     assert refusal(lambda: keyring().access({**signed, "x-mq-date-time": "20200101T000000Z"})) == v2.UNAUTHORIZED
     for broken in ("", "Basic c2hvcDp4", "MQv2-HMAC-SHA1 Credential=shop", signed["authorization"] + " more"):
-        with pytest.raises(RefusedError):
+        with pytest.raises(StatusError):
             keyring().access({**signed, "authorization": broken})
 
 
 def test_without_keys_everybody_may_do_everything_signed_or_not() -> None:
-    assert Keyring().access({}) is EVERYTHING
-    assert Keyring().access(headers(Credentials("any", "thing"))) is EVERYTHING
+    assert Keyring().access({}) is UNRESTRICTED
+    assert Keyring().access(headers(Credentials("any", "thing"))) is UNRESTRICTED
 
 
 def test_no_secret_is_shown() -> None:
-    for shown in (Key("hidden", SHOP, "hidden"), Credentials("shop", "hidden"), Tls(key=b"hidden")):
+    for shown in (AccessKey("hidden", SHOP, "hidden"), Credentials("shop", "hidden"), Tls(key=b"hidden")):
         assert "hidden" not in repr(shown)
 
 
@@ -123,26 +134,26 @@ NEITHER = {"Heartbeat", "Telemetry", "NotifyClientTermination"}
 
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_method_asks_for_its_permission(method: str) -> None:
-    def is_allowed(access: Access, topic: str, group: str) -> bool:
+    def is_allowed(access: CallerPermissions, topic: str, group: str) -> bool:
         try:
             check_call(method, request(method, topic, group), access, "")
-        except RefusedError as refused:
+        except StatusError as refused:
             assert refused.code == v2.FORBIDDEN
             return False
         return True
 
     has_group = "group" in methods()[method].request.DESCRIPTOR.fields_by_name
-    publisher = Access("p", publish=("orders",))
-    consumer = Access("c", subscribe=("orders",), groups=("kitchen",))
+    publisher = CallerPermissions("p", publish=("orders",))
+    consumer = CallerPermissions("c", subscribe=("orders",), groups=("kitchen",))
     assert is_allowed(publisher, "orders", "kitchen") == (method in PUBLISHES | {"QueryRoute", "Telemetry"})
     assert is_allowed(consumer, "orders", "kitchen") == (method not in PUBLISHES)
     assert is_allowed(consumer, "orders", "bar") == (not has_group and method not in PUBLISHES)
     assert is_allowed(consumer, "other", "kitchen") == (method in NEITHER)
-    assert is_allowed(EVERYTHING, "other", "bar")
+    assert is_allowed(UNRESTRICTED, "other", "bar")
 
 
 def test_a_method_that_no_rule_names_is_forbidden() -> None:
-    assert set(NEEDS) == {*methods(), SEND.path, RECEIVE.path, ACK.path}
+    assert set(REQUIRED_PERMISSIONS) == {*methods(), SEND.path, RECEIVE.path, ACK.path}
     assert refusal(lambda: check_call("Invented", None, SHOP, "")) == v2.FORBIDDEN
 
 
@@ -150,10 +161,10 @@ def test_names_of_topics_are_full_and_patterns_match_whole_names() -> None:
     for topic, namespace in (("orders", ""), ("any", "space")):
         check_call("SendMessage", request("SendMessage", topic, ""), SHOP, namespace)
     for topic, namespace in (("orders2", ""), ("my-orders", ""), ("orders", "elsewhere")):
-        with pytest.raises(RefusedError):
+        with pytest.raises(StatusError):
             check_call("SendMessage", request("SendMessage", topic, ""), SHOP, namespace)
     assert COOK.may_subscribe("orders")
-    assert not Access("x", subscribe=("a.c",)).may_subscribe("abc")
+    assert not CallerPermissions("x", subscribe=("a.c",)).may_subscribe("abc")
 
 
 def test_settings_may_declare_only_what_the_key_may_have() -> None:
@@ -174,11 +185,11 @@ def test_settings_may_declare_only_what_the_key_may_have() -> None:
 def test_who_may_not_have_what_it_declares_is_told_and_gets_settings_to_begin_with() -> None:
     """Java's client waits for settings whatever it is told, and its user would not learn why it cannot begin."""
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         declared = v2.Settings(client_type=v2.PRODUCER)
         declared.publishing.topics.add().name = "orders"
-        session = desk.core.sessions.see("cook/c", desk.clock.now(), COOK)
-        alone, whole = answers(desk.service.telemetry.settle(session, declared))
+        session = desk.core.sessions.touch("cook/c", desk.clock.now(), COOK)
+        alone, whole = answers(desk.service.telemetry.merge_settings(session, declared))
         assert alone.status.code == v2.FORBIDDEN
         assert "may not publish to the topic orders" in alone.status.message
         assert not alone.HasField("settings")
@@ -186,15 +197,15 @@ def test_who_may_not_have_what_it_declares_is_told_and_gets_settings_to_begin_wi
         assert whole.settings.publishing.max_body_size
         assert not session.declared
         assert not desk.core.sessions.producers_of("orders")
-        allowed = desk.core.sessions.see("shop/c", desk.clock.now(), SHOP)
-        (answer,) = answers(desk.service.telemetry.settle(allowed, declared))
+        allowed = desk.core.sessions.touch("shop/c", desk.clock.now(), SHOP)
+        (answer,) = answers(desk.service.telemetry.merge_settings(allowed, declared))
         assert answer.status.code == v2.OK
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_the_key_of_go_clients_is_known_by_what_stands_before_the_slash() -> None:
-    keys = Keyring({"shop": Key("s3cret", SHOP), "a/b": Key("s3cret", COOK)})
+    keys = Keyring({"shop": AccessKey("s3cret", SHOP), "a/b": AccessKey("s3cret", COOK)})
     proof = hmac.new(b"s3cret", b"20261123T120000Z", hashlib.sha1).hexdigest()
     for written, access in (("shop//Rocketmq", SHOP), ("shop", SHOP), ("a/b", COOK), ("a/b//Rocketmq", COOK)):
         line = f"MQv2-HMAC-SHA1 Credential={written}, SignedHeaders=x-mq-date-time, Signature={proof}"
@@ -202,9 +213,9 @@ def test_the_key_of_go_clients_is_known_by_what_stands_before_the_slash() -> Non
 
 
 def test_only_producers_that_may_publish_are_shown_an_orphan() -> None:
-    sessions = Sessions()
+    sessions = ClientSessions()
     for access in (SHOP, COOK):
-        session = sessions.see(access.name, 1, access)
+        session = sessions.touch(access.name, 1, access)
         session.kind = v2.PRODUCER
         session.streams.append(asyncio.Queue())
     assert [session.client_id for session in sessions.producers_of("orders")] == ["shop"]
@@ -222,12 +233,12 @@ def test_a_key_without_a_secret_is_refused(tmp_path: Path, secret: bytes | None,
     path = tmp_path / "secret"
     if secret is not None:
         path.write_bytes(secret)
-    with pytest.raises(AccessError, match=message):
+    with pytest.raises(BrokerCredentialsError, match=message):
         read_keyring({"shop": KeySettings(str(path))})
 
 
 def test_an_access_key_with_blanks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AccessError, match="no blanks"):
+    with pytest.raises(BrokerCredentialsError, match="no blanks"):
         read_keyring({"a b": KeySettings(str(tmp_path))})
 
 
@@ -245,7 +256,7 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         (BrokerSettings(tls_certificate=str(junk), tls_key=key), "are no pair"),
         (BrokerSettings(tls_certificate=certificate, tls_key=key, tls_client_ca=str(junk)), "is no certificate"),
     ):
-        with pytest.raises(AccessError, match=message):
+        with pytest.raises(BrokerCredentialsError, match=message):
             read_tls(settings)
 
 
@@ -256,15 +267,15 @@ def test_a_place_that_others_reach_needs_keys_or_certificates(
     assert "other machines can reach 0.0.0.0:0" in capsys.readouterr().err
     tls = msgspec.structs.replace(served_tls(tmp_path), client_ca=None)
     with open_store("memory://") as store:
-        for place in (Place("::", 0), Place("broker.example", 0)):
-            with pytest.raises(AccessError):
+        for place in (Address("::", 0), Address("broker.example", 0)):
+            with pytest.raises(BrokerCredentialsError):
                 BrokerServer(store, place)
-            with pytest.raises(AccessError):
+            with pytest.raises(BrokerCredentialsError):
                 BrokerServer(store, place, tls=tls)
             BrokerServer(store, place, keys=keyring())
             BrokerServer(store, place, tls=served_tls(tmp_path))
         for host in ("127.0.0.1", "::1", "localhost"):
-            BrokerServer(store, Place(host, 0))
+            BrokerServer(store, Address(host, 0))
 
 
 def served_tls(folder: Path) -> Any:
@@ -435,7 +446,7 @@ def test_a_broker_may_ask_clients_for_certificates(tmp_path: Path) -> None:
 
     async def both() -> list[Any]:
         with open_store("memory://") as store:
-            async with BrokerServer(store, Place("127.0.0.1", 0), tls=tls) as server:
+            async with BrokerServer(store, Address("127.0.0.1", 0), tls=tls) as server:
                 known = Tls(server_ca, certificate.read_bytes(), key.read_bytes())
                 tries = (route(server.port, known), route(server.port, Tls(server_ca)))
                 return list(await asyncio.gather(*tries, return_exceptions=True))

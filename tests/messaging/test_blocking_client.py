@@ -20,7 +20,7 @@ def test_what_is_checked_in_is_what_is_generated() -> None:
 
 
 def test_threads_share_a_client(broker: BrokerProcess) -> None:
-    broker.make_topic("threads")
+    broker.create_topic("threads")
     at = str(broker.place)
     with Producer(at, ["threads"], options=QUICK) as producer, ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda number: producer.send(Message("threads", b"%d" % number)), range(20)))
@@ -36,7 +36,7 @@ def test_threads_share_a_client(broker: BrokerProcess) -> None:
 
 
 def test_listeners_and_checkers_may_block(broker: BrokerProcess) -> None:
-    broker.make_topic("blocking-halves", "TRANSACTION")
+    broker.create_topic("blocking-halves", "TRANSACTION")
     at = str(broker.place)
     seen: dict[bytes, str] = {}
     all_there = threading.Event()

@@ -11,26 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.batching.messages import make_tick
+from millstream.batching.message_events import make_tick
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
-from millstream.messaging.broker.remembered import Remembered
+from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
 from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer
-from millstream.messaging.client.columns import from_batch, to_batch
-from millstream.messaging.client.message import Stamp, from_wire, to_wire
-from millstream.messaging.client.places import read_endpoints
+from millstream.messaging.client.batch_codec import from_batch, to_batch
+from millstream.messaging.client.endpoints import parse_endpoints
+from millstream.messaging.client.message import MessageStamp, from_wire, to_wire
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import AckedBatch, SentBatch
-from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk
+from millstream.messaging.protocol.batch_calls import AckBatchRequest, SendBatchRequest
+from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, with_harness
 from millstream.testing.brokers import BrokerProcess
 
-HERE = read_endpoints("127.0.0.1:8081")
+HERE = parse_endpoints("127.0.0.1:8081")
 BORN = 1_700_000_000_000_123
 
 
-def stamp(message_id: str = "", kind: int = v2.NORMAL) -> Stamp:
-    return Stamp(message_id, kind, "", BORN, "host")
+def stamp(message_id: str = "", kind: int = v2.NORMAL) -> MessageStamp:
+    return MessageStamp(message_id, kind, "", BORN, "host")
 
 
 def numbered(messages: list[Message]) -> list[tuple[Message, str]]:
@@ -44,7 +44,7 @@ def receive_request(group: str, topic: str, count: int = 1000) -> v2.ReceiveMess
     return request
 
 
-def read_all(desk: Desk, topic: str) -> list[Stored]:
+def read_all(desk: BrokerHarness, topic: str) -> list[Stored]:
     return [
         msgspec.structs.replace(message, received_at=None, id=0)
         for batch in desk.store.log(LogSpec(topic)).read(1)
@@ -74,7 +74,7 @@ UNIFORM = st.builds(Message, st.just("one"), st.binary(min_size=1), tag=TEXT, ke
 @settings(max_examples=20, deadline=None)
 @given(st.one_of(st.lists(MESSAGES, min_size=1, max_size=6), st.lists(UNIFORM, min_size=1, max_size=6)))
 def test_a_batch_is_stored_and_given_as_its_messages_would_be(messages: list[Message]) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         pairs = numbered(messages)
         answer = await desk.service.send_batch(to_batch(pairs, stamp()), CALL)
         assert (answer.code, answer.refused) == (v2.OK, {})
@@ -94,7 +94,7 @@ def test_a_batch_is_stored_and_given_as_its_messages_would_be(messages: list[Mes
             from_batch(batch, "one", HERE), handles, strict=True
         )] == expected  # fmt: skip
 
-    on_desk(step)
+    with_harness(step)
 
 
 def _many(kind: str, count: int) -> list[Message]:
@@ -108,23 +108,23 @@ def _many(kind: str, count: int) -> list[Message]:
 
 
 def test_a_tick_in_a_run_of_many_messages_is_not_given() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         sent = _many("bare", 300)
         for part in (sent[:150], sent[150:]):
             assert (await desk.service.send_batch(to_batch(numbered(part), stamp()), CALL)).code == v2.OK
             desk.core.topic("plain").writer.append([make_tick()])
-            desk.core.topic("plain")._known.forget_after(0)  # both parts have the same ids
+            desk.core.topic("plain")._known.discard_after(0)  # both parts have the same ids
         given: list[bytes] = []
         while (batch := await desk.service.receive_batch(receive_request("g", "plain"), CALL)).code == v2.OK:
             given += batch.bodies
         assert given == [message.body for message in sent]
 
-    on_desk(step)
+    with_harness(step)
 
 
 @pytest.mark.parametrize("kind", ["bare", "tagged", "mixed"])
 def test_a_run_of_many_messages_is_given_as_they_would_be_singly_and_counts_as_they_do(kind: str) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         sent = _many(kind, 300)
         assert (await desk.service.send_batch(to_batch(numbered(sent), stamp()), CALL)).code == v2.OK
         frames = [*await desk.receive("singly", "plain", 300)]
@@ -137,27 +137,27 @@ def test_a_run_of_many_messages_is_given_as_they_would_be_singly_and_counts_as_t
         assert [msgspec.structs.replace(message, receipt_handle="") for message in given] == expected
         assert (await desk.service.receive_batch(receive_request("run", "plain"), CALL)).code == v2.MESSAGE_NOT_FOUND
         handles = [message.receipt_handle for message in given]
-        done = await desk.service.ack_batch(AckedBatch("", "run", "plain", handles[:150]), CALL)
+        done = await desk.service.ack_batch(AckBatchRequest("", "run", "plain", handles[:150]), CALL)
         assert done.code == v2.OK
         desk.clock.advance(31)
         again = await desk.service.receive_batch(receive_request("run", "plain"), CALL)
         assert again.bodies == [message.body for message in sent[150:]]
         assert set(again.attempts) == {2}
-        late = await desk.service.ack_batch(AckedBatch("", "run", "plain", handles[150:]), CALL)
+        late = await desk.service.ack_batch(AckBatchRequest("", "run", "plain", handles[150:]), CALL)
         assert len(late.refused) == 150
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_what_was_appended_to_the_log_is_given_in_runs_too() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.core.topic("plain").publish([Stored(b"%d" % number) for number in range(100)])
         batch = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
         frames = await desk.receive("h", "plain", 100)
         assert batch.ids == [frame.system_properties.message_id for frame in frames]
         assert batch.bodies == [b"%d" % number for number in range(100)]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
@@ -170,8 +170,8 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
         ({"bodies": [b"x", b"x" * (4 * 2**20 + 1)]}, v2.MESSAGE_BODY_TOO_LARGE),
     ]
 
-    async def step(desk: Desk) -> None:
-        good = SentBatch("", "plain", v2.NORMAL, "", "host", BORN, ["a", "b"], [b"x", b"y"])
+    async def step(desk: BrokerHarness) -> None:
+        good = SendBatchRequest("", "plain", v2.NORMAL, "", "host", BORN, ["a", "b"], [b"x", b"y"])
         for number, (change, code) in enumerate(wrong):
             fresh = msgspec.structs.replace(good, ids=[f"{number}-a", f"{number}-b"])
             answer = await desk.service.send_batch(msgspec.structs.replace(fresh, **change), CALL)
@@ -187,11 +187,11 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
             assert (await desk.service.send_batch(msgspec.structs.replace(good, **change), CALL)).code == code
         assert desk.core.topic("plain").last_id == before == len(wrong)
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_p4_an_ordered_batch_goes_to_the_queue_of_its_group_and_comes_in_order() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         messages = numbered([Message("ordered", b"%d" % number, message_group="g") for number in range(100)])
         answer = await desk.service.send_batch(to_batch(messages, stamp(kind=v2.FIFO)), CALL)
         assert answer.offsets == list(range(100))
@@ -200,48 +200,48 @@ def test_p4_an_ordered_batch_goes_to_the_queue_of_its_group_and_comes_in_order()
         assert bodies(got) == [*(b"%d" % number for number in range(100)), b"alone"]
         assert len({message.system_properties.queue_id for message in got}) == 1
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_batch_that_is_sent_again_is_stored_once() -> None:
-    def batch(ids: list[str]) -> SentBatch:
-        return SentBatch("", "plain", v2.NORMAL, "", "host", BORN, ids, [each.encode() for each in ids])
+    def batch(ids: list[str]) -> SendBatchRequest:
+        return SendBatchRequest("", "plain", v2.NORMAL, "", "host", BORN, ids, [each.encode() for each in ids])
 
-    async def first(desk: Desk) -> None:
+    async def first(desk: BrokerHarness) -> None:
         assert (await desk.service.send_batch(batch(["a", "b", "c"]), CALL)).offsets == [0, 1, 2]
         assert (await desk.service.send_batch(batch(["a", "b", "c"]), CALL)).offsets == [0, 1, 2]
         assert (await desk.service.send_batch(batch(["x", "b", "x", "y"]), CALL)).offsets == [3, 1, 3, 4]
 
-    async def after_restart(desk: Desk) -> None:
+    async def after_restart(desk: BrokerHarness) -> None:
         assert (await desk.service.send_batch(batch(["y", "a", "z"]), CALL)).offsets == [4, 0, 5]
         assert bodies(await desk.receive("g", "plain")) == [b"a", b"b", b"c", b"x", b"y", b"z"]
 
-    on_desk(first, after_restart)
+    with_harness(first, after_restart)
 
 
 def test_a_batch_of_acknowledgements_says_which_failed() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a", b"b", b"c")
         got = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
         a, b, c = got.handles
-        settled = await desk.service.ack_batch(AckedBatch("", "g", "plain", [a, "nonsense", b, b]), CALL)
+        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", [a, "nonsense", b, b]), CALL)
         assert (settled.code, list(settled.refused)) == (v2.MULTIPLE_RESULTS, [1])
-        settled = await desk.service.ack_batch(AckedBatch("", "g", "plain", [a, b]), CALL)
+        settled = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", [a, b]), CALL)
         assert (settled.code, list(settled.refused)) == (v2.INVALID_RECEIPT_HANDLE, [0, 1])
         desk.clock.advance(31)
-        late = await desk.service.ack_batch(AckedBatch("", "g", "plain", [c]), CALL)
+        late = await desk.service.ack_batch(AckBatchRequest("", "g", "plain", [c]), CALL)
         assert late.code == v2.INVALID_RECEIPT_HANDLE
         assert bodies(await desk.receive("g", "plain")) == [b"c"]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_gzip_delays_and_damage_come_through_in_batches() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         due = desk.clock.now() + MICROSECONDS
         await desk.send("later", b"late", deliver_at=due)
         desk.clock.advance(2)
-        desk.holding.look()
+        desk.delayed_messages.check_due_now()
         zipped = v2.SendMessageRequest(messages=[v2.Message(body=gzip.compress(b"zipped"))])
         zipped.messages[0].topic.name = "plain"
         zipped.messages[0].system_properties.message_id = "z"
@@ -257,11 +257,11 @@ def test_gzip_delays_and_damage_come_through_in_batches() -> None:
         assert late.deliver_at is not None
         assert late.deliver_at.timestamp() * MICROSECONDS == due
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_calls_of_one_moment_are_stored_together_and_one_that_is_given_up_harms_no_other() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"first")
         blocks = desk.store.log(LogSpec("plain")).info().blocks
         calls = [asyncio.ensure_future(desk.send("plain", b"%d" % number)) for number in range(50)]
@@ -273,11 +273,11 @@ def test_calls_of_one_moment_are_stored_together_and_one_that_is_given_up_harms_
         assert len(set(offsets)) == 49
         assert desk.store.log(LogSpec("plain")).info().blocks <= blocks + 2
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_commit_that_fails_is_told_to_all_who_shared_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         topic = desk.core.topic("plain")
 
         def refuse(*_: object, **__: object) -> None:
@@ -289,23 +289,23 @@ def test_a_commit_that_fails_is_told_to_all_who_shared_it(monkeypatch: pytest.Mo
         monkeypatch.undo()
         assert (await desk.send("plain", b"0")).entries[0].offset == 0
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_as_many_names_are_remembered_as_promised_and_not_many_more() -> None:
-    remembered = Remembered(10)
+    remembered = DeduplicationIndex(10)
     for number in range(1, 100):
-        remembered.note([b"%d" % number], [number])
+        remembered.add([b"%d" % number], [number])
         assert all(remembered.get(b"%d" % each) == each for each in range(max(number - 9, 1), number + 1))
         assert len(remembered._young) + len(remembered._old) <= 20
-    remembered.forget_after(95)
+    remembered.discard_after(95)
     assert remembered.get(b"95") == 95
     assert remembered.get(b"96") is None
-    assert remembered.knows_none([b"96", b"1"])
+    assert remembered.contains_none([b"96", b"1"])
 
 
 def test_our_clients_use_batches_and_tell_what_failed(broker: BrokerProcess) -> None:
-    broker.make_topic("batches")
+    broker.create_topic("batches")
 
     async def talk() -> None:
         place = str(broker.place)

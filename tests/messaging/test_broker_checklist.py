@@ -15,13 +15,13 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogSpec
-from millstream.messaging.broker.call import Call
-from millstream.messaging.broker.checks import Limits
-from millstream.messaging.broker.telemetry import serve
-from millstream.messaging.broker.topic import TopicSpec
-from millstream.messaging.errors import RefusedError
+from millstream.messaging.broker.handlers.call_context import CallContext
+from millstream.messaging.broker.handlers.telemetry import serve
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.validation import Limits
+from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.testing.broker_desk import CALL, TOPICS, Desk, bodies, on_desk, settle
+from millstream.testing.broker_harness import CALL, TOPICS, BrokerHarness, bodies, settle, with_harness
 
 KINDS = {"NORMAL": v2.NORMAL, "FIFO": v2.FIFO, "DELAY": v2.DELAY, "TRANSACTION": v2.TRANSACTION}
 
@@ -36,7 +36,7 @@ def settings(kind: Any, part: str) -> v2.Settings:
 
 
 async def refusal(work: Any) -> int:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(StatusError) as refused:
         await work
     return refused.value.code
 
@@ -48,7 +48,7 @@ async def refusal(work: Any) -> int:
 def test_a_route_has_all_that_the_clients_look_for(spec: TopicSpec) -> None:
     """Readable and writable queues from number 0 on, of the broker 0, with endpoints and the topic's type."""
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         request = v2.QueryRouteRequest()
         request.topic.name = spec.name
         queues = (await desk.service.query_route(request, CALL)).message_queues
@@ -60,7 +60,7 @@ def test_a_route_has_all_that_the_clients_look_for(spec: TopicSpec) -> None:
             assert [(each.host, each.port) for each in queue.broker.endpoints.addresses] == [("127.0.0.1", 8081)]
             assert list(queue.accept_message_types) == [KINDS[spec.type]]
 
-    on_desk(step)
+    with_harness(step)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_route_has_all_that_the_clients_look_for(spec: TopicSpec) -> None:
     [(v2.PRODUCER, "publishing"), (v2.PUSH_CONSUMER, "subscription"), (v2.SIMPLE_CONSUMER, "subscription")],
 )
 def test_settings_are_answered_with_status_ok_in_the_same_part_and_whole_seconds(kind: int, part: str) -> None:
-    async def step(desk: Desk) -> None:
-        session = desk.core.sessions.see("c", desk.clock.now())
+    async def step(desk: BrokerHarness) -> None:
+        session = desk.core.sessions.touch("c", desk.clock.now())
         answer = desk.service.telemetry.settle(session, settings(kind, part))
         assert answer.HasField("status")
         assert answer.status.code == v2.OK
@@ -88,7 +88,7 @@ def test_settings_are_answered_with_status_ok_in_the_same_part_and_whole_seconds
             )  # fmt: skip
         assert not found.metric.on
 
-    on_desk(step, limits=Limits())
+    with_harness(step, limits=Limits())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_settings_are_answered_with_status_ok_in_the_same_part_and_whole_seconds
 def test_the_client_of_node_gets_pauses_in_the_way_that_it_reads_them(
     version: str, backoff: tuple[int, ...], expected: tuple[int, int, float] | None
 ) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         declared = settings(v2.PUSH_CONSUMER, "subscription")
         declared.user_agent.language, declared.user_agent.version = v2.NODE_JS, version
         policy = desk.service.telemetry.settle(desk.heard_of(), declared).settings.backoff_policy
@@ -115,11 +115,11 @@ def test_the_client_of_node_gets_pauses_in_the_way_that_it_reads_them(
         found = policy.exponential_backoff
         assert (found.initial.seconds, found.max.seconds, found.multiplier) == expected
 
-    on_desk(step, limits=Limits(backoff=backoff))
+    with_harness(step, limits=Limits(backoff=backoff))
 
 
 def test_the_client_of_node_is_answered_when_it_has_asked_for_all_routes() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         declared = v2.TelemetryCommand(settings=settings(v2.PRODUCER, "publishing"))
         declared.settings.user_agent.language = v2.NODE_JS
         for name in ("plain", "one", "later"):
@@ -149,23 +149,23 @@ def test_the_client_of_node_is_answered_when_it_has_asked_for_all_routes() -> No
             session = desk.heard_of()
             written.clear()
 
-    on_desk(step)
+    with_harness(step)
 
 
 @pytest.mark.parametrize("kind", [v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER])
 def test_clients_of_lite_topics_are_told_that_there_are_none(kind: int) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         answer = desk.service.telemetry.settle(desk.heard_of(), settings(kind, "subscription"))
         assert answer.status.code == v2.UNSUPPORTED
         heartbeat: Any = v2.HeartbeatRequest(client_type=kind)
         assert await refusal(desk.service.heartbeat(heartbeat, CALL)) == v2.UNSUPPORTED
 
-    on_desk(step)
+    with_harness(step)
 
 
 @pytest.mark.parametrize("system", [{"priority": 0}, {"lite_topic": "x"}, {"message_type": v2.PRIORITY}])
 def test_messages_of_kinds_that_are_not_here_are_refused_even_if_only_a_property_says_so(system: Any) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         request = v2.SendMessageRequest(messages=[v2.Message(body=b"x")])
         message = request.messages[0]
         message.topic.name, message.system_properties.message_id = "plain", "m"
@@ -174,14 +174,14 @@ def test_messages_of_kinds_that_are_not_here_are_refused_even_if_only_a_property
         response = await desk.service.send_message(request, CALL)
         assert response.status.code == v2.UNSUPPORTED
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_topic_whose_log_another_process_appends_to_says_so_and_works_when_that_ends() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         other = desk.store.log(LogSpec("plain")).writer("another process")
         for work in (desk.send("plain", b"x"), desk.receive("g", "plain")):
-            with pytest.raises(RefusedError, match="another process than the broker appends") as refused:
+            with pytest.raises(StatusError, match="another process than the broker appends") as refused:
                 await work
             assert refused.value.code == v2.PRECONDITION_FAILED
         other.append([b"by another"])
@@ -189,22 +189,22 @@ def test_a_topic_whose_log_another_process_appends_to_says_so_and_works_when_tha
         await desk.send("plain", b"by a client")
         assert bodies(await desk.receive("g", "plain")) == [b"by another", b"by a client"]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_consumer_is_served_before_it_has_sent_settings() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a")
-        assert bodies(await desk.receive("g", "plain", call=Call("never-seen", "", lambda: None))) == [b"a"]
+        assert bodies(await desk.receive("g", "plain", call=CallContext("never-seen", "", lambda: None))) == [b"a"]
 
-    on_desk(step)
+    with_harness(step)
 
 
 # What a delivery looks like
 
 
 def test_a_delivery_is_a_status_then_messages_then_its_time_and_the_stream_ends() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a", b"b")
         request = v2.ReceiveMessageRequest(batch_size=8)
         request.group.name, request.message_queue.topic.name = "g", "plain"
@@ -215,7 +215,7 @@ def test_a_delivery_is_a_status_then_messages_then_its_time_and_the_stream_ends(
         empty = [frame async for frame in desk.service.receive_message(request, CALL)]
         assert [frame.status.code for frame in empty] == [v2.MESSAGE_NOT_FOUND]
 
-    on_desk(step)
+    with_harness(step)
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -223,7 +223,7 @@ def test_every_body_has_its_md5_in_capital_letters_also_one_in_gzip(zipped: bool
     """A zipped body goes through as it is: the digest is that of its bytes."""
     body = gzip.compress(b"text") if zipped else b"text"
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         request = v2.SendMessageRequest(messages=[v2.Message(body=body)])
         message = request.messages[0]
         message.topic.name, message.system_properties.message_id = "plain", "m"
@@ -236,13 +236,13 @@ def test_every_body_has_its_md5_in_capital_letters_also_one_in_gzip(zipped: bool
         assert system.body_digest.type == v2.MD5
         assert system.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_any_queue_that_a_client_names_gives_what_the_group_is_due() -> None:
     """Node's client only ever asks for queue 0, Python's names none: neither starves, and neither splits a group."""
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         for number in range(12):
             await desk.send("ordered", b"%d" % number, message_group=f"g{number % 3}")
         got = await desk.receive("g", "ordered", auto_renew=True)
@@ -252,16 +252,16 @@ def test_any_queue_that_a_client_names_gives_what_the_group_is_due() -> None:
             assert [int(message.body) for message in mine] == list(range(group, 12, 3))
             assert len({message.system_properties.queue_id for message in mine}) == 1
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_changed_duration_is_answered_with_another_handle() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a")
         (message,) = await desk.receive("g", "plain")
         assert await desk.hide("g", "plain", message, 30) != message.system_properties.receipt_handle
 
-    on_desk(step)
+    with_harness(step)
 
 
 # What goes wrong
@@ -270,28 +270,28 @@ def test_a_changed_duration_is_answered_with_another_handle() -> None:
 def test_the_code_of_the_only_message_stands_at_the_top() -> None:
     """Python's client looks at nothing else: an OK there would lose the message silently."""
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         response = await desk.send("plain", b"x", keys=[" "])
         assert response.status.code == response.entries[0].status.code == v2.ILLEGAL_MESSAGE_KEY
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_sends_are_put_off_while_too_much_is_being_stored() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         body = b"x" * 60_000
         calls = [asyncio.ensure_future(desk.send("plain", body + b"%d" % number)) for number in range(4)]
         found = await asyncio.gather(*calls, return_exceptions=True)
-        codes = [each.code if isinstance(each, RefusedError) else v2.OK for each in found]
+        codes = [each.code if isinstance(each, StatusError) else v2.OK for each in found]
         assert codes == [v2.OK, v2.TOO_MANY_REQUESTS, v2.TOO_MANY_REQUESTS, v2.TOO_MANY_REQUESTS]
         assert (await desk.send("plain", body * 3)).status.code == v2.OK, "one alone may be larger than the limit"
         assert (await desk.send("plain", b"next")).status.code == v2.OK
 
-    on_desk(step, limits=Limits(longest_poll=0, most_bytes=100_000))
+    with_harness(step, limits=Limits(longest_poll=0, max_pending_bytes=100_000))
 
 
 def test_receives_that_would_wait_are_put_off_while_too_many_do() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         waiting = [asyncio.ensure_future(desk.receive("g", "plain", 1, poll=10)) for _ in range(2)]
         await settle(lambda: desk.service._receiving._waiting == 2)
         assert await refusal(desk.receive("g", "plain", 1, poll=10)) == v2.TOO_MANY_REQUESTS
@@ -299,20 +299,20 @@ def test_receives_that_would_wait_are_put_off_while_too_many_do() -> None:
         await desk.send("plain", b"a", b"b")
         assert sorted(bodies([each for got in await asyncio.gather(*waiting) for each in got])) == [b"a", b"b"]
 
-    on_desk(step, limits=Limits(most_waiting=2))
+    with_harness(step, limits=Limits(max_waiting=2))
 
 
 # Clocks that are set
 
 
 def test_a_clock_that_is_set_ahead_gives_everything_again_and_loses_nothing() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         due = desk.clock.now() + 3600 * MICROSECONDS
         await desk.send("later", b"late", deliver_at=due)
         await desk.send("plain", b"a")
         (first,) = await desk.receive("g", "plain")
         desk.clock.jump(86_400)
-        desk.holding.look()
+        desk.delayed_messages.check_due_now()
         await settle(lambda: desk.core.topic("later").last_id == 1)
         assert (await desk.ack("g", "plain", first)).status.code == v2.INVALID_RECEIPT_HANDLE
         (again,) = await desk.receive("g", "plain")
@@ -320,11 +320,11 @@ def test_a_clock_that_is_set_ahead_gives_everything_again_and_loses_nothing() ->
         assert (await desk.ack("g", "plain", again)).status.code == v2.OK
         assert bodies(await desk.receive("g", "later")) == [b"late"]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_clock_that_is_set_back_keeps_handles_and_delivers_once_it_is_time() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a", b"b")
         a, _ = await desk.receive("g", "plain")
         desk.clock.jump(-600)
@@ -334,7 +334,7 @@ def test_a_clock_that_is_set_back_keeps_handles_and_delivers_once_it_is_time() -
         (b,) = await desk.receive("g", "plain")
         assert (b.body, b.system_properties.delivery_attempt) == (b"b", 2)
 
-    async def after_restart(desk: Desk) -> None:
+    async def after_restart(desk: BrokerHarness) -> None:
         desk.clock.jump(-600)
         await desk.send("ordered", b"1", b"2", message_group="g")
         assert bodies(await desk.receive("g", "ordered")) == [b"1"]
@@ -343,4 +343,4 @@ def test_a_clock_that_is_set_back_keeps_handles_and_delivers_once_it_is_time() -
         desk.clock.advance(700)
         assert bodies(await desk.receive("g", "ordered")) == [b"1"]
 
-    on_desk(step, after_restart)
+    with_harness(step, after_restart)

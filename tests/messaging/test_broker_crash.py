@@ -15,16 +15,16 @@ from grpc.aio import AioRpcError
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, WriterBusyError, open_store
+from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import GroupInfo
-from millstream.messaging.broker.core import Core
-from millstream.messaging.broker.remote import ask_broker
+from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.client.errors import TransportError
 from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
-from millstream.testing.mortal_calls import Death
+from millstream.testing.crashing_calls import CrashPoint
 from suite.sizes import sized
 
 pytestmark = pytest.mark.crash
@@ -133,7 +133,7 @@ async def wreck(broker: BrokerProcess, client: Client, rounds: int) -> None:
 
 
 def _open_messages(broker: BrokerProcess) -> int:
-    (info,) = ask_broker(broker.place, "Groups", "group", list[GroupInfo])
+    (info,) = call_broker(broker.place, "Groups", "group", list[GroupInfo])
     return info.lag + info.in_flight
 
 
@@ -142,7 +142,7 @@ def _open_messages(broker: BrokerProcess) -> int:
 def test_p2_p3_p4_a_killed_broker_loses_nothing_and_repeats_nothing_done(
     mortal_broker: BrokerProcess, kind: str, ordered: bool
 ) -> None:
-    mortal_broker.make_topic("wreck", kind)
+    mortal_broker.create_topic("wreck", kind)
 
     async def run() -> Client:
         async with transport(mortal_broker) as calls:
@@ -213,9 +213,9 @@ def test_p4_a_message_on_its_way_to_a_living_client_comes_again_when_the_connect
 ) -> None:
     limits = msgspec.structs.replace(IMPATIENT, renewed_for=2_000_000)
     broker = BrokerProcess(f"sqlite:///{tmp_path / 'log.db'}", limits)
-    broker.start(Death("ReceiveMessage", "after") if end == "kill" else None)
+    broker.start(CrashPoint("ReceiveMessage", "after") if end == "kill" else None)
     try:
-        broker.make_topic("t", kind)
+        broker.create_topic("t", kind)
 
         async def run() -> None:
             async with lively(broker) as calls:
@@ -241,7 +241,7 @@ def test_p4_a_message_on_its_way_to_a_living_client_comes_again_when_the_connect
 def test_p10_a_second_broker_on_a_store_is_refused(mortal_broker: BrokerProcess) -> None:
     async def run() -> None:
         with open_store(mortal_broker.url) as store, pytest.raises(WriterBusyError, match="is being written by"):
-            Core(store, SystemClock())
+            BrokerCore(store, SystemClock())
 
     asyncio.run(run())
 
@@ -263,11 +263,11 @@ def test_calls_without_a_client_id_or_to_nowhere_are_told(mortal_broker: BrokerP
     asyncio.run(run())
     mortal_broker.kill()
     with pytest.raises(UnreachableError):
-        mortal_broker.make_topic("t")
+        mortal_broker.create_topic("t")
 
 
 def test_a_consumer_may_receive_before_it_sends_settings_again(mortal_broker: BrokerProcess) -> None:
-    mortal_broker.make_topic("t")
+    mortal_broker.create_topic("t")
 
     async def run() -> None:
         async with transport(mortal_broker) as calls:

@@ -13,19 +13,19 @@ import pytest
 
 from millstream.core.clock import SystemClock
 from millstream.log import StorageFullError
-from millstream.log.memory import MemoryBackend
+from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
+from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import TopicInfo
-from millstream.messaging.broker.endpoints import Place
-from millstream.messaging.broker.remote import ask_broker
-from millstream.messaging.broker.server import BrokerServer
-from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
 from millstream.messaging.errors import BrokerError
 from millstream.testing.brokers import IMPATIENT
 from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.faulty_log import FaultyBackend
-from millstream.testing.services import ServiceMissingError
+from millstream.testing.services import LocalServerMissingError
 from millstream.testing.waiting import until_async
 
 ONCE = Options(attempts=1)
@@ -52,10 +52,10 @@ def test_p2_a_full_disk_is_told_and_the_broker_goes_on_when_there_is_room(fault:
     backend = FaultyBackend(MemoryBackend(clock), StorageFullError())
 
     async def run(store: LogStore) -> None:
-        async with BrokerServer(store, Place("127.0.0.1", 0), limits=IMPATIENT) as server:
+        async with BrokerServer(store, Address("127.0.0.1", 0), limits=IMPATIENT) as server:
             at = f"127.0.0.1:{server.port}"
-            place = Place("127.0.0.1", server.port)
-            await asyncio.to_thread(ask_broker, place, "MakeTopic", TopicSpec("t"), TopicInfo)
+            place = Address("127.0.0.1", server.port)
+            await asyncio.to_thread(call_broker, place, "MakeTopic", TopicSpec("t"), TopicInfo)
             async with (
                 Producer(at, ["t"], options=ONCE) as producer,
                 SimpleConsumer(at, "g", {"t": "*"}, await_duration=0.2, options=ONCE) as consumer,
@@ -85,7 +85,7 @@ def test_p2_a_full_disk_is_told_and_the_broker_goes_on_when_there_is_room(fault:
 def test_p2_a_real_disk_that_runs_full_loses_nothing_that_was_confirmed(tmp_path: Path, scheme: str) -> None:
     try:
         command = [*on_a_small_disk(tmp_path, "size=10m"), str(CHILD), str(tmp_path), scheme]
-    except ServiceMissingError as missing:
+    except LocalServerMissingError as missing:
         pytest.skip(str(missing))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -104,9 +104,9 @@ def test_a_place_that_is_taken_is_told() -> None:
 
     async def run() -> None:
         with LogStore(MemoryBackend(clock), clock) as one, LogStore(MemoryBackend(clock), clock) as other:
-            async with BrokerServer(one, Place("127.0.0.1", 0)) as server:
+            async with BrokerServer(one, Address("127.0.0.1", 0)) as server:
                 with pytest.raises(BrokerError, match="is another broker there"):
-                    async with BrokerServer(other, Place("127.0.0.1", server.port)):
+                    async with BrokerServer(other, Address("127.0.0.1", server.port)):
                         pass
 
     asyncio.run(run())

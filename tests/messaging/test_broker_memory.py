@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from millstream.log import open_store
-from millstream.messaging.broker.checks import Limits
-from millstream.messaging.broker.journal import HELD, JOURNAL
+from millstream.messaging.broker.storage.journal import HELD, JOURNAL
+from millstream.messaging.broker.validation import Limits
 from millstream.messaging.client import Message, Options, Producer, SimpleConsumer
 from millstream.testing.brokers import BrokerProcess
 from suite.sizes import sized
@@ -57,7 +57,7 @@ async def pass_on(broker: BrokerProcess, count: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_memory_and_journal_stay_as_they_are_over_many_messages(process: BrokerProcess, tmp_path: Path) -> None:
-    process.make_topic("t")
+    process.create_topic("t")
     warm, more = sized(ci=(10_000, 20_000), long=(250_000, 750_000))
     asyncio.run(pass_on(process, warm))  # at the long size the ids that are remembered are full by then
     before = resident(process.pid)

@@ -8,20 +8,20 @@ import json
 import pytest
 
 from millstream.cli.main import run
-from millstream.messaging.broker import questions
+from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import ClientInfo
-from millstream.messaging.broker.questions import Questions
-from millstream.messaging.broker.remote import ask_broker
-from millstream.messaging.broker.sessions import Session
+from millstream.messaging.broker.clients import client_commands
+from millstream.messaging.broker.clients.client_commands import ClientCommands
+from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.client import Message, Producer, PushConsumer, Received
-from millstream.messaging.errors import ClientSilentError
+from millstream.messaging.errors import ClientNotRespondingError
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.waiting import until_async
 
 
 def test_clients_are_listed_and_asked(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    broker.make_topic("asked")
+    broker.create_topic("asked")
     endpoint = ["--broker", str(broker.place)]
     seen: list[bytes] = []
 
@@ -57,20 +57,20 @@ def test_clients_are_listed_and_asked(broker: BrokerProcess, capsys: pytest.Capt
             assert (code, text.partition("\n")[0].partition(":")[0]) == (1, "NOT_IMPLEMENTED")
             assert await ask("verify", consumer.id, "asked", "99") == (3, "")
             assert await ask("verify", "nobody", "asked", "1") == (3, "")
-        assert ask_broker(broker.place, "Clients", "listeners", list[ClientInfo]) == []
+        assert call_broker(broker.place, "Clients", "listeners", list[ClientInfo]) == []
 
     asyncio.run(talk())
 
 
-def session(name: str) -> Session:
-    made = Session(name, 0)
+def session(name: str) -> ClientSession:
+    made = ClientSession(name, 0)
     made.streams.append(asyncio.Queue())
     return made
 
 
 def test_only_who_was_asked_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def talk() -> None:
-        asked, other, open_questions = session("asked"), session("other"), Questions()
+        asked, other, open_questions = session("asked"), session("other"), ClientCommands()
         question = asyncio.ensure_future(open_questions.stack_trace(asked))
         command = await asked.streams[0].get()
         answer = v2.TelemetryCommand()
@@ -89,12 +89,12 @@ def test_only_who_was_asked_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_does_not_answer_or_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(client_commands, "PATIENCE_SECONDS", 0.01)
 
     async def talk() -> None:
-        with pytest.raises(ClientSilentError, match="client silent has not answered"):
-            await Questions().stack_trace(session("silent"))
-        with pytest.raises(ClientSilentError, match="no telemetry stream"):
-            await Questions().verify(Session("gone", 0), v2.Message())
+        with pytest.raises(ClientNotRespondingError, match="client silent has not answered"):
+            await ClientCommands().stack_trace(session("silent"))
+        with pytest.raises(ClientNotRespondingError, match="no telemetry stream"):
+            await ClientCommands().verify(ClientSession("gone", 0), v2.Message())
 
     asyncio.run(talk())

@@ -7,19 +7,19 @@ import asyncio
 import msgspec
 import pytest
 
-from millstream.batching.messages import make_tick
+from millstream.batching.message_events import make_tick
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, open_store
-from millstream.messaging.broker.admin import Admin
-from millstream.messaging.broker.checks import Limits
-from millstream.messaging.errors import RefusedError
+from millstream.messaging.broker.admin import AdminService
+from millstream.messaging.broker.validation import Limits
+from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import AckedBatch
-from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, open_desk, settle
+from millstream.messaging.protocol.batch_calls import AckBatchRequest
+from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
 
 
 def test_what_is_received_is_what_was_sent() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("one", b"body", message_id="the-id", tag="t", keys=["k", "l"], properties={"a": "b"})
         (got,) = await desk.receive("g", "one")
         system = got.system_properties
@@ -31,7 +31,7 @@ def test_what_is_received_is_what_was_sent() -> None:
         assert (system.delivery_attempt, system.invisible_duration.seconds, system.queue_offset) == (1, 30, 0)
         assert system.store_timestamp.ToMicroseconds() == desk.clock.now()
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_groups_pass_over_what_was_trimmed() -> None:
@@ -39,13 +39,13 @@ def test_groups_pass_over_what_was_trimmed() -> None:
     with open_store("memory://", clock) as store:
 
         async def run() -> None:
-            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+            async with open_harness(store, clock, Limits(longest_poll=0)) as desk:
                 for topic, system in (("plain", {}), ("ordered", {"message_group": "g"})):
                     await desk.send(topic, b"1", b"2", b"3", b"4", **system)
                     assert bodies(await desk.receive("early", topic, 1)) == [b"1"]
                     store.log(LogSpec(topic)).trim(3)
                     desk.clock.advance(31)
-                    desk.core.topic(topic).pages._batches.clear()
+                    desk.core.topic(topic).message_cache._batches.clear()
                     for group in ("early", "late"):
                         got = await desk.receive(group, topic, auto_renew=True)
                         assert bodies(got) == [b"3", b"4"]
@@ -59,7 +59,7 @@ def test_groups_pass_over_what_was_trimmed() -> None:
 
 @pytest.mark.parametrize("topic", ["plain", "ordered"])
 def test_ticks_of_the_batcher_are_given_to_nobody(topic: str) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         system = {"message_group": "g"} if topic == "ordered" else {}
         for body in (b"1", b"2"):
             await desk.send(topic, body, **system)
@@ -71,11 +71,11 @@ def test_ticks_of_the_batcher_are_given_to_nobody(topic: str) -> None:
         assert desk.core.delivery("g", topic).done.pointer == 4, "no group waits for a tick"
         assert await desk.pull(topic, -1, 0) == ([b"1", b"2"], 4)
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_p4_of_a_message_group_only_the_first_message_is_given() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         for body in (b"1", b"2", b"3"):
             await desk.send("ordered", body, message_group="g1")
         await desk.send("ordered", b"other", message_group="g2")
@@ -88,11 +88,11 @@ def test_p4_of_a_message_group_only_the_first_message_is_given() -> None:
         desk.clock.advance(31)
         assert bodies(await desk.receive("g", "ordered")) == [b"2", b"other"]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_p4_a_push_consumer_is_given_runs_and_an_attempt_can_be_repeated() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         for body in (b"1", b"2", b"3"):
             await desk.send("ordered", body, message_group="g1")
         lost = await desk.receive("g", "ordered", 2, auto_renew=True, attempt_id="x")
@@ -104,14 +104,14 @@ def test_p4_a_push_consumer_is_given_runs_and_an_attempt_can_be_repeated() -> No
         assert stale.status.code == v2.INVALID_RECEIPT_HANDLE
         assert (await desk.ack("g", "ordered", *again)).status.code == v2.OK
 
-    on_desk(step)
+    with_harness(step)
 
 
 @pytest.mark.parametrize("language", ["GOLANG", "CPP", ""])
 def test_p4_clients_that_go_on_after_a_failure_get_the_next_message_when_the_one_before_is_done(language: str) -> None:
     call = msgspec.structs.replace(CALL, language=language)
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         for body in (b"1", b"2", b"3"):
             await desk.send("ordered", body, message_group="g1")
         await desk.send("ordered", b"other", message_group="g2")
@@ -121,11 +121,11 @@ def test_p4_clients_that_go_on_after_a_failure_get_the_next_message_when_the_one
         await desk.ack("g", "ordered", one)
         assert bodies(await desk.receive("g", "ordered", auto_renew=True, call=call)) == [b"2"]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_answers_that_were_lost_are_given_again_and_count_as_no_attempt() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"1")
         for _ in range(2 * Limits().max_attempts):
             (got,) = await desk.receive("g", "plain", auto_renew=True, attempt_id="x")
@@ -133,11 +133,11 @@ def test_answers_that_were_lost_are_given_again_and_count_as_no_attempt() -> Non
         assert await desk.receive("g", "plain", auto_renew=True, attempt_id="y") == []
         assert (await desk.ack("g", "plain", got)).status.code == v2.OK
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_call_that_is_repeated_takes_the_place_of_the_one_that_still_waits() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         first = asyncio.ensure_future(desk.receive("g", "plain", auto_renew=True, attempt_id="x", poll=10))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(desk.receive("g", "plain", auto_renew=True, attempt_id="x", poll=10))
@@ -146,11 +146,11 @@ def test_a_call_that_is_repeated_takes_the_place_of_the_one_that_still_waits() -
         assert bodies(await second) == [b"1"]
         assert await first == []
 
-    on_desk(step, limits=Limits())
+    with_harness(step, limits=Limits())
 
 
 def test_a_message_comes_back_after_its_time_until_it_is_dead() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"poison", message_id="p")
         for attempt in (1, 2, 3):
             (got,) = await desk.receive("g", "plain")
@@ -163,11 +163,11 @@ def test_a_message_comes_back_after_its_time_until_it_is_dead() -> None:
         assert (dead.body, origin.topic, origin.message_id) == (b"poison", "plain", "p")
         assert bodies(await desk.receive("another", "plain")) == [b"poison"]
 
-    on_desk(step, limits=Limits(longest_poll=0, max_attempts=3))
+    with_harness(step, limits=Limits(longest_poll=0, max_attempts=3))
 
 
 def test_handles_are_valid_once_and_only_in_time() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a")
         await desk.send("plain", b"b")
         one, two = await desk.receive("g", "plain")
@@ -184,15 +184,15 @@ def test_handles_are_valid_once_and_only_in_time() -> None:
         assert (await desk.ack("g", "plain", two)).status.code == v2.INVALID_RECEIPT_HANDLE
         assert (await desk.ack("g", "plain")).status.code == v2.BAD_REQUEST
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_changed_duration_gives_a_new_handle() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a")
         (got,) = await desk.receive("g", "plain")
         handle = await desk.hide("g", "plain", got, 100)
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(StatusError) as refused:
             await desk.hide("g", "plain", got, 100)
         assert refused.value.code == v2.INVALID_RECEIPT_HANDLE
         desk.clock.advance(99)
@@ -202,23 +202,23 @@ def test_a_changed_duration_gives_a_new_handle() -> None:
         (again,) = await desk.receive("g", "plain")
         assert again.system_properties.delivery_attempt == 2
 
-    on_desk(step)
+    with_harness(step)
 
 
 @pytest.mark.parametrize(
     ("seconds", "renew", "fine"), [(9, False, False), (10, False, True), (43_201, False, False), (0, True, True)]
 )
 def test_invisible_durations_have_bounds(seconds: int, renew: bool, fine: bool) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         receive = desk.receive("g", "plain", invisible=seconds, auto_renew=renew)
         if fine:
             assert await receive == []
             return
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(StatusError) as refused:
             await receive
         assert refused.value.code == v2.ILLEGAL_INVISIBLE_TIME
 
-    on_desk(step)
+    with_harness(step)
 
 
 TOPICS_OF_BOTH_KINDS = pytest.mark.parametrize(
@@ -228,7 +228,7 @@ TOPICS_OF_BOTH_KINDS = pytest.mark.parametrize(
 
 @TOPICS_OF_BOTH_KINDS
 def test_what_a_living_client_has_is_renewed_and_a_dead_ones_comes_back(topic: str, system: dict[str, str]) -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send(topic, b"a", **system)
         (got,) = await desk.receive("g", topic, auto_renew=True)
         for _ in range(5):
@@ -240,11 +240,11 @@ def test_what_a_living_client_has_is_renewed_and_a_dead_ones_comes_back(topic: s
         assert bodies(await desk.receive("g", topic, auto_renew=True)) == [b"a"]
         assert (await desk.ack("g", topic, got)).status.code == v2.INVALID_RECEIPT_HANDLE
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_handle_stays_valid_while_nobody_receives() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", b"a", b"b")
         one, two = await desk.receive("g", "plain", auto_renew=True)
         for _ in range(5):
@@ -256,10 +256,10 @@ def test_a_handle_stays_valid_while_nobody_receives() -> None:
             desk.heard_of()
             desk.core.renew()
         assert desk.core.delivery("g", "plain").next_due() > desk.clock.now()
-        batch = AckedBatch("", "g", "plain", [two.system_properties.receipt_handle])
+        batch = AckBatchRequest("", "g", "plain", [two.system_properties.receipt_handle])
         assert (await desk.service.ack_batch(batch, CALL)).code == v2.OK
 
-    on_desk(step)
+    with_harness(step)
 
 
 @TOPICS_OF_BOTH_KINDS
@@ -270,7 +270,7 @@ def test_p4_a_message_comes_again_where_the_connection_is_gone_that_brought_it(
     """Its client is alive, and gives signs of life by another connection; who knows whether it has the message?"""
     anew = msgspec.structs.replace(CALL, connection="ipv4:10.0.0.1:50001")
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send(topic, b"a", **system)
         session = desk.heard_of()
         with session.stream(asyncio.Queue(), CALL.connection, desk.clock.now()):
@@ -289,7 +289,7 @@ def test_p4_a_message_comes_again_where_the_connection_is_gone_that_brought_it(
         (again,) = await desk.receive("g", topic, auto_renew=True, call=anew)
         assert again.system_properties.delivery_attempt == 2
 
-    on_desk(step)
+    with_harness(step)
 
 
 @TOPICS_OF_BOTH_KINDS
@@ -300,7 +300,7 @@ def test_p4_after_a_restart_a_message_comes_again_when_its_duration_has_run_out(
     anew = msgspec.structs.replace(CALL, connection="ipv4:10.0.0.1:50001")
     handles: list[v2.Message] = []
 
-    async def before(desk: Desk) -> None:
+    async def before(desk: BrokerHarness) -> None:
         await desk.send(topic, b"a", **system)
         await desk.send(topic, b"b", **{**system, "message_group": "h"} if system else {})
         handles.extend(await desk.receive("g", topic, auto_renew=True))
@@ -309,7 +309,7 @@ def test_p4_after_a_restart_a_message_comes_again_when_its_duration_has_run_out(
             desk.heard_of()
             assert await desk.receive("g", topic, auto_renew=True) == []
 
-    async def after(desk: Desk) -> None:
+    async def after(desk: BrokerHarness) -> None:
         assert (await desk.ack("g", topic, handles[1])).status.code == v2.OK, "the client had it, and is done"
         for _ in range(60 - handled_for % 60):
             desk.heard_of(CALL)  # even if it comes from the same port again
@@ -318,15 +318,15 @@ def test_p4_after_a_restart_a_message_comes_again_when_its_duration_has_run_out(
             desk.clock.advance(1)
         assert bodies(await desk.receive("g", topic, auto_renew=True, call=anew)) == [b"a"]
 
-    on_desk(before, after)
+    with_harness(before, after)
 
 
 def test_what_a_group_has_yet_to_see_is_counted_exactly() -> None:
-    async def check(desk: Desk, topic: str, expected: tuple[int, int, int]) -> None:
-        (info,) = [info for info in await Admin(desk.core).groups("g") if info.topic == topic]
+    async def check(desk: BrokerHarness, topic: str, expected: tuple[int, int, int]) -> None:
+        (info,) = [info for info in await AdminService(desk.core).groups("g") if info.topic == topic]
         assert (info.done, info.in_flight, info.lag) == expected
 
-    async def before(desk: Desk) -> None:
+    async def before(desk: BrokerHarness) -> None:
         for topic in ("plain", "ordered"):
             for number in range(10):
                 await desk.send(topic, b"%d" % number, message_group=str(number)) if topic == "ordered" else (
@@ -336,32 +336,32 @@ def test_what_a_group_has_yet_to_see_is_counted_exactly() -> None:
             await desk.ack("g", topic, *got[1:5])
             await check(desk, topic, (0, 2, 4))
 
-    async def after(desk: Desk) -> None:
+    async def after(desk: BrokerHarness) -> None:
         for topic in ("plain", "ordered"):
             await check(desk, topic, (0, 2, 4))
             await desk.receive("g", topic, 1)
             await check(desk, topic, (0, 3, 3))
 
-    on_desk(before, after)
+    with_harness(before, after)
 
 
 def test_filters_select_by_tag_and_condition_and_the_rest_is_done() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         for number, tag in enumerate("abca"):
             await desk.send("plain", b"%d" % number, tag=tag, properties={"n": str(number)})
         assert bodies(await desk.receive("by-tag", "plain", filter=(v2.TAG, "a || c"))) == [b"0", b"2", b"3"]
         assert bodies(await desk.receive("by-sql", "plain", filter=(v2.SQL, "n > 0 AND TAGS = 'a'"))) == [b"3"]
         assert bodies(await desk.receive("all", "plain", filter=(v2.TAG, "*"))) == [b"0", b"1", b"2", b"3"]
         assert desk.core.delivery("by-tag", "plain").done.ahead[0].first == 2
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(StatusError) as refused:
             await desk.receive("g", "plain", filter=(v2.TAG, "a || "))
         assert refused.value.code == v2.ILLEGAL_FILTER_EXPRESSION
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_receive_is_bounded_by_bytes_as_well() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         big = [bytes([number]) * (3 << 20) for number in range(5)]
         for topic, system in (("plain", {}), ("ordered", {"message_group": "g"})):
             for body in big:
@@ -373,23 +373,23 @@ def test_a_receive_is_bounded_by_bytes_as_well() -> None:
                 await desk.ack("g", topic, *more)
             assert got == big
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_who_waits_is_woken_by_what_arrives() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         waiting = asyncio.ensure_future(desk.receive("g", "plain", poll=15))
         await asyncio.sleep(0)
         await desk.send("plain", b"news")
         assert bodies(await asyncio.wait_for(waiting, 5)) == [b"news"]
 
-    on_desk(step, limits=Limits())
+    with_harness(step, limits=Limits())
 
 
 def test_a_receive_that_does_not_say_for_how_long_waits_as_its_client_declared() -> None:
     """Go's simple consumer says it in its settings alone."""
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         declared = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
         declared.subscription.long_polling_timeout.seconds = 15
         desk.service.telemetry.settle(desk.heard_of(), declared)
@@ -400,18 +400,18 @@ def test_a_receive_that_does_not_say_for_how_long_waits_as_its_client_declared()
         stranger = msgspec.structs.replace(CALL, client_id="stranger", left=lambda: 0.6)
         assert await asyncio.wait_for(desk.receive("g", "plain", poll=None, call=stranger), 5) == []
 
-    on_desk(step, limits=Limits())
+    with_harness(step, limits=Limits())
 
 
 def test_who_stops_waiting_leaves_the_messages_to_others() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         waiting = asyncio.ensure_future(desk.receive("g", "plain", poll=15))
         await asyncio.sleep(0)
         waiting.cancel()
         await desk.send("plain", b"news")
         assert bodies(await desk.receive("g", "plain")) == [b"news"]
 
-    on_desk(step, limits=Limits())
+    with_harness(step, limits=Limits())
 
 
 def test_consumers_that_pull_keep_their_own_place() -> None:
@@ -419,14 +419,14 @@ def test_consumers_that_pull_keep_their_own_place() -> None:
     place.topic.name, place.id = "plain", 1
     group = v2.Resource(name="puller")
 
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         await desk.send("plain", *(b"%d" % number for number in range(8)))
         assert await desk.pull("plain", 1, 0) == ([b"1", b"5"], 8)
         assert await desk.pull("plain", -1, 6) == ([b"6", b"7"], 8)
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(StatusError) as refused:
             await desk.pull("plain", 1, 9)
         assert refused.value.code == v2.ILLEGAL_OFFSET
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(StatusError) as refused:
             await desk.service.get_offset(v2.GetOffsetRequest(group=group, message_queue=place), CALL)
         assert refused.value.code == v2.OFFSET_NOT_FOUND
         await desk.service.update_offset(v2.UpdateOffsetRequest(group=group, message_queue=place, offset=6), CALL)
@@ -440,8 +440,8 @@ def test_consumers_that_pull_keep_their_own_place() -> None:
             request.timestamp.FromMicroseconds(time)
             assert (await desk.service.query_offset(request, CALL)).offset == expected
 
-    async def after_restart(desk: Desk) -> None:
+    async def after_restart(desk: BrokerHarness) -> None:
         response = await desk.service.get_offset(v2.GetOffsetRequest(group=group, message_queue=place), CALL)
         assert response.offset == 6
 
-    on_desk(step, after_restart)
+    with_harness(step, after_restart)

@@ -9,11 +9,11 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogSpec, Message, open_store
-from millstream.messaging.broker.checks import Limits
-from millstream.messaging.errors import RefusedError
+from millstream.messaging.broker.validation import Limits
+from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue
-from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, open_desk
+from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, open_harness, with_harness
 
 REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("plain", b"", {}, v2.MESSAGE_BODY_EMPTY),
@@ -42,53 +42,53 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
 
 
 def test_every_message_that_cannot_be_is_refused_with_its_status() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         for topic, body, system, code in REFUSED:
             response = await desk.send(topic, body, **system)
             assert response.status.code == code, (topic, system, response.status)
             assert response.entries[0].status.code == code
         assert desk.core.topic("plain").last_id == desk.core.topic("ordered").last_id == 0
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_requests_that_make_no_sense_are_refused() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         mixed = v2.SendMessageRequest(messages=[v2.Message(body=b"x"), v2.Message(body=b"y")])
         mixed.messages[0].topic.name = "plain"
         for request in (v2.SendMessageRequest(), mixed):
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(StatusError) as refused:
                 await desk.service.send_message(request, CALL)
             assert refused.value.code == v2.MESSAGE_CORRUPTED
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_batch_has_a_result_for_each_message() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         response = await desk.send("plain", b"a", b"", b"c")
         assert response.status.code == v2.MULTIPLE_RESULTS
         assert [entry.status.code for entry in response.entries] == [v2.OK, v2.MESSAGE_BODY_EMPTY, v2.OK]
         assert [entry.offset for entry in response.entries] == [0, 0, 1]
         assert bodies(await desk.receive("g", "plain")) == [b"a", b"c"]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_a_message_that_is_sent_again_gets_its_first_receipt() -> None:
-    async def first(desk: Desk) -> None:
+    async def first(desk: BrokerHarness) -> None:
         sent = await desk.send("plain", b"a", message_id="same")
         again = await desk.send("plain", b"a", message_id="same")
         twice = await desk.send("plain", b"x", b"x")
         assert sent.entries[0].offset == again.entries[0].offset == 0
         assert twice.entries[0].offset == twice.entries[1].offset == 1
 
-    async def after_restart(desk: Desk) -> None:
+    async def after_restart(desk: BrokerHarness) -> None:
         again = await desk.send("plain", b"a", message_id="same")
         assert again.entries[0].offset == 0
         assert bodies(await desk.receive("g", "plain")) == [b"a", b"x"]
 
-    on_desk(first, after_restart)
+    with_harness(first, after_restart)
 
 
 def test_the_ids_of_clients_are_found_among_messages_of_others() -> None:
@@ -99,7 +99,7 @@ def test_the_ids_of_clients_are_found_among_messages_of_others() -> None:
             writer.append([Message(text.encode(), headers=headers) for headers, text in ids])
 
         async def run() -> None:
-            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+            async with open_harness(store, clock, Limits(longest_poll=0)) as desk:
                 again = await desk.send("one", b"a client's", message_id="sent")
                 assert again.entries[0].offset == 2
                 assert desk.core.topic("one").last_id == 3
@@ -108,14 +108,14 @@ def test_the_ids_of_clients_are_found_among_messages_of_others() -> None:
 
 
 def test_messages_of_a_group_go_to_the_queue_of_its_hash() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         for number in range(8):
             await desk.send("ordered", b"%d" % number, message_group=f"order-{number}")
         for message in await desk.receive("g", "ordered"):
             system = message.system_properties
             assert system.queue_id == group_queue(system.message_group, 4)
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_messages_are_those_of_the_log_both_ways() -> None:
@@ -127,7 +127,7 @@ def test_messages_are_those_of_the_log_both_ways() -> None:
             )
 
         async def run() -> None:
-            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+            async with open_harness(store, clock, Limits(longest_poll=0)) as desk:
                 await desk.send("one", b"by client", message_id="m", keys=["x"], properties={"p": "q"})
                 by_hand, _ = await desk.receive("g", "one")
                 system = by_hand.system_properties

@@ -15,10 +15,10 @@ from serving_nodes import Serving
 
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
-from millstream.messaging.broker.endpoints import Place, is_free, read_place
-from millstream.messaging.broker.own_certificate import CERTIFICATE, KEY, own_tls
+from millstream.messaging.broker.address import Address, is_free, parse_address
+from millstream.messaging.broker.security.generated_certificate import CERTIFICATE, KEY, generated_tls
 from millstream.messaging.client import Message, Options, Producer, SimpleConsumer, Tls
-from millstream.messaging.errors import AccessError, MissingExtraError
+from millstream.messaging.errors import BrokerCredentialsError, MissingExtraError
 from millstream.testing.certificates import Authority
 
 
@@ -27,12 +27,12 @@ def free() -> int:
     """A port of which the next one is free as well."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    while not (is_free(Place("127.0.0.1", port)) and is_free(Place("127.0.0.1", port + 1))):
+    while not (is_free(Address("127.0.0.1", port)) and is_free(Address("127.0.0.1", port + 1))):
         port += 2
     return port
 
 
-def shown(place: Place) -> ssl.SSLSocket:
+def shown(place: Address) -> ssl.SSLSocket:
     """A connection to *place* of a client that checks no certificate, as those of Java and Go do not."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -55,9 +55,9 @@ def test_a_broker_on_loopback_encrypts_on_a_second_port_beside_the_plain_one(tmp
                 await consumer.ack(message)
 
         asyncio.run(send_and_receive())
-        with shown(read_place(encrypted)) as connection:
+        with shown(parse_address(encrypted)) as connection:
             first = connection.getpeercert(binary_form=True)
-    with Serving(tmp_path, broker=True) as node, shown(read_place(node.ready["broker with TLS"])) as connection:
+    with Serving(tmp_path, broker=True) as node, shown(parse_address(node.ready["broker with TLS"])) as connection:
         assert connection.getpeercert(binary_form=True) == first, "a broker keeps its certificate"
 
 
@@ -77,7 +77,7 @@ def test_it_is_left_out_where_it_is_not_wanted_or_the_settings_have_a_certificat
     (tmp_path / "millstream.toml").write_text(settings, "utf-8")
     with Serving(tmp_path, broker=True) as node:
         assert "broker with TLS" not in node.ready
-        with shown(read_place(node.ready["broker"])) as connection:
+        with shown(parse_address(node.ready["broker"])) as connection:
             assert connection.version() == "TLSv1.3", "as it was before there was a second port"
     with Serving(tmp_path, broker=True, arguments=["--broker-tls", "127.0.0.1:0"]) as node:
         assert run(["topic", "list", "--broker", node.ready["broker"]]) == 0
@@ -137,29 +137,31 @@ def test_a_certificate_that_cannot_be_written_stops_no_broker_unless_it_was_aske
 
 def test_the_certificate_is_made_anew_where_it_cannot_be_used(tmp_path: Path) -> None:
     clock = VirtualClock()
-    first = own_tls(tmp_path, "127.0.0.1", clock)
-    assert own_tls(tmp_path, "localhost", clock) == first
+    first = generated_tls(tmp_path, "127.0.0.1", clock)
+    assert generated_tls(tmp_path, "localhost", clock) == first
     assert stat.S_IMODE((tmp_path / KEY).stat().st_mode) == 0o600
-    assert own_tls(tmp_path, "0:0:0:0:0:0:0:1", clock) == first
-    other_host = own_tls(tmp_path, "broker.example", clock)
+    assert generated_tls(tmp_path, "0:0:0:0:0:0:0:1", clock) == first
+    other_host = generated_tls(tmp_path, "broker.example", clock)
     assert other_host != first
-    assert own_tls(tmp_path, "another.example", clock) != other_host
-    assert own_tls(tmp_path, "broker.example", clock) == own_tls(tmp_path, "another.example", clock), "it is for both"
+    assert generated_tls(tmp_path, "another.example", clock) != other_host
+    assert generated_tls(tmp_path, "broker.example", clock) == generated_tls(tmp_path, "another.example", clock), (
+        "it is for both"
+    )
     (tmp_path / CERTIFICATE).write_bytes(first.certificate)  # as if it had been cut off between the two files
-    pair = own_tls(tmp_path, "127.0.0.1", clock)
+    pair = generated_tls(tmp_path, "127.0.0.1", clock)
     assert pair.key not in (first.key, other_host.key)
     (tmp_path / KEY).write_bytes(b"")
-    assert own_tls(tmp_path, "127.0.0.1", clock).key
-    before = own_tls(tmp_path, "127.0.0.1", clock)
+    assert generated_tls(tmp_path, "127.0.0.1", clock).key
+    before = generated_tls(tmp_path, "127.0.0.1", clock)
     clock.advance(timedelta(days=3650 - 31).total_seconds())
-    assert own_tls(tmp_path, "127.0.0.1", clock) == before
+    assert generated_tls(tmp_path, "127.0.0.1", clock) == before
     clock.advance(timedelta(days=2).total_seconds())
-    assert own_tls(tmp_path, "127.0.0.1", clock) != before
+    assert generated_tls(tmp_path, "127.0.0.1", clock) != before
 
 
 def test_a_certificate_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AccessError, match=r"broker-tls.pem cannot be written: No such file"):
-        own_tls(tmp_path / "absent", "127.0.0.1", VirtualClock())
+    with pytest.raises(BrokerCredentialsError, match=r"broker-tls.pem cannot be written: No such file"):
+        generated_tls(tmp_path / "absent", "127.0.0.1", VirtualClock())
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(MissingExtraError, match=r"millstream\[messaging\]"):
-        own_tls(tmp_path, "127.0.0.1", VirtualClock())
+        generated_tls(tmp_path, "127.0.0.1", VirtualClock())

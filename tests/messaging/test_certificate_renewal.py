@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from millstream.log import open_store
-from millstream.messaging.broker.endpoints import Place
-from millstream.messaging.broker.server import BrokerServer
+from millstream.messaging.broker.address import Address
+from millstream.messaging.broker.security.tls import read_tls
+from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.settings import BrokerSettings
-from millstream.messaging.broker.tls import read_tls
-from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import ClientError, Intervals, Message, Options, Producer, Tls
 from millstream.testing.certificates import Authority
 
@@ -59,8 +59,8 @@ def test_who_connects_is_shown_the_new_certificate_and_who_is_connected_stays(
 
     async def test() -> None:
         with open_store("memory://") as store:
-            async with BrokerServer(store, Place("127.0.0.1", 0), tls=tls) as server:
-                await server.room.core.make_topic(TopicSpec("t"))
+            async with BrokerServer(store, Address("127.0.0.1", 0), tls=tls) as server:
+                await server.supervisor.core.create_topic(TopicSpec("t"))
                 async with producer(server.port, first) as old:
                     await old.send(Message("t", b"before"))
                     second = files.renew("second")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import TopicInfo
-from millstream.messaging.broker.remote import ask_broker
 from millstream.messaging.client import (
     BadRequestError,
     Intervals,
@@ -39,8 +39,8 @@ QUICK = Options(
 def at(broker: BrokerProcess) -> str:
     """Where a broker with topics is."""
     for name in ("single", "batch", "failing", "async-for", "frames", "twins"):
-        broker.make_topic(name)
-    broker.make_topic("ordered", "FIFO")
+        broker.create_topic(name)
+    broker.create_topic("ordered", "FIFO")
     return str(broker.place)
 
 
@@ -78,7 +78,7 @@ async def drain(source: SimpleConsumer, count: int) -> list[Received]:
 
 
 def topics(broker: BrokerProcess) -> set[str]:
-    return {topic.name for topic in ask_broker(broker.place, "Topics", "", list[TopicInfo])}
+    return {topic.name for topic in call_broker(broker.place, "Topics", "", list[TopicInfo])}
 
 
 def bodies(messages: list[Received]) -> list[bytes]:
@@ -195,9 +195,9 @@ def test_a_server_that_offers_no_batches_is_read_frame_by_frame(at: str) -> None
     async def test() -> None:
         async with Producer(at, ["frames"], options=QUICK) as producer, consumer(at, "g", "frames") as source:
             await producer.send_many([Message("frames", b"%d" % number) for number in range(4)])
-            assert source.batched
+            assert source.batch_servers
             (one,) = await source.receive(1, invisible=60)
-            source.batched.clear()
+            source.batch_servers.clear()
             rest = await source.receive(3, invisible=60)
             assert bodies([one, *rest]) == [b"0", b"1", b"2", b"3"]
             assert await source.receive(1) == []

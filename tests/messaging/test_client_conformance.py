@@ -14,7 +14,7 @@ import pytest
 
 from millstream.testing.apache_rocketmq import ApacheRocketMQ, fetch_jars
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
-from millstream.testing.client_conformance import ClientConformance, MessagingServer, Traits
+from millstream.testing.client_conformance import ClientConformance, MessagingServer, ServerTraits
 
 POM = Path(__file__).parent / "apache" / "pom.xml"
 JARS = os.environ.get("MILLSTREAM_TEST_APACHE_ROCKETMQ", "")
@@ -23,15 +23,15 @@ JARS = os.environ.get("MILLSTREAM_TEST_APACHE_ROCKETMQ", "")
 class OurServer:
     """Our broker, with limits for the impatient."""
 
-    traits = Traits(shortest=1.0, poll=0.5, pause=1.5, patience=2.0)
+    traits = ServerTraits(shortest=1.0, poll=0.5, pause=1.5, patience=2.0)
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
         self.place = str(broker.place)
         self.kill, self.start = broker.kill, broker.start
 
-    def make_topic(self, name: str, kind: str) -> None:
-        self._broker.make_topic(name, kind)
+    def create_topic(self, name: str, kind: str) -> None:
+        self._broker.create_topic(name, kind)
 
     def make_group(self, name: str, *, ordered: bool) -> int:
         return IMPATIENT.max_attempts  # groups make themselves
@@ -40,7 +40,9 @@ class OurServer:
 class ApacheServer(ApacheRocketMQ):
     """Apache RocketMQ, and what it does differently."""
 
-    traits = Traits(shortest=10.0, poll=5.0, pause=11.0, patience=60.0, replaces_handles=False, forgets_recalled=False)
+    traits = ServerTraits(
+        shortest=10.0, poll=5.0, pause=11.0, patience=60.0, replaces_handles=False, forgets_recalled=False
+    )
 
 
 @pytest.fixture(scope="module")

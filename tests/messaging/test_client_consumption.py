@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from millstream.core.clock import SystemClock
 from millstream.messaging.client import Received
-from millstream.messaging.client.consumption import Consumption
+from millstream.messaging.client.consume_service import ConsumeService
 
 NOW = datetime.now(UTC)
 
@@ -17,7 +17,7 @@ class FakeConsumer:
     """A consumer whose server answers at once."""
 
     clock = SystemClock()
-    meters = None
+    metrics = None
     group = "g"
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ def test_it_ends_while_messages_are_settled_in_the_same_turn_of_the_loop() -> No
 
     async def test() -> list[str]:
         consumer, done = FakeConsumer(), list[str]()
-        consumption = Consumption(cast(Any, consumer), accept, 2)
+        consumption = ConsumeService(cast(Any, consumer), accept, 2)
         consumption.consume([received("a"), received("b")], lambda message: done.append(message.message_id))
         await asyncio.ensure_future(consumption.end())  # which begins when the messages are settled
         assert done == consumer.acknowledged

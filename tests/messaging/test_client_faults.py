@@ -29,10 +29,10 @@ from millstream.messaging.client import (
     SimpleConsumer,
     TransportError,
 )
-from millstream.messaging.client.places import Endpoints
+from millstream.messaging.client.endpoints import Endpoints
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
-from millstream.testing.cut_line import CutLine
-from millstream.testing.mortal_calls import Death
+from millstream.testing.crashing_calls import CrashPoint
+from millstream.testing.cutting_proxy import CuttingProxy
 from millstream.testing.waiting import until_async
 from suite.sizes import sized
 
@@ -207,13 +207,13 @@ class Traffic:
 def test_p2_p3_p4_clients_go_on_past_the_death_of_their_broker_at_every_step(
     mortal_broker: BrokerProcess, size: str
 ) -> None:
-    deaths = [Death(step, "after") for step in STEPS]
+    deaths = [CrashPoint(step, "after") for step in STEPS]
     if size == "long":
-        deaths = [Death(step, when) for step in MORE_STEPS for when in ("before", "after")]
+        deaths = [CrashPoint(step, when) for step in MORE_STEPS for when in ("before", "after")]
     for topic, kind in TOPICS.items():
-        mortal_broker.make_topic(topic, kind)
+        mortal_broker.create_topic(topic, kind)
 
-    async def die(traffic: Traffic, death: Death) -> None:
+    async def die(traffic: Traffic, death: CrashPoint) -> None:
         await asyncio.to_thread(mortal_broker.start, death)  # which revives it after the death before
         dying = asyncio.ensure_future(asyncio.to_thread(mortal_broker.wait))
         if death.method == "ForwardMessageToDeadLetterQueue":
@@ -248,16 +248,16 @@ async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.fixture
-def line(mortal_broker: BrokerProcess) -> Iterator[CutLine]:
+def line(mortal_broker: BrokerProcess) -> Iterator[CuttingProxy]:
     """A line to a broker of the test's own, to be cut."""
     for topic, kind in TOPICS.items():
-        mortal_broker.make_topic(topic, kind)
-    with CutLine("127.0.0.1", mortal_broker.port) as line:
+        mortal_broker.create_topic(topic, kind)
+    with CuttingProxy("127.0.0.1", mortal_broker.port) as line:
         yield line
 
 
 @pytest.mark.long
-def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CutLine) -> None:
+def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CuttingProxy) -> None:
     chance = random.Random(5)
 
     async def test() -> None:
@@ -280,7 +280,7 @@ def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CutLine) -> None:
 
 def test_clients_go_on_after_their_broker_hung(mortal_broker: BrokerProcess) -> None:
     hasty = Options(request_timeout=0.5, startup_timeout=30.0, intervals=OPTIONS.intervals)
-    mortal_broker.make_topic("plain")
+    mortal_broker.create_topic("plain")
     got: set[bytes] = set()
 
     async def listen(message: Received) -> None:
@@ -318,7 +318,7 @@ class JumpingClock(SystemClock):
 
 
 def test_a_clock_that_jumps_by_days_harms_neither_sends_nor_receives(broker: BrokerProcess) -> None:
-    broker.make_topic("jumps")
+    broker.create_topic("jumps")
     clock = JumpingClock()
     got: list[bytes] = []
 
@@ -370,7 +370,7 @@ def test_memory_stays_flat_however_many_messages_pass(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         process.start()
-        process.make_topic("many")
+        process.create_topic("many")
         run(test, sized(ci=120, long=3000))
 
 

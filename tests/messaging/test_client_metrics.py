@@ -27,7 +27,7 @@ from millstream.messaging.client import (
     ServerFailedError,
     SimpleConsumer,
 )
-from millstream.messaging.client.metrics import BUCKETS, METER, read_wanted
+from millstream.messaging.client.metrics import BUCKETS, METER, metrics_endpoints
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.scripted_server import ScriptedServer
@@ -129,7 +129,7 @@ def test_deliveries_waits_and_listeners_are_measured_and_an_empty_receive_is_not
 
 
 def test_batched_deliveries_of_our_broker_are_measured_too(broker: BrokerProcess) -> None:
-    broker.make_topic("measured")
+    broker.create_topic("measured")
 
     async def test() -> None:
         watched = Watched()
@@ -138,7 +138,7 @@ def test_batched_deliveries_of_our_broker_are_measured_too(broker: BrokerProcess
             SimpleConsumer(str(broker.place), "g", {"measured": "*"}, options=watched.options) as consumer,
         ):
             await producer.send(Message("measured", b"x"))
-            assert consumer.batched
+            assert consumer.batch_servers
             assert len(await consumer.receive(invisible=5)) == 1
             (point,) = watched.points()["rocketmq_delivery_latency"]
             assert point.count == 1
@@ -192,26 +192,26 @@ def test_a_server_switches_metrics_on_and_off_and_gets_them_where_it_says() -> N
     async def test() -> None:
         async with Collector() as one, Collector() as two, ScriptedServer() as server:
             async with Producer(server.place, ["t"], options=PLAIN) as producer:
-                assert producer.meters is None
+                assert producer.metrics is None
                 server.settings = one.ask
                 await producer.sync_settings()
-                await until_async(lambda: producer.meters is not None)
-                first = producer.meters
+                await until_async(lambda: producer.metrics is not None)
+                first = producer.metrics
                 await producer.send(Message("t", b"x"))
                 await producer.sync_settings()
                 await until_async(lambda: len(server.called("Telemetry")) == 3)
                 server.settings = two.ask  # to another place: a new meter, and the old one tells what it has
                 await producer.sync_settings()
-                await until_async(lambda: producer.meters is not first)
+                await until_async(lambda: producer.metrics is not first)
                 await until_async(lambda: one.names() == {"rocketmq_send_cost_time"})
                 assert one.headers["x-mq-client-id"] == producer.id
                 await producer.send(Message("t", b"x"))
             assert two.names() == {"rocketmq_send_cost_time"}  # also at the end
             async with Producer(server.place, ["t"], options=PLAIN) as producer:
-                assert producer.meters is not None
+                assert producer.metrics is not None
                 server.settings = lambda _settings: None
                 await producer.sync_settings()
-                await until_async(lambda: producer.meters is None)
+                await until_async(lambda: producer.metrics is None)
 
     run(test)
 
@@ -229,7 +229,7 @@ def test_a_servers_wish_for_metrics_is_passed_over_where_they_are_not_installed_
             monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
             async with Producer(server.place, ["t"], options=PLAIN) as producer:
                 await producer.send(Message("t", b"x"))
-                assert producer.meters is None
+                assert producer.metrics is None
             assert not collector.found
 
     run(test)
@@ -241,7 +241,7 @@ def test_metrics_need_a_switch_and_an_address(address: bool) -> None:
     settings.metric.on = not address
     if address:
         settings.metric.endpoints.addresses.add(host="127.0.0.1", port=1)
-    assert read_wanted(settings) is None
+    assert metrics_endpoints(settings) is None
 
 
 def test_an_answer_that_does_not_match_is_a_failure_too() -> None:

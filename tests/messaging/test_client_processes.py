@@ -116,7 +116,7 @@ def test_an_import_starts_no_thread_and_opens_no_file_and_needs_no_grpc() -> Non
 def place(broker: BrokerProcess) -> str:
     """Where a broker with the topics of the children is."""
     for topic in ("forks", "loops"):
-        broker.make_topic(topic)
+        broker.create_topic(topic)
     return str(broker.place)
 
 

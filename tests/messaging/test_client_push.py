@@ -193,8 +193,8 @@ def test_p4_order_holds_past_retries_and_dead_letters_which_are_repeated_until_t
     async def test() -> None:
         async with ScriptedServer() as server:
             server.settings = ordered
-            bury = "ForwardMessageToDeadLetterQueue"
-            server.script[bury].extend([grpc.StatusCode.UNAVAILABLE, None])
+            move_to_dead_letters = "ForwardMessageToDeadLetterQueue"
+            server.script[move_to_dead_letters].extend([grpc.StatusCode.UNAVAILABLE, None])
             bodies = (b"good", b"raises", b"bad", b"last")
             server.inbox.extend(server.message("t", body, message_group="g") for body in bodies)
             async with push(server, listen):
@@ -210,11 +210,11 @@ def test_p4_order_holds_past_retries_and_dead_letters_which_are_repeated_until_t
             ]
             assert seen == expected
             assert acknowledged(server) == ["handle-good", "handle-raises", "handle-last"]
-            buried = server.called(bury)
+            buried = server.called(move_to_dead_letters)
             assert [(each.receipt_handle, each.delivery_attempt) for each in buried] == [("handle-bad", 3)] * 2
             assert buried[0].max_delivery_attempts == 3
-            order = [call.method for call in server.calls if call.method in (bury, "AckMessage")]
-            assert order == ["AckMessage", "AckMessage", bury, bury, "AckMessage"]
+            order = [call.method for call in server.calls if call.method in (move_to_dead_letters, "AckMessage")]
+            assert order == ["AckMessage", "AckMessage", move_to_dead_letters, move_to_dead_letters, "AckMessage"]
             assert not server.called("ChangeInvisibleDuration")
 
     run(test)

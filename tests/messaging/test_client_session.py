@@ -31,7 +31,7 @@ from millstream.messaging.client import (
     Tls,
     TransportError,
 )
-from millstream.messaging.client.recovery import COOLDOWN, Recovery
+from millstream.messaging.client.connection_recovery import COOLDOWN, ConnectionRecovery
 from millstream.messaging.protocol import v2
 from millstream.testing.certificates import Authority
 from millstream.testing.scripted_server import ScriptedServer
@@ -331,7 +331,7 @@ def test_connections_are_made_anew_where_they_look_well_and_are_dead(
     failures: list[tuple[ClientError, bool] | None], expected: list[bool]
 ) -> None:
     clock = VirtualClock()
-    recovery = Recovery(clock)
+    recovery = ConnectionRecovery(clock)
     found = []
     for failure in failures:
         if failure is None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from millstream.core.clock import VirtualClock
 from millstream.messaging.client import errors
 from millstream.messaging.client.backoff import Backoff, read_backoff
-from millstream.messaging.client.ids import MessageIds, client_id
+from millstream.messaging.client.endpoints import Endpoints, parse_endpoints
 from millstream.messaging.client.message import Message, from_wire, is_sound
-from millstream.messaging.client.places import Endpoints, read_endpoints
+from millstream.messaging.client.message_ids import MessageIds, client_id
 from millstream.messaging.client.producer import _read_results
 from millstream.messaging.client.route import Queue, Route, candidates, check_kind, group_candidate
 from millstream.messaging.client.signing import Credentials, Signer, authorization
@@ -162,13 +162,13 @@ def test_policies_are_read_from_the_wire() -> None:
     ],
 )
 def test_places_are_read_as_every_client_writes_them(text: str, target: str) -> None:
-    assert read_endpoints(text).target == target
+    assert parse_endpoints(text).target == target
 
 
 @pytest.mark.parametrize("text", ["", ";", "a:1;b:2", "127.0.0.1:1;[::1]:2", "host:port", "host:0", "host:99999", ":1"])
 def test_places_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(errors.BadRequestError):
-        read_endpoints(text)
+        parse_endpoints(text)
 
 
 def test_message_ids_are_of_version_one_and_never_the_same() -> None:

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream.messaging.broker.delivery import RENEW_LONGEST, RENEW_STEP, Delivery, Loan, ranges
-from millstream.messaging.broker.flight import Flight
+from millstream.messaging.broker.delivery.group_delivery import (
+    RENEW_LONGEST,
+    RENEW_STEP,
+    GroupDelivery,
+    LeaseTerms,
+    to_ranges,
+)
+from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
 from suite.sizes import machine
 
 GROUPS = ("a", "b", "c")
@@ -22,7 +28,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.delivery = Delivery(fifo=self.fifo)
+        self.delivery = GroupDelivery(fifo=self.fifo)
         self.now = 1_000
         self.token = 0
         self.groups: list[str] = []  # of message 1, 2, …
@@ -38,32 +44,32 @@ class DeliveryMachine(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.now += seconds
 
-    @rule(count=st.integers(1, 4), hold=st.integers(1, 30), runs=st.booleans())
-    def receive(self, count: int, hold: int, runs: bool) -> None:
+    @rule(count=st.integers(1, 4), hold=st.integers(1, 30), consecutive=st.booleans())
+    def receive(self, count: int, hold: int, consecutive: bool) -> None:
         self.delivery.expire(self.now, lambda _client, _connection: False)
         self.away = {number: lent for number, lent in self.away.items() if lent[1] > self.now}
-        ids = self._choose(count, runs)
+        ids = self._choose(count, consecutive)
         assert len(ids) == len(set(ids)) <= count
-        visible = self._visible(runs)
+        visible = self._visible(consecutive)
         assert set(ids) <= visible
-        assert len(ids) == min(count, len(visible)) or (self.fifo and runs)
+        assert len(ids) == min(count, len(visible)) or (self.fifo and consecutive)
         assert bool(ids) == bool(visible)
         if ids:
             self._lend(ids, hold)
 
     def _lend(self, ids: list[int], hold: int) -> None:
         self.token += 1
-        self.delivery.lend(ids, Loan(self.token, self.now + hold, self.now))
+        self.delivery.lease(ids, LeaseTerms(self.token, self.now + hold, self.now))
         for number in ids:
             self.attempts[number] = self.attempts.get(number, 0) + 1
             assert self.delivery.flights[number].attempts == self.attempts[number]
             self.away[number] = self.token, self.now + hold
 
-    def _choose(self, count: int, runs: bool) -> list[int]:
+    def _choose(self, count: int, consecutive: bool) -> list[int]:
         if self.fifo:
             for number in range(self.delivery.next, len(self.groups) + 1):
-                self.delivery.line_up(number, self.groups[number - 1])
-            return self.delivery.heads(count, runs=runs)
+                self.delivery.enqueue(number, self.groups[number - 1])
+            return self.delivery.next_in_order(count, consecutive=consecutive)
         ids = self.delivery.returning(count)
         while len(ids) < count and self.delivery.next <= len(self.groups):
             if self.delivery.is_new(self.delivery.next):
@@ -71,7 +77,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.delivery.next += 1
         return ids
 
-    def _visible(self, runs: bool) -> set[int]:
+    def _visible(self, consecutive: bool) -> set[int]:
         free = [n for n in range(1, len(self.groups) + 1) if n not in self.done and n not in self.away]
         if not self.fifo:
             return set(free)
@@ -79,7 +85,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         for group in GROUPS:
             line = [n for n in range(1, len(self.groups) + 1) if self.groups[n - 1] == group and n not in self.done]
             for number in line:
-                if number in self.away or (found & set(line) and not runs):
+                if number in self.away or (found & set(line) and not consecutive):
                     break
                 found.add(number)
         return found
@@ -89,10 +95,10 @@ class DeliveryMachine(RuleBasedStateMachine):
     def acknowledge(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.away)))
         token, until = self.away[number]
-        holds = self.delivery.holds(number, token, self.now)
-        assert holds == (until > self.now)
-        assert not self.delivery.holds(number, token + 1, self.now)
-        if holds:
+        is_lease_current = self.delivery.is_lease_current(number, token, self.now)
+        assert is_lease_current == (until > self.now)
+        assert not self.delivery.is_lease_current(number, token + 1, self.now)
+        if is_lease_current:
             self.delivery.finish([(number, number)])
             del self.away[number]
             self.done.add(number)
@@ -101,15 +107,15 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data(), hold=st.integers(0, 30))
     def hide(self, data: st.DataObject, hold: int) -> None:
         number = data.draw(st.sampled_from(sorted(self.away)))
-        if self.delivery.holds(number, self.away[number][0], self.now):
+        if self.delivery.is_lease_current(number, self.away[number][0], self.now):
             self.token += 1
             self.delivery.hide(number, self.token, self.now + hold)
             self.away[number] = self.token, self.now + hold
 
     @rule()
-    def restart(self) -> None:
+    def reset_offset(self) -> None:
         pointer, ahead, flights = self.delivery.keep()
-        self.delivery = Delivery(fifo=self.fifo)
+        self.delivery = GroupDelivery(fifo=self.fifo)
         self.delivery.restore(pointer, ahead, flights)
         self.delivery.end_recovery(self.now)
 
@@ -153,8 +159,8 @@ def _schedules() -> None:
 
 
 def test_what_is_renewed_stays_away_while_its_client_lives() -> None:
-    delivery = Delivery()
-    delivery.lend([1], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery = GroupDelivery()
+    delivery.lease([1], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
     delivery.expire(RENEW_STEP, lambda client, _connection: client == "c")
     assert delivery.next_due() == 2 * RENEW_STEP
     assert delivery.returning(5) == []
@@ -163,8 +169,8 @@ def test_what_is_renewed_stays_away_while_its_client_lives() -> None:
 
 
 def test_what_is_renewed_comes_back_in_the_end() -> None:
-    delivery = Delivery()
-    delivery.lend([1], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery = GroupDelivery()
+    delivery.lease([1], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
     now = RENEW_STEP
     while not (back := delivery.returning(1)):
         delivery.expire(now, lambda _client, _connection: True)
@@ -174,77 +180,79 @@ def test_what_is_renewed_comes_back_in_the_end() -> None:
 
 
 def test_a_client_that_is_gone_gives_back_soon() -> None:
-    delivery = Delivery()
-    delivery.lend([1, 2], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
-    delivery.hasten("c", 1_000)
+    delivery = GroupDelivery()
+    delivery.lease([1, 2], LeaseTerms(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery.expire_soon("c", 1_000)
     delivery.expire(1_000, lambda _client, _connection: True)
     assert delivery.returning(5) == [1, 2]
 
 
 @pytest.mark.parametrize("fifo", [True, False])
 def test_an_attempt_that_is_repeated_gets_the_same_messages(fifo: bool) -> None:
-    delivery = Delivery(fifo=fifo)
+    delivery = GroupDelivery(fifo=fifo)
     for number in (1, 2, 3):
         if fifo:
-            delivery.line_up(number, "g")
-    delivery.lend([1, 2, 3], Loan(1, until=50, at=0, renew=True, attempt_id="x"))
+            delivery.enqueue(number, "g")
+    delivery.lease([1, 2, 3], LeaseTerms(1, until=50, at=0, renew=True, attempt_id="x"))
     delivery.finish([(2, 2)])
 
     def again(attempt_id: str) -> list[int]:
-        delivery.take_back(attempt_id)
-        return delivery.heads(5, runs=True) if fifo else delivery.returning(5)
+        delivery.reclaim_attempt(attempt_id)
+        return delivery.next_in_order(5, consecutive=True) if fifo else delivery.returning(5)
 
     assert again("y") == []
-    kept = Delivery(fifo=fifo)
+    kept = GroupDelivery(fifo=fifo)
     pointer, ahead, flights = delivery.keep()
     kept.restore(pointer, ahead, [dataclasses.replace(flight) for flight in flights])
     assert again("x") == [1, 3]
-    delivery.lend([1], Loan(2, until=60, at=0, attempt_id="x"))
+    delivery.lease([1], LeaseTerms(2, until=60, at=0, attempt_id="x"))
     assert delivery.flights[1].attempts == 1  # nobody has seen the first
     assert again("x") == ([1, 3] if fifo else [1])
-    delivery.lend([1, 3], Loan(3, until=60, at=0, attempt_id="z"))
+    delivery.lease([1, 3], LeaseTerms(3, until=60, at=0, attempt_id="z"))
     assert again("x") == []
-    kept.take_back("x")  # also after a crash
+    kept.reclaim_attempt("x")  # also after a crash
     assert [number for number, flight in kept.flights.items() if not flight.away] == [1, 3]
 
 
 def test_attempts_are_forgotten_with_their_messages() -> None:
-    delivery = Delivery()
+    delivery = GroupDelivery()
     for number in range(1, 5_001):
-        delivery.lend([number], Loan(number, until=number + 50, at=0, attempt_id=f"a-{number}"))
+        delivery.lease([number], LeaseTerms(number, until=number + 50, at=0, attempt_id=f"a-{number}"))
         delivery.finish([(number, number)])
     assert len(delivery._attempts) <= 1_001
 
 
 def test_ranges_cover_exactly_the_ids() -> None:
-    assert ranges([1, 2, 3, 7, 9, 10]) == [(1, 3), (7, 7), (9, 10)]
+    assert to_ranges([1, 2, 3, 7, 9, 10]) == [(1, 3), (7, 7), (9, 10)]
 
 
 def test_a_flight_knows_whether_it_is_away() -> None:
-    delivery = Delivery()
-    delivery.restore(0, [(3, 3)], [Flight(1, attempts=2, until=9, token=4, away=True), Flight(2, attempts=1)])
-    assert delivery.holds(1, 4, 8)
-    assert not delivery.holds(1, 4, 9)
+    delivery = GroupDelivery()
+    delivery.restore(
+        0, [(3, 3)], [InFlightMessage(1, attempts=2, until=9, token=4, away=True), InFlightMessage(2, attempts=1)]
+    )
+    assert delivery.is_lease_current(1, 4, 8)
+    assert not delivery.is_lease_current(1, 4, 9)
     assert delivery.returning(5) == [2]
     assert not delivery.is_new(3)
     assert delivery.is_new(4)
 
 
 def test_all_messages_are_new_behind_the_last_that_was_given_or_is_done() -> None:
-    delivery = Delivery()
-    delivery.restart(5)
+    delivery = GroupDelivery()
+    delivery.reset_offset(5)
     assert (delivery.are_new_from(4), delivery.are_new_from(5)) == (False, True)
-    delivery.lend([7], Loan(1, 10**12, 0))
+    delivery.lease([7], LeaseTerms(1, 10**12, 0))
     assert (delivery.are_new_from(7), delivery.are_new_from(8)) == (False, True)
     delivery.finish([(9, 12)])
     assert (delivery.are_new_from(12), delivery.are_new_from(13)) == (False, True)
-    delivery.restore(20, [(25, 26)], [Flight(30)])
+    delivery.restore(20, [(25, 26)], [InFlightMessage(30)])
     assert (delivery.are_new_from(30), delivery.are_new_from(31)) == (False, True)
 
 
 def test_timers_that_no_longer_count_are_let_go() -> None:
-    delivery = Delivery()
-    delivery.lend([1, 2], Loan(1, 10**12, 0))
+    delivery = GroupDelivery()
+    delivery.lease([1, 2], LeaseTerms(1, 10**12, 0))
     for turn in range(10_000):
         delivery.hide(2, turn + 2, 10**12 + turn)
     assert len(delivery._timers) < 2_000

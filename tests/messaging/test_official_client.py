@@ -45,7 +45,7 @@ def run(flow: str, endpoint: str, home: Path) -> Any:
 def flows(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What each flow found; they mostly wait, so they run side by side."""
     for name, kind in TOPICS.items():
-        broker.make_topic(name, kind)
+        broker.create_topic(name, kind)
     home = tmp_path_factory.mktemp("home")
     with ThreadPoolExecutor(4) as threads:
         running: Sequence[tuple[str, Future[Any]]] = [
@@ -113,7 +113,7 @@ def test_a_topic_that_is_not_there_is_not_found(flows: dict[str, Future[Any]]) -
 def test_p3_the_official_client_goes_on_after_the_broker_was_killed(
     mortal_broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    mortal_broker.make_topic("restart")
+    mortal_broker.create_topic("restart")
     command = [sys.executable, str(CHILDREN / "official.py"), "restart", str(mortal_broker.place)]
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(

@@ -9,57 +9,60 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.main import run
-from millstream.messaging.broker.admin import Admin, GroupChange
-from millstream.messaging.broker.checks import GroupSpec, Limits
+from millstream.messaging.broker.admin import AdminService, GroupConfigRequest
 from millstream.messaging.broker.settings import RetryRuleError
+from millstream.messaging.broker.validation import GroupSpec, Limits
 from millstream.messaging.protocol import v2
 from millstream.settings import SettingsError, load_settings
-from millstream.testing.broker_desk import Desk, bodies, on_desk
+from millstream.testing.broker_harness import BrokerHarness, bodies, with_harness
 
 SECOND = 1_000_000
 
 
 def test_a_group_has_rules_of_its_own_that_outlive_restarts_and_snapshots() -> None:
-    async def first(desk: Desk) -> None:
-        admin = Admin(desk.core)
-        assert await admin.configure_group(GroupChange("g", 2, (SECOND,))) == GroupSpec("g", 2, (SECOND,))
-        assert (await admin.configure_group(GroupChange("h", backoff=(5, 6)))).max_attempts == 3
+    async def first(desk: BrokerHarness) -> None:
+        admin = AdminService(desk.core)
+        assert await admin.configure_group(GroupConfigRequest("g", 2, (SECOND,))) == GroupSpec("g", 2, (SECOND,))
+        assert (await admin.configure_group(GroupConfigRequest("h", backoff=(5, 6)))).max_attempts == 3
         await desk.send("plain", b"poison")
         for _ in range(20):
             await desk.send("one", b"x")
 
-    async def second(desk: Desk) -> None:
-        assert await Admin(desk.core).group_specs("") == [GroupSpec("g", 2, (SECOND,)), GroupSpec("h", 3, (5, 6))]
-        assert await Admin(desk.core).groups("h") == [], "a group that has consumed nothing yet"
+    async def second(desk: BrokerHarness) -> None:
+        assert await AdminService(desk.core).group_specs("") == [
+            GroupSpec("g", 2, (SECOND,)),
+            GroupSpec("h", 3, (5, 6)),
+        ]
+        assert await AdminService(desk.core).groups("h") == [], "a group that has consumed nothing yet"
         for group, attempts in (("g", 2), ("other", 3)):
             for _ in range(attempts):
                 assert bodies(await desk.receive(group, "plain")) == [b"poison"]
                 desk.clock.advance(31)
             assert await desk.receive(group, "plain") == []
             assert bodies(await desk.receive("undertaker", f"%DLQ%{group}")) == [b"poison"]
-        back = await Admin(desk.core).configure_group(GroupChange("g", defaults=True, backoff=(7,)))
+        back = await AdminService(desk.core).configure_group(GroupConfigRequest("g", defaults=True, backoff=(7,)))
         assert back == GroupSpec("g", 3, (7,))
 
-    on_desk(first, second, limits=Limits(longest_poll=0, max_attempts=3, snapshot_after=5))
+    with_harness(first, second, limits=Limits(longest_poll=0, max_attempts=3, snapshot_after=5))
 
 
 def test_consumers_are_told_of_new_rules_at_once() -> None:
-    async def step(desk: Desk) -> None:
+    async def step(desk: BrokerHarness) -> None:
         session = desk.heard_of()
         declared = v2.Settings(client_type=v2.PUSH_CONSUMER)
         declared.subscription.group.name = "g"
-        answer = desk.service.telemetry.settle(session, declared)
+        answer = desk.service.telemetry.merge_settings(session, declared)
         assert answer.settings.backoff_policy.max_attempts == 17
         commands: asyncio.Queue[v2.TelemetryCommand] = asyncio.Queue()
         with session.stream(commands, "c", desk.clock.now()):
-            await Admin(desk.core).configure_group(GroupChange("g", 5, (SECOND // 2, 90 * SECOND)))
+            await AdminService(desk.core).configure_group(GroupConfigRequest("g", 5, (SECOND // 2, 90 * SECOND)))
             policy = commands.get_nowait().settings.backoff_policy
-            await Admin(desk.core).configure_group(GroupChange("another", 6))
+            await AdminService(desk.core).configure_group(GroupConfigRequest("another", 6))
             assert commands.empty()
         assert policy.max_attempts == 5
         assert [each.ToMicroseconds() for each in policy.customized_backoff.next] == [SECOND // 2, 90 * SECOND]
 
-    on_desk(step)
+    with_harness(step)
 
 
 def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

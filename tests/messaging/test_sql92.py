@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.messaging.broker.sql92 import compile_condition
-from millstream.messaging.errors import RefusedError
+from millstream.messaging.broker.handlers.sql92 import compile_condition
+from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 
 PROPERTIES = {"a": "5", "b": "text", "yes": "true", "city": "Zürich", "it": "it's"}
@@ -59,7 +59,7 @@ def test_conditions_select_as_sql_says(condition: str, expected: bool) -> None:
      "a IS 5", "'open", "(" * 60 + "a = 1" + ")" * 60, "a = 1 OR " * 1000 + "a = 1"],
 )  # fmt: skip
 def test_what_is_no_condition_is_refused(condition: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(StatusError) as refused:
         compile_condition(condition)
     assert refused.value.code == v2.ILLEGAL_FILTER_EXPRESSION
 
@@ -68,7 +68,7 @@ def test_what_is_no_condition_is_refused(condition: str) -> None:
 def test_any_text_is_a_condition_or_refused(text: str) -> None:
     try:
         assert compile_condition(text)(PROPERTIES) in (True, False)
-    except RefusedError as refused:
+    except StatusError as refused:
         assert refused.code == v2.ILLEGAL_FILTER_EXPRESSION
 
 

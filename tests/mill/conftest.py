@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from millstream.core.clock import VirtualClock
 from millstream.core.retry import RetryPolicy
 from millstream.log import LogSpec, open_store
-from millstream.mill.manifest import Event, Manifest
-from millstream.mill.place import Place
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.providers import Providers
 from millstream.queue import LogWorkQueue
 from millstream.stores import MemoryStore, Store
@@ -55,7 +55,7 @@ class World:
             self._queues[name] = LogWorkQueue(self.log_store.log(LogSpec(name)), self.clock)
         return self._queues[name]
 
-    def put(self, place: Place, body: bytes = b"body", *, record: bool = True, **properties: str) -> str:
+    def put(self, place: ItemRef, body: bytes = b"body", *, record: bool = True, **properties: str) -> str:
         """Put bytes at *place*, by default with their manifest row; their SHA-256."""
         self.stores[place.store].create_space(place.space)
         info = self.stores[place.store].put(place.space, place.content_id, io.BytesIO(body), properties=properties)
@@ -63,15 +63,17 @@ class World:
             self.record(place, info.checksum(), size=len(body))
         return hashlib.sha256(body).hexdigest()
 
-    def record(self, place: Place, sha256: str | None, *, size: int = 0, deleted: bool = False) -> None:
-        event = Event(place.store, place.space, place.content_id, self.clock.now(), sha256, size, deleted=deleted)
+    def record(self, place: ItemRef, sha256: str | None, *, size: int = 0, deleted: bool = False) -> None:
+        event = ManifestEvent(
+            place.store, place.space, place.content_id, self.clock.now(), sha256, size, deleted=deleted
+        )
         self.manifest.writer.record([event])
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: ItemRef) -> bytes:
         with self.stores[place.store].open(place.space, place.content_id) as file:
             return file.read()
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ItemRef) -> bool:
         return self.providers.find(place) is not None
 
     def seal(self, store: str) -> None:

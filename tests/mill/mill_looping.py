@@ -6,14 +6,14 @@ import io
 from pathlib import Path
 from typing import Any
 
-from millstream.mill.looping.bits import BitMorsel, BitNibbler
-from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
-from millstream.mill.looping.loop import Loop
-from millstream.mill.looping.state import StateFile
-from millstream.mill.manifest import Event
+from millstream.mill.manifest import ManifestEvent
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
-from millstream.mill.working.tasks import Duplicate, decode_task
+from millstream.mill.producers.bits import BitMorsel, BitProducer
+from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationProducer
+from millstream.mill.producers.producer_loop import ProducerLoop
+from millstream.mill.producers.state import StateFile
+from millstream.mill.tasks import Duplicate, decode_task
 from millstream.queue import LogWorkQueue
 
 MONTH = 30 * 24 * 3600 * 1_000_000
@@ -29,15 +29,15 @@ class Producer:
         self.most: int = more.pop("most", 10**6)
         self.frequency: int = more.pop("frequency", MONTH)
         self.more = more
-        self.nibbler: DuplicationNibbler
+        self.producer: DuplicationProducer
 
     def run(self) -> Any:
         world = self.world
-        self.nibbler = DuplicationNibbler(
+        self.producer = DuplicationProducer(
             lambda: self.policies, world.providers, world.manifest, self.queue, **self.more
         )
         limits = {"frequency": self.frequency, "most": self.most}
-        return Loop(self.file, self.nibbler, self.queue, world.clock, **limits).run()
+        return ProducerLoop(self.file, self.producer, self.queue, world.clock, **limits).run()
 
     def taken(self) -> list[Duplicate]:
         """What is on the queue, taken off it."""
@@ -60,7 +60,7 @@ def stale(world: Any, space: str, count: int, store: str = "2") -> list[str]:
     """Copies whose originals were deleted, as the manifest says."""
     names = [f"stale {number:03d}" for number in range(count)]
     fill(world, store, space, names)
-    world.manifest.writer.record([Event("1", space, name, world.clock.now(), deleted=True) for name in names])
+    world.manifest.writer.record([ManifestEvent("1", space, name, world.clock.now(), deleted=True) for name in names])
     return names
 
 
@@ -82,6 +82,6 @@ class Bits(Producer):
 
     def run(self) -> Any:
         world = self.world
-        nibbler = BitNibbler(world.providers, world.manifest, self.queue, self.reports, world.clock, **self.more)
+        producer = BitProducer(world.providers, world.manifest, self.queue, self.reports, world.clock, **self.more)
         limits = {"frequency": self.frequency, "most": self.most}
-        return Loop(self.bit_file, nibbler, self.queue, world.clock, **limits).run()
+        return ProducerLoop(self.bit_file, producer, self.queue, world.clock, **limits).run()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millstream.mill.working.processor import Registry, Result, Sink
-from millstream.mill.working.tasks import BitCheck, QueueName, encode_task
-from millstream.mill.working.workers import WorkerManager, WorkerSettings
+from millstream.mill.tasks import BitCheck, QueueName, encode_task
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink, TaskResult
 
 DEADLINE = 30
 
@@ -15,13 +15,13 @@ DEADLINE = 30
 class Scripted:
     """A processor that does what *script* says for each content id and remembers what it did."""
 
-    def __init__(self, script: Callable[[str, int], Result | None] | None = None) -> None:
+    def __init__(self, script: Callable[[str, int], TaskResult | None] | None = None) -> None:
         self._script = script or (lambda _, __: None)
         self.done: list[tuple[str, int]] = []
 
-    def process(self, task: Any, attempt: int) -> Result:
+    def process(self, task: Any, attempt: int) -> TaskResult:
         self.done.append((task.content_id, attempt))
-        return self._script(task.content_id, attempt) or Result("done")
+        return self._script(task.content_id, attempt) or TaskResult("done")
 
 
 def task(name: str) -> bytes:
@@ -32,11 +32,11 @@ def manager(world: Any, processor: Any, *queues: str, **more: Any) -> WorkerMana
     names = queues or ("low",)
     settings = WorkerSettings(**({"threads": 1, "visibility": 60.0} | more))
     every = {name.value: world.queue(name.value) for name in QueueName}
-    registry = Registry({BitCheck: processor})
+    registry = ProcessorRegistry({BitCheck: processor})
     return WorkerManager(
-        [world.queue(name) for name in names], registry, Sink(world.manifest, every), world.clock, settings
+        [world.queue(name) for name in names], registry, ResultSink(world.manifest, every), world.clock, settings
     )
 
 
-def fails(_name: str, _attempt: int) -> Result | None:
+def fails(_name: str, _attempt: int) -> TaskResult | None:
     raise ValueError("it never works")

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from mill_looping import MONTH, TO_2, Bits, Producer, fill, numbered, one_policy, take
 
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.bitcheck import LAST_ATTEMPT, Verdict
-from millstream.mill.checking.check_writer import CheckWriter
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.looping.loop import MOST_FAILURES, PATIENCE, Outcome
-from millstream.mill.place import Place
+from millstream.mill.bit_check_table import LAST_ATTEMPT, Verdict
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.check_writer import CheckWriter
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
 from millstream.mill.reports.folder import ReportFolder
-from millstream.mill.reports.report import Report, ReportResult, SpaceTally, build_report
-from millstream.mill.reports.reporting import BitReportProcessor, Reporter
-from millstream.mill.working.tasks import BitCheck, BitReport, Duplicate
-from millstream.testing.faulty_store import Call, StoreWrapper, UnavailableStore
+from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, build_report
+from millstream.mill.tasks import BitCheck, BitReport, Duplicate
+from millstream.testing.faulty_store import StoreCall, StoreWrapper, UnavailableStore
 
 HOUR = 3600
 
@@ -35,7 +35,7 @@ class Busy(StoreWrapper):
         super().__init__(store)
         self._method, self._act, self._times = method, act, times
 
-    def after(self, call: Call) -> None:
+    def after(self, call: StoreCall) -> None:
         if call.method == self._method and self._times:
             self._times -= 1
             self._act()
@@ -48,37 +48,37 @@ def overwriting(world: Any, times: int) -> None:
     def write() -> None:
         world.clock.advance(1)
         info = store.put("s", "a", io.BytesIO(b"version %d" % next(versions)))
-        world.record(Place("1", "s", "a"), info.checksum(), size=info.size)
+        world.record(ItemRef("1", "s", "a"), info.checksum(), size=info.size)
 
     world.stores["1"] = Busy(store, "info", write, times)
 
 
 @pytest.mark.parametrize(("times", "row"), [(1, "B8"), (2, "B8"), (50, "B22")])
 def test_an_item_that_is_changed_between_the_two_looks_at_it_is_not_sour(world: Any, times: int, row: str) -> None:
-    world.put(Place("1", "s", "a"))
+    world.put(ItemRef("1", "s", "a"))
     overwriting(world, times)
-    result = BitCheckProcessor(Checker(world.providers, world.manifest)).process(BitCheck("1", "s", "a"), 1)
+    result = BitCheckProcessor(BitChecker(world.providers, world.manifest)).process(BitCheck("1", "s", "a"), 1)
     assert (result.summary.split(":")[0], result.checks, result.tasks) == (f"{row} RETRY", (), ())
     world.stores["1"] = world.stores["1"].store
-    done = BitCheckProcessor(Checker(world.providers, world.manifest)).process(BitCheck("1", "s", "a"), 2)
+    done = BitCheckProcessor(BitChecker(world.providers, world.manifest)).process(BitCheck("1", "s", "a"), 2)
     assert [check.row for check in done.checks] == ["B1"]
 
 
 def test_bytes_that_went_wrong_on_the_way_are_read_again_and_are_no_damage(world: Any) -> None:
-    world.put(Place("1", "s", "a"))
+    world.put(ItemRef("1", "s", "a"))
     reads: list[str] = []
     world.stores["1"] = Rotten(Busy(world.stores["1"], "open", lambda: reads.append("read"), 9), times=1)
-    checked = Checker(world.providers, world.manifest).check(Place("1", "s", "a"), attempt=1)
+    checked = BitChecker(world.providers, world.manifest).check(ItemRef("1", "s", "a"), attempt=1)
     assert (checked.result.row, len(reads)) == ("B1", 2)
-    Checker(world.providers, world.manifest).check(Place("1", "s", "a"), attempt=1)
+    BitChecker(world.providers, world.manifest).check(ItemRef("1", "s", "a"), attempt=1)
     assert len(reads) == 3
 
 
 def test_an_item_that_rotted_and_vanished_once_it_was_read_stays_sour(world: Any) -> None:
-    world.put(Place("1", "s", "a"))
+    world.put(ItemRef("1", "s", "a"))
     store = world.stores["1"]
     world.stores["1"] = Rotten(Busy(store, "open", lambda: store.delete("s", "a")))
-    checked = Checker(world.providers, world.manifest).check(Place("1", "s", "a"), attempt=1)
+    checked = BitChecker(world.providers, world.manifest).check(ItemRef("1", "s", "a"), attempt=1)
     assert (checked.result.row, checked.result.verdict) == ("B3", Verdict.FAILURE)
 
 
@@ -105,14 +105,14 @@ class Loop:
         self.since = world.clock.now()
 
     @property
-    def checker(self) -> Checker:
-        return Checker(self.world.providers, self.world.manifest)
+    def checker(self) -> BitChecker:
+        return BitChecker(self.world.providers, self.world.manifest)
 
     def check(self, *names: str) -> None:
         self.world.clock.advance(1)
-        self.writer.write([self.checker.check(Place("1", "s", name)).result for name in names])
+        self.writer.write([self.checker.check(ItemRef("1", "s", name)).result for name in names])
 
-    def check_all(self) -> Report:
+    def check_all(self) -> IntegrityReport:
         """What `millstream mill check` does."""
         since = self.world.clock.now()
         providers, manifest = self.world.providers, self.world.manifest
@@ -120,7 +120,7 @@ class Loop:
         self.world.clock.advance(1)
         return self.reporter.keep(self.reporter.make(tally, "1", "s", since=since, until=self.world.clock.now()))
 
-    def report(self) -> Report:
+    def report(self) -> IntegrityReport:
         self.world.clock.advance(1)
         processor = BitReportProcessor(
             self.world.providers, self.world.manifest, self.bit_log, self.checker, self.reporter
@@ -134,7 +134,7 @@ class Loop:
 @pytest.fixture
 def loop(world: Any, tmp_path: Path) -> Loop:
     for name in "ab":
-        world.put(Place("1", "s", name))
+        world.put(ItemRef("1", "s", name))
     return Loop(world, tmp_path / "reports")
 
 
@@ -142,7 +142,7 @@ def test_p9_a_check_by_hand_takes_nothing_out_of_the_report_of_a_loop_under_way(
     loop.check("a")
     world.stores["1"].delete("s", "b")
     assert loop.check_all().result == ReportResult.FAILURE
-    world.put(Place("1", "s", "b"))
+    world.put(ItemRef("1", "s", "b"))
     assert loop.check_all().result == ReportResult.SUCCESS
     report = loop.report()
     assert (report.result, report.checked) == (ReportResult.SUCCESS, 2)
@@ -177,14 +177,14 @@ def test_p9_an_item_whose_check_a_clock_dated_ahead_is_not_left_out_as_checked_l
     world: Any, tmp_path: Path
 ) -> None:
     for name in "ab":
-        world.put(Place("1", "s", name))
-    checker, writer = Checker(world.providers, world.manifest), CheckWriter(world.manifest)
-    writer.write([checker.check(Place("1", "s", "a")).result])
+        world.put(ItemRef("1", "s", name))
+    checker, writer = BitChecker(world.providers, world.manifest), CheckWriter(world.manifest)
+    writer.write([checker.check(ItemRef("1", "s", "a")).result])
     world.clock.jump(365 * 24 * HOUR)
-    writer.write([checker.check(Place("1", "s", "b")).result])
+    writer.write([checker.check(ItemRef("1", "s", "b")).result])
     world.clock.jump(-365 * 24 * HOUR + 1)
     bits = Bits(world, tmp_path, skip=60 * 24 * HOUR * 1_000_000)
-    assert bits.run().outcome == Outcome.WAITING
+    assert bits.run().outcome == LoopOutcome.WAITING
     assert [task.content_id for task in take(bits.queue)] == ["b"]
 
 
@@ -201,42 +201,42 @@ def test_a_loop_is_due_again_once_a_clock_that_was_years_ahead_is_right(world: A
     fill(world, "1", "s", numbered(3))
     producer = Producer(world, tmp_path, one_policy())
     world.clock.jump(3 * 365 * 24 * HOUR)
-    assert producer.run().outcome == Outcome.DONE
+    assert producer.run().outcome == LoopOutcome.DONE
     world.clock.jump(-3 * 365 * 24 * HOUR)
-    assert producer.run().outcome == Outcome.DONE
+    assert producer.run().outcome == LoopOutcome.DONE
     world.clock.jump(-HOUR)
-    assert producer.run().outcome == Outcome.NOT_DUE
+    assert producer.run().outcome == LoopOutcome.NOT_DUE
     producer.frequency = MONTH // 30
-    assert producer.run().outcome == Outcome.DONE
+    assert producer.run().outcome == LoopOutcome.DONE
 
 
 def test_a_space_that_fails_is_given_up_in_time_though_the_clock_was_set_back(world: Any, tmp_path: Path) -> None:
-    world.put(Place("1", "s", "a"))
+    world.put(ItemRef("1", "s", "a"))
     world.stores["1"] = UnavailableStore(world.stores["1"])
     bits = Bits(world, tmp_path)
     bits.run()
     world.clock.jump(-365 * 24 * HOUR)
     for _ in range(MOST_FAILURES):
-        assert bits.run().outcome == Outcome.FAILED
+        assert bits.run().outcome == LoopOutcome.FAILED
     world.clock.advance(PATIENCE / 1_000_000)
-    assert bits.run().outcome == Outcome.DONE
+    assert bits.run().outcome == LoopOutcome.DONE
     (report,) = take(bits.reports)
     assert "the listing broke off" in report.note
 
 
 def test_what_is_copied_and_deleted_after_the_clock_was_set_back_is_recorded(world: Any) -> None:
-    world.put(Place("1", "s", "a"), b"old")
+    world.put(ItemRef("1", "s", "a"), b"old")
     for name in "ab":
-        world.put(Place("2", "s", name), b"old")
-    world.record(Place("1", "s", "b"), None, deleted=True)
+        world.put(ItemRef("2", "s", name), b"old")
+    world.record(ItemRef("1", "s", "b"), None, deleted=True)
     world.clock.jump(-HOUR)
-    sha256 = world.put(Place("1", "s", "a"), b"new", record=False)
+    sha256 = world.put(ItemRef("1", "s", "a"), b"new", record=False)
     processor = DuplicationProcessor(world.providers, world.manifest)
     for name in "ab":
         world.manifest.writer.record(processor.process(Duplicate(*TO_2_STORES, "s", name), 1).events)
-    checker = Checker(world.providers, world.manifest)
+    checker = BitChecker(world.providers, world.manifest)
     assert world.manifest.get("2", "s", "a").sha256 == sha256
-    assert [checker.check(Place("2", "s", name), attempt=LAST_ATTEMPT).result.row for name in "ab"] == ["B1", "B21"]
+    assert [checker.check(ItemRef("2", "s", name), attempt=LAST_ATTEMPT).result.row for name in "ab"] == ["B1", "B21"]
 
 
 TO_2_STORES = (TO_2.source, TO_2.destination)

@@ -10,24 +10,24 @@ import pytest
 from mill_looping import TO_2, TO_3, Producer, fill, numbered, one_policy, stale
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.checker import Checker
-from millstream.mill.copying.brake import Brake
-from millstream.mill.copying.differences import Difference, differences
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.recorder import record_space
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.duplication.differences import ItemDifference, differences
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.errors import NoAnswerError, UnknownStoreError
-from millstream.mill.forgetting import NotDeletedError, forget_items
-from millstream.mill.looping.loop import Outcome
-from millstream.mill.manifest import CheckResult, Event
-from millstream.mill.place import Place
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.mill.policies.policy import Policy
 from millstream.mill.policies.repository import Policies, PolicyRepository
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer, RepairProcessor
+from millstream.mill.producers.producer_loop import LoopOutcome
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer, RepairProcessor
 from millstream.mill.reports.folder import ReportFolder
-from millstream.mill.reports.reporting import BitReportProcessor, Reporter
-from millstream.mill.working.tasks import BitReport, Duplicate, Repair
+from millstream.mill.tasks import BitReport, Duplicate, Repair
+from millstream.mill.tombstones import NotDeletedError, record_deletions
 from millstream.stores import LocalStore, MemoryStore
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
@@ -37,79 +37,79 @@ AHEAD = 3600.0
 
 def test_p8_an_item_that_is_still_there_is_not_recorded_as_deleted(world: Any) -> None:
     for name in ("a", "b"):
-        world.put(Place("1", "s", name))
+        world.put(ItemRef("1", "s", name))
     with pytest.raises(NotDeletedError, match=r"'b' is still in space 's' of store '1': delete it there first"):
-        forget_items(world.providers, world.manifest, "1", "s", ["gone", "b"])
+        record_deletions(world.providers, world.manifest, "1", "s", ["gone", "b"])
     assert world.manifest.get("1", "s", "gone") is None
     with pytest.raises(UnknownStoreError, match="no store '9' is configured"):
-        forget_items(world.providers, world.manifest, "9", "s", ["gone"])
+        record_deletions(world.providers, world.manifest, "9", "s", ["gone"])
     world.stores["1"].delete("s", "a")
-    assert forget_items(world.providers, world.manifest, "1", "s", ["a", "a", "gone"]) == 2
+    assert record_deletions(world.providers, world.manifest, "1", "s", ["a", "a", "gone"]) == 2
     assert world.manifest.get("1", "s", "a").deleted
 
 
 def test_a_deletion_counts_however_far_ahead_the_provider_s_clock_is(world: Any) -> None:
     ahead = VirtualClock(world.clock.now() + int(AHEAD * 1_000_000))
     world.stores["1"] = MemoryStore("1", clock=ahead)
-    world.put(Place("1", "s", "a"), record=False)
+    world.put(ItemRef("1", "s", "a"), record=False)
     record_space(world.providers, world.manifest, "1", "s")
     assert record_space(world.providers, world.manifest, "1", "s").recorded == 0
     world.clock.advance(1)
     world.stores["1"].delete("s", "a")
-    world.manifest.writer.record([Event("1", "s", "a", world.clock.now(), deleted=True)])
+    world.manifest.writer.record([ManifestEvent("1", "s", "a", world.clock.now(), deleted=True)])
     assert world.manifest.get("1", "s", "a").deleted
 
 
 def test_a_tombstone_is_never_older_than_the_row_it_replaces(world: Any) -> None:
-    world.manifest.writer.record([Event("1", "s", "a", world.clock.now() + 10**9, "ff", 1)])
+    world.manifest.writer.record([ManifestEvent("1", "s", "a", world.clock.now() + 10**9, "ff", 1)])
     world.stores["1"].create_space("s")
-    forget_items(world.providers, world.manifest, "1", "s", ["a"])
+    record_deletions(world.providers, world.manifest, "1", "s", ["a"])
     assert world.manifest.get("1", "s", "a").deleted
 
 
 def test_a_change_in_the_future_is_no_change_until_it_comes(world: Any) -> None:
     ahead = VirtualClock(world.clock.now() + int(AHEAD * 1_000_000))
     world.stores["1"] = MemoryStore("1", clock=ahead)
-    world.put(Place("1", "s", "a"), record=False)
+    world.put(ItemRef("1", "s", "a"), record=False)
     record_space(world.providers, world.manifest, "1", "s")
-    world.put(Place("2", "s", "a"))
+    world.put(ItemRef("2", "s", "a"))
     kinds = lambda: [one.kind for one in differences(world.providers, world.manifest, TO_2, "s")]  # noqa: E731
-    assert kinds() == [Difference.SAME]
+    assert kinds() == [ItemDifference.SAME]
     world.clock.advance(AHEAD + 1)
-    assert kinds() == [Difference.CHANGE]
+    assert kinds() == [ItemDifference.CHANGE]
 
 
 def test_p8_a_pair_that_leaves_the_policy_in_mid_loop_is_left_alone_from_then_on(world: Any, tmp_path: Path) -> None:
     fill(world, "1", "s", numbered(1500))
     gone = stale(world, "s", 3, "3")
     producer = Producer(world, tmp_path, one_policy(TO_2, TO_3), most=1000)
-    assert producer.run().outcome == Outcome.QUEUE_FULL
+    assert producer.run().outcome == LoopOutcome.QUEUE_FULL
     assert {task.destination for task in producer.taken()} == {"2"}
     producer.policies = Policies({"me": Policy("me", {}, (TO_2,))})
-    assert producer.run().outcome == Outcome.DONE
+    assert producer.run().outcome == LoopOutcome.DONE
     assert {task.destination for task in producer.taken()} == {"2"}
-    assert [(morsel.space, morsel.pair) for morsel in producer.nibbler.dropped] == [("s", TO_3)]
-    assert all(world.has(Place("3", "s", name)) for name in gone)
+    assert [(morsel.space, morsel.pair) for morsel in producer.producer.dropped] == [("s", TO_3)]
+    assert all(world.has(ItemRef("3", "s", name)) for name in gone)
 
 
 def test_p8_a_task_from_before_a_policy_changed_deletes_and_copies_nothing(world: Any) -> None:
     policies = Policies({"me": Policy("me", {"s": (TO_2,)})})
     processor = DuplicationProcessor(world.providers, world.manifest, policies=lambda: policies)
-    world.put(Place("1", "s", "new"))
+    world.put(ItemRef("1", "s", "new"))
     for store in "23":
-        world.put(Place(store, "s", "old"))
-    world.record(Place("1", "s", "old"), None, deleted=True)
+        world.put(ItemRef(store, "s", "old"))
+    world.record(ItemRef("1", "s", "old"), None, deleted=True)
     assert processor.process(Duplicate("1", "3", "s", "old"), 1).summary == (
         "nothing: no policy asks for 's' 1 → 3 any more"
     )
     assert processor.process_group([Duplicate("1", "3", "s", "new")] * 2) == [None, None]
     assert processor.process(Duplicate("1", "3", "s", "new"), 1).events == ()
-    assert world.has(Place("3", "s", "old")) and not world.has(Place("3", "s", "new"))
+    assert world.has(ItemRef("3", "s", "old")) and not world.has(ItemRef("3", "s", "new"))
     assert processor.process(Duplicate("1", "2", "s", "old"), 1).summary.startswith("D19")
 
 
 def test_p8_a_task_waits_for_policies_that_cannot_be_found(world: Any, tmp_path: Path) -> None:
-    world.put(Place("1", "s", "new"))
+    world.put(ItemRef("1", "s", "new"))
     task, policies = Duplicate("1", "2", "s", "new"), PolicyRepository.in_folder(tmp_path).load
     processor = DuplicationProcessor(world.providers, world.manifest, policies=policies)
     for act in (lambda: processor.process(task, 1), lambda: processor.process_group([task] * 2)):
@@ -117,30 +117,30 @@ def test_p8_a_task_waits_for_policies_that_cannot_be_found(world: Any, tmp_path:
             act()
     (tmp_path / "duplication-accounts.json").write_text("[]")
     assert processor.process(task, 1).summary == "nothing: no policy asks for 's' 1 → 2 any more"
-    assert not world.has(Place("2", "s", "new"))
+    assert not world.has(ItemRef("2", "s", "new"))
 
 
 def test_two_producers_and_workers_at_once_delete_no_more_than_one_budget(world: Any, tmp_path: Path) -> None:
-    brake = Brake(world.engine, world.clock, world.manifest.count)
+    change_guard = ChangeGuard(world.engine, world.clock, world.manifest.count)
     for store in "12":
         fill(world, store, "s", numbered(20))
     gone = stale(world, "s", 90)
-    producers = [Producer(world, tmp_path / name, one_policy(), brake=brake) for name in ("a", "b")]
+    producers = [Producer(world, tmp_path / name, one_policy(), change_guard=change_guard) for name in ("a", "b")]
     for producer in producers:  # as if two nodes shared a database: each believes that it is alone
         producer.run()
     tasks = producers[0].taken()
     assert len(tasks) == 2 * (20 + 90)
-    processor = DuplicationProcessor(world.providers, world.manifest, brake)
+    processor = DuplicationProcessor(world.providers, world.manifest, change_guard)
     for task in tasks:
         world.manifest.writer.record(processor.process(task, 1).events)
     more = [f"later {number}" for number in range(30)]
     fill(world, "2", "s", more)
     for name in more:
-        world.record(Place("1", "s", name), None, deleted=True)
+        world.record(ItemRef("1", "s", name), None, deleted=True)
         world.manifest.writer.record(processor.process(Duplicate("1", "2", "s", name), 1).events)
-    left = [name for name in {*gone, *more} if world.has(Place("2", "s", name))]
+    left = [name for name in {*gone, *more} if world.has(ItemRef("2", "s", name))]
     assert len(left) == 20
-    assert brake.holds()[0].deletes == 20
+    assert change_guard.pending()[0].deletes == 20
 
 
 class _Meddled(StoreWrapper):
@@ -160,23 +160,23 @@ class _Meddled(StoreWrapper):
 def test_p8_a_repair_does_not_undo_what_somebody_wrote_meanwhile(new_world: Any, tmp_path: Path, damage: Any) -> None:
     world = new_world({name: LocalStore(tmp_path / name) for name in "123"})
     for store in "123":
-        world.put(Place(store, "s", "a"), b"the old bytes")
+        world.put(ItemRef(store, "s", "a"), b"the old bytes")
     real = world.stores["2"]
     damage(real.path_of("s", "a"))
     good = _Meddled(world.stores["3"], lambda: real.put("s", "a", io.BytesIO(b"new bytes of a user")))
     world.stores["3"] = good  # it is looked at last: what is written then, the vote has not seen
     good.armed = True
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
-    healing = repairer.repair("s", "a")
-    assert healing.healed == 0
-    assert "was changed while it was repaired" in healing.refused[0].reason
-    assert world.read(Place("2", "s", "a")) == b"new bytes of a user"
+    result = repairer.repair("s", "a")
+    assert result.healed == 0
+    assert "was changed while it was repaired" in result.refused[0].reason
+    assert world.read(ItemRef("2", "s", "a")) == b"new bytes of a user"
 
 
 def test_two_repairs_of_one_item_at_once_are_no_matter_for_people(new_world: Any, tmp_path: Path) -> None:
     world = new_world({name: LocalStore(tmp_path / name) for name in "123"})
     for store in "123":
-        world.put(Place(store, "s", "a"), b"bytes")
+        world.put(ItemRef(store, "s", "a"), b"bytes")
     flip_bit(world.stores["2"].path_of("s", "a"))
     other = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     world.stores["3"] = good = _Meddled(world.stores["3"], lambda: other.repair("s", "a"))
@@ -184,13 +184,13 @@ def test_two_repairs_of_one_item_at_once_are_no_matter_for_people(new_world: Any
     one = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     result = RepairProcessor(one).process(Repair("s", "a", "found twice"), 1)
     assert (result.summary, result.tasks) == ("heal: 0 copies healed", ())
-    assert world.read(Place("2", "s", "a")) == b"bytes"
+    assert world.read(ItemRef("2", "s", "a")) == b"bytes"
 
 
 def test_p8_what_is_added_again_while_its_copy_is_deleted_is_copied_again(world: Any) -> None:
-    world.put(Place("2", "s", "a"), b"old")
+    world.put(ItemRef("2", "s", "a"), b"old")
     world.stores["1"].create_space("s")
-    world.record(Place("1", "s", "a"), None, deleted=True)
+    world.record(ItemRef("1", "s", "a"), None, deleted=True)
     source = world.stores["1"]
 
     class Late(StoreWrapper):
@@ -203,13 +203,13 @@ def test_p8_what_is_added_again_while_its_copy_is_deleted_is_copied_again(world:
     result = DuplicationProcessor(world.providers, world.manifest).process(Duplicate("1", "2", "s", "a"), 1)
     world.manifest.writer.record(result.events)
     assert result.summary.startswith("D19, then D12 copy")
-    assert world.read(Place("2", "s", "a")) == b"old"
+    assert world.read(ItemRef("2", "s", "a")) == b"old"
     assert not world.manifest.get("2", "s", "a").deleted
 
 
 def test_p8_what_could_not_be_read_and_is_there_again_is_not_healed_over(world: Any) -> None:
     for store in "123":
-        world.put(Place(store, "s", "a"), b"the old bytes")
+        world.put(ItemRef(store, "s", "a"), b"the old bytes")
     real = world.stores["1"]
     world.stores["1"] = unreadable = UnavailableStore(real, when=lambda call: call.method == "open")
 
@@ -220,29 +220,29 @@ def test_p8_what_could_not_be_read_and_is_there_again_is_not_healed_over(world: 
     world.stores["3"] = good = _Meddled(world.stores["3"], write)
     good.armed = True
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
-    healing = repairer.repair("s", "a")
-    assert (healing.healed, "was changed while it was repaired" in healing.refused[0].reason) == (0, True)
-    assert world.read(Place("1", "s", "a")) == b"new bytes of a user"
+    result = repairer.repair("s", "a")
+    assert (result.healed, "was changed while it was repaired" in result.refused[0].reason) == (0, True)
+    assert world.read(ItemRef("1", "s", "a")) == b"new bytes of a user"
 
 
 def test_p8_late_tasks_of_a_space_that_was_deleted_and_made_again_touch_nothing_of_the_new_one(world: Any) -> None:
     for store in "12":
         for name in ("a", "b"):
-            world.put(Place(store, "s", name), b"of the old space")
+            world.put(ItemRef(store, "s", name), b"of the old space")
     source, processor = world.stores["1"], DuplicationProcessor(world.providers, world.manifest)
     for name in ("a", "b"):
         source.delete("s", name)
-        world.record(Place("1", "s", name), None, deleted=True)
+        world.record(ItemRef("1", "s", name), None, deleted=True)
     source.delete_space("s")
     late = [Duplicate("1", "2", "s", name) for name in ("a", "b", "")]
     world.clock.advance(1)
-    world.put(Place("1", "s", "a"), b"of the new space")
+    world.put(ItemRef("1", "s", "a"), b"of the new space")
     done = []
     for task in (late[2], late[0], late[1], *late):
         done.append(processor.process(task, 1))
         world.manifest.writer.record(done[-1].events)
     assert [result.summary.split()[0] for result in done] == ["D2", "D11", "D19", "D7", "D21", "D2"]
-    assert world.read(Place("2", "s", "a")) == b"of the new space" and not world.has(Place("2", "s", "b"))
+    assert world.read(ItemRef("2", "s", "a")) == b"of the new space" and not world.has(ItemRef("2", "s", "b"))
     rows = {(row.store, row.content_id): row.deleted for row in world.manifest.replicas("s", "a")}
     assert rows == {("1", "a"): False, ("2", "a"): False}
 
@@ -251,7 +251,7 @@ def test_p8_a_late_event_of_before_a_deletion_brings_nothing_back_and_one_of_aft
     now, place = world.clock.now(), ("1", "s", "a")
     for at, deleted in ((now + 20, True), (now + 10, False), (now + 15, True), (now + 30, False), (now + 25, True)):
         sha256 = None if deleted else f"{at - now:064d}"
-        world.manifest.writer.record([Event(*place, at, sha256, deleted=deleted)])
+        world.manifest.writer.record([ManifestEvent(*place, at, sha256, deleted=deleted)])
         row = world.manifest.get(*place)
         assert (row.deleted, row.modified) == ((at < now + 25 and row.modified == now + 20), row.modified)
     assert (row.deleted, row.modified, row.sha256) == (False, now + 30, f"{30:064d}")
@@ -259,11 +259,11 @@ def test_p8_a_late_event_of_before_a_deletion_brings_nothing_back_and_one_of_aft
 
 def test_p9_what_is_found_while_a_report_is_made_is_in_the_next_one(world: Any, tmp_path: Path) -> None:
     for name in "ab":
-        world.put(Place("1", "s", name))
+        world.put(ItemRef("1", "s", name))
     bit_log, folder = BitLog(world.engine), ReportFolder(tmp_path)
-    checker, since = Checker(world.providers, world.manifest), world.clock.now()
-    bit_log.append([checker.check(Place("1", "s", name)).result for name in "ab"])
-    found = checker.check(Place("1", "s", "a")).result
+    checker, since = BitChecker(world.providers, world.manifest), world.clock.now()
+    bit_log.append([checker.check(ItemRef("1", "s", name)).result for name in "ab"])
+    found = checker.check(ItemRef("1", "s", "a")).result
 
     class Late(StoreWrapper):
         def after(self, call: Any) -> None:
@@ -282,15 +282,15 @@ def test_p9_what_is_found_while_a_report_is_made_is_in_the_next_one(world: Any, 
 def test_a_report_that_is_kept_again_after_its_worker_died_forgets_no_check_of_the_next_loop(
     world: Any, tmp_path: Path
 ) -> None:
-    world.put(Place("1", "s", "a"))
+    world.put(ItemRef("1", "s", "a"))
     bit_log, folder = BitLog(world.engine), ReportFolder(tmp_path)
-    checker, since = Checker(world.providers, world.manifest), world.clock.now()
-    bit_log.append([checker.check(Place("1", "s", "a")).result])
+    checker, since = BitChecker(world.providers, world.manifest), world.clock.now()
+    bit_log.append([checker.check(ItemRef("1", "s", "a")).result])
     processor = BitReportProcessor(world.providers, world.manifest, bit_log, checker, Reporter(folder, bit_log))
     world.clock.advance(1)
     processor.process(BitReport("1", "s", since, 1), 1)
     world.clock.advance(60)
-    bit_log.append([checker.check(Place("1", "s", "a")).result])
+    bit_log.append([checker.check(ItemRef("1", "s", "a")).result])
     world.clock.advance(60)
     processor.process(BitReport("1", "s", since, 1), 2)
     assert bit_log.count("1", "s") == 1
@@ -300,6 +300,6 @@ def test_a_report_that_is_kept_again_after_its_worker_died_forgets_no_check_of_t
 def _failed(result: CheckResult, at: int) -> CheckResult:
     from msgspec.structs import replace
 
-    from millstream.mill.checking.bitcheck import Verdict
+    from millstream.mill.bit_check_table import Verdict
 
     return replace(result, verdict=Verdict.FAILURE, row="B3", kind="sour", checked_at=at)

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
-from millstream.mill.auditing.audit_log import AuditLog, tsv_lines
-from millstream.mill.auditing.audit_queue import AuditQueue
-from millstream.mill.auditing.auditor import AuditProcessor
-from millstream.mill.auditing.reconciliation import missing_events
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.place import Place
+from millstream.mill.audit.audit_log import AuditLog, tsv_lines
+from millstream.mill.audit.audit_processor import AuditProcessor
+from millstream.mill.audit.audit_queue import AuditQueue
+from millstream.mill.audit.reconciliation import missing_events
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import Audit, Duplicate, QueueName, decode_task
-from millstream.mill.working.workers import WorkerManager, WorkerSettings
+from millstream.mill.tasks import Audit, Duplicate, QueueName, decode_task
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.stores import LocalStore, MemoryStore
-from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, Outbox
+from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, AuditOutbox
 
 POLICIES = Policies({"acme": Policy("acme", {"s": (Pair("1", "2"), Pair("1", "3"))}, (Pair("2", "3"),), ("t",))})
 
@@ -33,7 +33,7 @@ class Mill:
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        self.outbox, self.log = Outbox(world.engine, world.clock), AuditLog(world.engine)
+        self.outbox, self.log = AuditOutbox(world.engine, world.clock), AuditLog(world.engine)
         self.inner = world.stores["1"]
         self.store = AuditedStore(self.inner, self.outbox, "1", account="acme", user="ann")
         world.stores["1"] = self.store
@@ -41,14 +41,14 @@ class Mill:
         self.high = world.queue("duplication-high")
 
     def work(self, *, copies: bool = True) -> WorkerManager:
-        registry = Registry(
+        registry = ProcessorRegistry(
             {
                 Audit: AuditProcessor(self.outbox, lambda: POLICIES),
                 Duplicate: DuplicationProcessor(self.world.providers, self.world.manifest),
             }
         )
         queues = {QueueName.AUDIT: self.queue, QueueName.DUPLICATION_HIGH: self.high}
-        sink = Sink(self.world.manifest, queues, (self.log, self.outbox))
+        sink = ResultSink(self.world.manifest, queues, (self.log, self.outbox))
         settings = WorkerSettings(threads=2, linger=0, idle_first=1)
         chosen = [self.queue, self.high] if copies else [self.queue]
         manager = WorkerManager(chosen, registry, sink, self.world.clock, settings)
@@ -82,11 +82,11 @@ def test_a_change_is_logged_recorded_and_brought_to_every_copy(mill: Mill) -> No
     row = mill.world.manifest.get("1", "s", "a")
     assert (row.size, row.deleted) == (5, False)
     for copy in "23":
-        assert mill.world.read(Place(copy, "s", "a")) == b"grain"
+        assert mill.world.read(ItemRef(copy, "s", "a")) == b"grain"
     mill.store.delete("s", "a")
     mill.work()
     assert mill.world.manifest.get("1", "s", "a").deleted
-    assert not any(mill.world.has(Place(copy, "s", "a")) for copy in "23")
+    assert not any(mill.world.has(ItemRef(copy, "s", "a")) for copy in "23")
     assert mill.outbox.events() == [] and mill.queue.depth().open == 0
 
 
@@ -121,11 +121,11 @@ def test_a_worker_that_dies_before_the_acknowledgement_loses_nothing(mill: Mill)
     (lease, *_) = [one for one in mill.queue.lease(2, visibility=5) if b"2" in one.body]
     processor = AuditProcessor(mill.outbox, lambda: POLICIES)
     result = processor.process(decode_task(lease.body), 1)
-    Sink(mill.world.manifest, {QueueName.DUPLICATION_HIGH: mill.high}, (mill.log, mill.outbox)).settle([result])
+    ResultSink(mill.world.manifest, {QueueName.DUPLICATION_HIGH: mill.high}, (mill.log, mill.outbox)).settle([result])
     mill.world.clock.sleep(6)
     mill.work()
     assert [event.action.value for event in mill.log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
-    assert mill.world.has(Place("2", "s", "a")) and mill.world.has(Place("3", "s", "a"))
+    assert mill.world.has(ItemRef("2", "s", "a")) and mill.world.has(ItemRef("3", "s", "a"))
 
 
 def test_events_out_of_order_leave_the_manifest_of_the_last(mill: Mill) -> None:
@@ -137,7 +137,7 @@ def test_events_out_of_order_leave_the_manifest_of_the_last(mill: Mill) -> None:
     leases = list(mill.world.queue("audit").lease(100, visibility=100))
     random.Random(5).shuffle(leases)
     processor = AuditProcessor(mill.outbox, lambda: POLICIES)
-    sink = Sink(mill.world.manifest, {QueueName.DUPLICATION_HIGH: mill.high}, (mill.log, mill.outbox))
+    sink = ResultSink(mill.world.manifest, {QueueName.DUPLICATION_HIGH: mill.high}, (mill.log, mill.outbox))
     for lease in leases:
         sink.settle([processor.process(decode_task(lease.body), 1)])
     row = mill.world.manifest.get("1", "s", "a")
@@ -244,5 +244,5 @@ def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, capfd: py
 
 def test_a_store_that_is_not_audited_costs_nothing(world: Any) -> None:
     assert isinstance(world.stores["1"], MemoryStore)
-    world.put(Place("1", "s", "a"))
-    assert Outbox(world.engine).events() == []
+    world.put(ItemRef("1", "s", "a"))
+    assert AuditOutbox(world.engine).events() == []

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
-from millstream.mill.auditing import export as audit_export
-from millstream.mill.auditing.audit_log import COLUMNS, AuditLog, tsv_lines
-from millstream.mill.auditing.export import AuditExport, AuditExportError
+from millstream.mill.audit import export as audit_export
+from millstream.mill.audit.audit_log import COLUMNS, AuditLog, tsv_lines
+from millstream.mill.audit.export import AuditExport, AuditExportError
 from millstream.stores import LocalStore, StoreUnavailableError, all_entries
-from millstream.stores.audit import AuditAction, AuditEvent, Outbox
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from millstream.testing.damage import flip_bit
 from millstream.testing.faulty_store import LostReplyStore
 
@@ -26,7 +26,7 @@ class Office:
     def __init__(self, world: Any, folder: Path) -> None:
         self.world, self.store = world, LocalStore(folder)
         world.stores["2"] = self.store
-        self.log, self.outbox = AuditLog(world.engine), Outbox(world.engine, world.clock)
+        self.log, self.outbox = AuditLog(world.engine), AuditOutbox(world.engine, world.clock)
 
     def happen(self, *names: str, store: str = "1", space: str = "s", **more: Any) -> list[AuditEvent]:
         """Events that were begun, and are on their way."""

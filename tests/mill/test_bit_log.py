@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.checking import bit_log
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.bitcheck import Verdict
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.integrity import bit_log
+from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.manifest import CheckResult
 
 IDS = st.sampled_from(["a", "a/b", "é", "z", "\U0001f600"])

@@ -7,24 +7,24 @@ import itertools
 import msgspec
 import pytest
 
-from millstream.mill.checking.bitcheck import (
+from millstream.mill.bit_check_table import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,
     RETRY_DELAY,
     ROWS,
-    Answer,
+    BitCheckOutcome,
     FollowUp,
     ManifestAction,
     Observation,
-    Outcome,
+    SourceAnswer,
     Verdict,
-    decide,
+    canonical_observation,
+    decide_bit_check,
     is_fresh,
-    shape,
 )
 
 A, B, C, D = (letter * 64 for letter in "abcd")
-NO = Answer
+NO = SourceAnswer
 PENULTIMATE = LAST_ATTEMPT - 1
 
 
@@ -109,7 +109,7 @@ REFERENCE = [
 def test_a_row_of_the_reference_table_has_its_outcome(
     row: str, observation: Observation, verdict: Verdict, action: ManifestAction, task: FollowUp
 ) -> None:
-    outcome = decide(observation)
+    outcome = decide_bit_check(observation)
     assert (outcome.row, outcome.verdict, outcome.manifest, outcome.task) == (row, verdict, action, task)
 
 
@@ -136,12 +136,12 @@ DOCUMENT = [
 def test_a_row_of_the_document_has_its_outcome(
     number: int, observation: Observation, verdict: Verdict, action: ManifestAction, task: FollowUp
 ) -> None:
-    outcome = decide(observation)
+    outcome = decide_bit_check(observation)
     assert (outcome.document, outcome.verdict, outcome.manifest, outcome.task) == (number, verdict, action, task)
 
 
 def test_every_observation_has_an_outcome_of_a_known_row() -> None:
-    assert {decide(observation).row for observation in EVERYTHING} == set(ROWS)
+    assert {decide_bit_check(observation).row for observation in EVERYTHING} == set(ROWS)
 
 
 def test_the_outcome_depends_only_on_which_sums_are_equal() -> None:
@@ -158,12 +158,12 @@ def test_the_outcome_depends_only_on_which_sums_are_equal() -> None:
             content=renamed(observation.content),
             audit=renamed(observation.audit),
         )
-        assert shape(other) == shape(observation)
-        assert decide(other) == decide(observation)
+        assert canonical_observation(other) == canonical_observation(observation)
+        assert decide_bit_check(other) == decide_bit_check(observation)
 
 
-def every(predicate: object) -> list[tuple[Observation, Outcome]]:
-    return [(o, decide(o)) for o in EVERYTHING if predicate(o)]  # type: ignore[operator]
+def every(predicate: object) -> list[tuple[Observation, BitCheckOutcome]]:
+    return [(o, decide_bit_check(o)) for o in EVERYTHING if predicate(o)]  # type: ignore[operator]
 
 
 def test_the_last_attempt_is_never_retried_and_a_wait_comes_only_before_it() -> None:
@@ -180,9 +180,9 @@ def test_p9_success_means_that_nothing_contradicts_the_manifest() -> None:
         if outcome.verdict == Verdict.SUCCESS:
             assert observation.manifest is not None
             assert not observation.deleted
-            assert observation.store in (observation.manifest, Answer.NO_CHECKSUM)
-            assert observation.content in (observation.manifest, Answer.NOT_READ)
-            assert observation.audit in (observation.manifest, Answer.NOT_KEPT)
+            assert observation.store in (observation.manifest, SourceAnswer.NO_CHECKSUM)
+            assert observation.content in (observation.manifest, SourceAnswer.NOT_READ)
+            assert observation.audit in (observation.manifest, SourceAnswer.NOT_KEPT)
 
 
 def test_the_manifest_is_rewritten_only_where_bytes_and_provider_agree_or_the_bytes_are_never_read() -> None:
@@ -192,7 +192,7 @@ def test_the_manifest_is_rewritten_only_where_bytes_and_provider_agree_or_the_by
             assert observation.content == observation.store or observation.audit == observation.store
         if outcome.manifest == ManifestAction.CREATE:
             assert observation.manifest is None
-            assert observation.content in (observation.store, Answer.NOT_READ)
+            assert observation.content in (observation.store, SourceAnswer.NOT_READ)
 
 
 def test_rot_is_reported_at_once_however_fresh_the_object_is() -> None:
@@ -211,8 +211,8 @@ def test_every_failure_asks_for_something_to_be_done() -> None:
 
 
 def test_an_attempt_out_of_range_counts_as_the_nearest() -> None:
-    assert decide(seen(A, B, A, attempt=0)).row == "B5"
-    assert decide(seen(A, B, A, attempt=99)).row == "B7"
+    assert decide_bit_check(seen(A, B, A, attempt=0)).row == "B5"
+    assert decide_bit_check(seen(A, B, A, attempt=99)).row == "B7"
 
 
 def test_b12_and_b13_an_unknown_or_impossible_age_is_old() -> None:

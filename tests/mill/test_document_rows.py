@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from millstream.mill.auditing.audit_log import AuditLog
-from millstream.mill.auditing.audit_queue import AuditQueue
-from millstream.mill.auditing.auditor import AuditProcessor
-from millstream.mill.auditing.trail import AuditTrail
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
-from millstream.mill.checking.resolution import BitErrorProcessor
-from millstream.mill.place import Place
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.audit.audit_processor import AuditProcessor
+from millstream.mill.audit.audit_queue import AuditQueue
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.repository import Policies
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer, RepairProcessor
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import Audit, BitCheck, BitError, QueueName, Repair, encode_task
-from millstream.mill.working.workers import WorkerManager, WorkerSettings
+from millstream.mill.repair.bit_errors import BitErrorProcessor
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer, RepairProcessor
+from millstream.mill.tasks import Audit, BitCheck, BitError, QueueName, Repair, encode_task
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.queue.protocol import WorkQueue
 from millstream.stores import LocalStore, hash_stream
-from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import UnavailableStore
 
@@ -39,7 +39,7 @@ class Mill:
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        self.outbox, self.log = Outbox(world.engine, world.clock), AuditLog(world.engine)
+        self.outbox, self.log = AuditOutbox(world.engine, world.clock), AuditLog(world.engine)
         self.bit_log = BitLog(world.engine)
         self.inner = world.stores["1"]
         world.stores["1"] = AuditedStore(self.inner, self.outbox, "1", account="acme", user="ann")
@@ -48,16 +48,16 @@ class Mill:
         world.stores["1"].create_space("s")
         for name in ("copied", "alone"):
             world.stores["1"].put("s", name, io.BytesIO(BODY), mimetype="text/plain")
-        world.put(Place("2", "s", "copied"), BODY)
+        world.put(ItemRef("2", "s", "copied"), BODY)
         self.work()
         self.sum = hash_stream(io.BytesIO(BODY)).sha256
 
     def work(self, *names: QueueName) -> None:
         world = self.world
-        trail = AuditTrail(self.log, self.outbox, ["1"])
-        checker = Checker(world.providers, world.manifest, trail)
+        trail = AuditLookup(self.log, self.outbox, ["1"])
+        checker = BitChecker(world.providers, world.manifest, trail)
         repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
-        registry = Registry(
+        registry = ProcessorRegistry(
             {
                 Audit: AuditProcessor(self.outbox, lambda: Policies({})),
                 BitCheck: BitCheckProcessor(checker),
@@ -65,7 +65,7 @@ class Mill:
                 Repair: RepairProcessor(repairer),
             }
         )
-        sink = Sink(world.manifest, self.queues, (self.log, self.outbox), self.bit_log)
+        sink = ResultSink(world.manifest, self.queues, (self.log, self.outbox), self.bit_log)
         chosen = [self.queues[name] for name in names or (QueueName.AUDIT,)]
         WorkerManager(chosen, registry, sink, world.clock, WorkerSettings(threads=1, linger=0)).run_until_drained()
 

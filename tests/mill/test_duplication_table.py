@@ -6,69 +6,104 @@ import itertools
 
 import pytest
 
-from millstream.mill.copying.duplication import Act, End, Record, Side, clean_properties, decide
+from millstream.mill.duplication.decision_table import (
+    DuplicationAct,
+    EndState,
+    ObservedEnd,
+    SourceRecord,
+    clean_properties,
+    decide_duplication,
+)
 
 S, T = "5" * 64, "7" * 64
-ITEM = Side(End.ITEM, S, {"user": "me"})
-NO_ITEM, EMPTY, FILLED = Side(End.NO_ITEM), Side(End.EMPTY_SPACE), Side(End.FILLED_SPACE)
-NO_SPACE, UNREACHABLE = Side(End.NO_SPACE), Side(End.UNREACHABLE)
+ITEM = ObservedEnd(EndState.ITEM, S, {"user": "me"})
+NO_ITEM, EMPTY, FILLED = (
+    ObservedEnd(EndState.NO_ITEM),
+    ObservedEnd(EndState.EMPTY_SPACE),
+    ObservedEnd(EndState.FILLED_SPACE),
+)
+NO_SPACE, UNREACHABLE = ObservedEnd(EndState.NO_SPACE), ObservedEnd(EndState.UNREACHABLE)
 
 ROWS = [
     # row, space, content id, source, destination, record, act
-    ("D1", "", "c", ITEM, ITEM, Record.LIVE, Act.FAIL),
-    ("D2", "s", "", FILLED, NO_SPACE, Record.NONE, Act.CREATE_SPACE),
-    ("D2", "s", "", EMPTY, FILLED, Record.NONE, Act.CREATE_SPACE),
-    ("D3", "s", "", NO_SPACE, EMPTY, Record.NONE, Act.DELETE_SPACE),
-    ("D4", "s", "", NO_SPACE, FILLED, Record.NONE, Act.NOTHING),
-    ("D5", "s", "", NO_SPACE, NO_SPACE, Record.NONE, Act.NOTHING),
-    ("D6", "s", "", UNREACHABLE, FILLED, Record.NONE, Act.RETRY),
-    ("D7", "s", "c", ITEM, ITEM, Record.LIVE, Act.NOTHING),
-    ("D8", "s", "c", ITEM, Side(End.ITEM, S, {"user": "you"}), Record.LIVE, Act.SET_PROPERTIES),
-    ("D8", "s", "c", ITEM, Side(End.ITEM, S, {"user": "me", "more": ""}), Record.LIVE, Act.SET_PROPERTIES),
-    ("D11", "s", "c", ITEM, Side(End.ITEM, T), Record.LIVE, Act.COPY),
-    ("D11", "s", "c", ITEM, Side(End.ITEM, None), Record.LIVE, Act.COPY),
-    ("D12", "s", "c", ITEM, NO_ITEM, Record.LIVE, Act.COPY),
-    ("D12", "s", "c", ITEM, NO_SPACE, Record.NONE, Act.COPY),
-    ("D13", "s", "c", Side(End.ITEM), ITEM, Record.LIVE, Act.FAIL),
-    ("D14", "s", "c", Side(End.ITEM), NO_ITEM, Record.LIVE, Act.FAIL),
-    ("D18", "s", "c", NO_ITEM, ITEM, Record.NONE, Act.FAIL),
-    ("D19", "s", "c", NO_ITEM, ITEM, Record.DELETED, Act.DELETE),
-    ("D19", "s", "c", NO_SPACE, ITEM, Record.DELETED, Act.DELETE),
-    ("D20", "s", "c", NO_ITEM, ITEM, Record.LIVE, Act.FAIL),
-    ("D21", "s", "c", NO_ITEM, NO_SPACE, Record.LIVE, Act.NOTHING),
-    ("D22", "s", "c", UNREACHABLE, ITEM, Record.DELETED, Act.RETRY),
-    ("D22", "s", "c", ITEM, UNREACHABLE, Record.DELETED, Act.RETRY),
+    ("D1", "", "c", ITEM, ITEM, SourceRecord.LIVE, DuplicationAct.FAIL),
+    ("D2", "s", "", FILLED, NO_SPACE, SourceRecord.NONE, DuplicationAct.CREATE_SPACE),
+    ("D2", "s", "", EMPTY, FILLED, SourceRecord.NONE, DuplicationAct.CREATE_SPACE),
+    ("D3", "s", "", NO_SPACE, EMPTY, SourceRecord.NONE, DuplicationAct.DELETE_SPACE),
+    ("D4", "s", "", NO_SPACE, FILLED, SourceRecord.NONE, DuplicationAct.NOTHING),
+    ("D5", "s", "", NO_SPACE, NO_SPACE, SourceRecord.NONE, DuplicationAct.NOTHING),
+    ("D6", "s", "", UNREACHABLE, FILLED, SourceRecord.NONE, DuplicationAct.RETRY),
+    ("D7", "s", "c", ITEM, ITEM, SourceRecord.LIVE, DuplicationAct.NOTHING),
+    (
+        "D8",
+        "s",
+        "c",
+        ITEM,
+        ObservedEnd(EndState.ITEM, S, {"user": "you"}),
+        SourceRecord.LIVE,
+        DuplicationAct.SET_PROPERTIES,
+    ),
+    (
+        "D8",
+        "s",
+        "c",
+        ITEM,
+        ObservedEnd(EndState.ITEM, S, {"user": "me", "more": ""}),
+        SourceRecord.LIVE,
+        DuplicationAct.SET_PROPERTIES,
+    ),
+    ("D11", "s", "c", ITEM, ObservedEnd(EndState.ITEM, T), SourceRecord.LIVE, DuplicationAct.COPY),
+    ("D11", "s", "c", ITEM, ObservedEnd(EndState.ITEM, None), SourceRecord.LIVE, DuplicationAct.COPY),
+    ("D12", "s", "c", ITEM, NO_ITEM, SourceRecord.LIVE, DuplicationAct.COPY),
+    ("D12", "s", "c", ITEM, NO_SPACE, SourceRecord.NONE, DuplicationAct.COPY),
+    ("D13", "s", "c", ObservedEnd(EndState.ITEM), ITEM, SourceRecord.LIVE, DuplicationAct.FAIL),
+    ("D14", "s", "c", ObservedEnd(EndState.ITEM), NO_ITEM, SourceRecord.LIVE, DuplicationAct.FAIL),
+    ("D18", "s", "c", NO_ITEM, ITEM, SourceRecord.NONE, DuplicationAct.FAIL),
+    ("D19", "s", "c", NO_ITEM, ITEM, SourceRecord.DELETED, DuplicationAct.DELETE),
+    ("D19", "s", "c", NO_SPACE, ITEM, SourceRecord.DELETED, DuplicationAct.DELETE),
+    ("D20", "s", "c", NO_ITEM, ITEM, SourceRecord.LIVE, DuplicationAct.FAIL),
+    ("D21", "s", "c", NO_ITEM, NO_SPACE, SourceRecord.LIVE, DuplicationAct.NOTHING),
+    ("D22", "s", "c", UNREACHABLE, ITEM, SourceRecord.DELETED, DuplicationAct.RETRY),
+    ("D22", "s", "c", ITEM, UNREACHABLE, SourceRecord.DELETED, DuplicationAct.RETRY),
 ]
 
 
 @pytest.mark.parametrize(("row", "space", "content_id", "source", "destination", "record", "act"), ROWS)
 def test_a_row_of_the_table_has_its_action(
-    row: str, space: str, content_id: str, source: Side, destination: Side, record: Record, act: Act
+    row: str,
+    space: str,
+    content_id: str,
+    source: ObservedEnd,
+    destination: ObservedEnd,
+    record: SourceRecord,
+    act: DuplicationAct,
 ) -> None:
-    action = decide(space, content_id, source, destination, record)
+    action = decide_duplication(space, content_id, source, destination, record)
     assert (action.row, action.act) == (row, act)
     assert action.reason
 
 
-SIDES = [Side(end, sha256, props) for end in End for sha256 in (None, S, T) for props in ({}, {"user": "me"})]
+SIDES = [
+    ObservedEnd(end, sha256, props) for end in EndState for sha256 in (None, S, T) for props in ({}, {"user": "me"})
+]
 
 
 def test_p8_over_all_states_a_delete_needs_a_tombstone_and_an_absent_source() -> None:
     acts = set()
     for space, content_id in itertools.product(("", "s"), ("", "c")):
-        for source, destination, record in itertools.product(SIDES, SIDES, Record):
-            action = decide(space, content_id, source, destination, record)
+        for source, destination, record in itertools.product(SIDES, SIDES, SourceRecord):
+            action = decide_duplication(space, content_id, source, destination, record)
             acts.add(action.act)
-            if action.act == Act.DELETE:
-                assert record == Record.DELETED
-                assert source.end in (End.NO_ITEM, End.NO_SPACE, End.EMPTY_SPACE, End.FILLED_SPACE)
-            if action.act == Act.DELETE_SPACE:
-                assert (source.end, destination.end) == (End.NO_SPACE, End.EMPTY_SPACE)
-            if action.act in (Act.COPY, Act.SET_PROPERTIES):
-                assert source.end == End.ITEM and source.sha256 is not None
-            if End.UNREACHABLE in (source.end, destination.end) and space:
-                assert action.act == Act.RETRY
-    assert acts == set(Act)
+            if action.act == DuplicationAct.DELETE:
+                assert record == SourceRecord.DELETED
+                assert source.end in (EndState.NO_ITEM, EndState.NO_SPACE, EndState.EMPTY_SPACE, EndState.FILLED_SPACE)
+            if action.act == DuplicationAct.DELETE_SPACE:
+                assert (source.end, destination.end) == (EndState.NO_SPACE, EndState.EMPTY_SPACE)
+            if action.act in (DuplicationAct.COPY, DuplicationAct.SET_PROPERTIES):
+                assert source.end == EndState.ITEM and source.sha256 is not None
+            if EndState.UNREACHABLE in (source.end, destination.end) and space:
+                assert action.act == DuplicationAct.RETRY
+    assert acts == set(DuplicationAct)
 
 
 @pytest.mark.parametrize(
@@ -88,5 +123,7 @@ def test_properties_are_compared_exactly_but_for_what_providers_calculate(
     source: dict[str, str], destination: dict[str, str], equal: bool
 ) -> None:
     assert (clean_properties(source) == clean_properties(destination)) is equal
-    action = decide("s", "c", Side(End.ITEM, S, source), Side(End.ITEM, S, destination), Record.LIVE)
+    action = decide_duplication(
+        "s", "c", ObservedEnd(EndState.ITEM, S, source), ObservedEnd(EndState.ITEM, S, destination), SourceRecord.LIVE
+    )
     assert (action.row == "D7") is equal

@@ -14,29 +14,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.errors import DuplicationError, UnknownStoreError
-from millstream.mill.place import Place
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import QUARANTINE
-from millstream.mill.working.processor import Result
-from millstream.mill.working.tasks import Duplicate
+from millstream.mill.tasks import Duplicate
+from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores import (
     Checksum,
+    ChecksumOrigin,
     ItemInfo,
     LocalStore,
     MemoryStore,
-    Origin,
-    RefusedError,
     Store,
     StoreError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
-from millstream.testing.faulty_store import Call, LostReplyStore, StoreWrapper, UnavailableStore, flips_bit
+from millstream.testing.faulty_store import LostReplyStore, StoreCall, StoreWrapper, UnavailableStore, flips_bit
 
-SOURCE, COPY = Place("1", "s", "c"), Place("2", "s", "c")
+SOURCE, COPY = ItemRef("1", "s", "c"), ItemRef("2", "s", "c")
 ITEM, SPACE = Duplicate("1", "2", "s", "c"), Duplicate("1", "2", "s")
 
 
@@ -58,7 +58,7 @@ class Recorder(StoreWrapper):
         super().__init__(store)
         self.calls: Counter[str] = Counter()
 
-    def before(self, call: Call) -> None:
+    def before(self, call: StoreCall) -> None:
         self.calls[call.method] += 1
 
 
@@ -68,7 +68,7 @@ class Lying(StoreWrapper):
     def put(self, space: str, content_id: str, source: Any, **more: Any) -> ItemInfo:
         more.pop("sha256", None)
         info = super().put(space, content_id, source, **more)
-        wrong = (Checksum("sha256", "0" * 64, Origin.PROVIDER),)
+        wrong = (Checksum("sha256", "0" * 64, ChecksumOrigin.PROVIDER),)
         return msgspec.structs.replace(info, checksums=info.checksums if space == QUARANTINE else wrong)
 
 
@@ -79,7 +79,7 @@ class WithoutChecksums(StoreWrapper):
         return msgspec.structs.replace(super().info(space, content_id), checksums=())
 
 
-def duplicate(world: Any, task: Duplicate = ITEM) -> Result:
+def duplicate(world: Any, task: Duplicate = ITEM) -> TaskResult:
     """Process *task* with a source that cannot be written, and record its events."""
     if task.source in world.stores:
         world.seal(task.source)
@@ -154,9 +154,9 @@ def test_d8_differing_properties_are_set_once_to_the_cleaned_ones_of_the_source(
 
 def test_d9_a_destination_that_refuses_new_properties_has_done_what_it_can(world: Any) -> None:
     class Archived(StoreWrapper):
-        def before(self, call: Call) -> None:
+        def before(self, call: StoreCall) -> None:
             if call.method == "set_properties":
-                raise RefusedError("archived")
+                raise StoreRefusedError("archived")
 
     world.put(SOURCE, user="me")
     world.put(COPY)
@@ -316,7 +316,7 @@ def test_d24_a_store_that_is_not_configured_fails_by_name(world: Any, task: Dupl
 
 def test_an_error_of_the_destination_comes_through(world: Any) -> None:
     class Full(StoreWrapper):
-        def before(self, call: Call) -> None:
+        def before(self, call: StoreCall) -> None:
             if call.method == "put":
                 raise StoreError("the disk is full")
 
@@ -342,7 +342,7 @@ def test_p8_random_trees_end_alike_without_a_write_to_the_source_or_an_unrecorde
         for name, (body, properties) in tree.items():
             world.stores[store].put("s", name, io.BytesIO(body), properties=properties)
     for name in deleted - source.keys():
-        world.record(Place("1", "s", name), None, deleted=True)
+        world.record(ItemRef("1", "s", name), None, deleted=True)
     world.seal("1")
     record_space(world.providers, world.manifest, "1", "s")
     plan = plan_space_duplication(world.providers, world.manifest, Pair("1", "2"), "s", None)
@@ -363,4 +363,4 @@ def test_p8_random_trees_end_alike_without_a_write_to_the_source_or_an_unrecorde
 def contents(world: Any, store: str) -> dict[str, tuple[bytes, dict[str, str]]]:
     provider = world.stores[store]
     names = [entry.content_id for entry in provider.entries("s")]
-    return {name: (world.read(Place(store, "s", name)), dict(provider.info("s", name).properties)) for name in names}
+    return {name: (world.read(ItemRef(store, "s", name)), dict(provider.info("s", name).properties)) for name in names}

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.place import Place
-from millstream.mill.working.processor import Registry, Result, Sink
-from millstream.mill.working.tasks import BitCheck, Duplicate, QueueName, encode_task
-from millstream.mill.working.workers import GROWTH, TAKE, TOGETHER, WorkerManager, WorkerSettings
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.tasks import BitCheck, Duplicate, QueueName, encode_task
+from millstream.mill.workers.manager import GROWTH, TAKE, TOGETHER, WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink, TaskResult
 from millstream.stores import LocalStore
-from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit
 from suite.engines import open_engine
@@ -43,18 +43,18 @@ def world(new_world: Callable[..., Any], tmp_path: Path) -> Any:
 
 def filled(new_world: Callable[..., Any], folder: Path) -> Any:
     folder.mkdir()
-    outbox = Outbox(open_engine(f"sqlite:///{folder / 'audit.db'}"), VirtualClock())
+    outbox = AuditOutbox(open_engine(f"sqlite:///{folder / 'audit.db'}"), VirtualClock())
     made = new_world({"1": LocalStore(folder / "1"), "2": AuditedStore(LocalStore(folder / "2"), outbox, "2")})
     for name in NAMES[:7]:
-        made.put(Place("1", "s", name), name.encode(), p="1")
-    made.put(Place("1", "s", "large"), b"x" * (SMALL + 1), p="1")
-    made.put(Place("2", "s", "same"), b"same", p="1")
-    made.put(Place("2", "s", "unrecorded"), b"unrecorded", record=False, p="1")
-    made.put(Place("2", "s", "other bytes"), b"!", p="1")
-    made.put(Place("2", "s", "other properties"), b"other properties", p="2")
+        made.put(ItemRef("1", "s", name), name.encode(), p="1")
+    made.put(ItemRef("1", "s", "large"), b"x" * (SMALL + 1), p="1")
+    made.put(ItemRef("2", "s", "same"), b"same", p="1")
+    made.put(ItemRef("2", "s", "unrecorded"), b"unrecorded", record=False, p="1")
+    made.put(ItemRef("2", "s", "other bytes"), b"!", p="1")
+    made.put(ItemRef("2", "s", "other properties"), b"other properties", p="2")
     for name in ("gone", "lost"):
-        made.put(Place("2", "s", name))
-        made.record(Place("1", "s", name), "0" * 64, deleted=name == "gone")
+        made.put(ItemRef("2", "s", name))
+        made.record(ItemRef("1", "s", name), "0" * 64, deleted=name == "gone")
     flip_bit(made.stores["1"].path_of("s", "rotten"))
     return made
 
@@ -76,7 +76,7 @@ def work(world: Any, processor: Any, **settings: Any) -> Any:
     every = {name.value: world.queue(name.value) for name in QueueName}
     queue = every["duplication-low"]
     queue.put([encode_task(task) for task in tasks()])
-    registry, sink = Registry({Duplicate: processor}), Sink(world.manifest, every)
+    registry, sink = ProcessorRegistry({Duplicate: processor}), ResultSink(world.manifest, every)
     more = WorkerSettings(**({"threads": 2, "visibility": 60.0} | settings))
     tally = WorkerManager([queue], registry, sink, world.clock, more).run_until_drained()
     return tally, {task.body: task.cause for task in queue.dead()}
@@ -106,7 +106,7 @@ def test_only_plain_copies_and_what_is_in_order_are_done_together(world: Any) ->
     rows = {name: result.summary.split()[0] for name, result in done.items()}
     assert rows == {"same": "D7", "unrecorded": "D7", "absent": "D12"}
     assert {name: len(result.events) for name, result in done.items()} == {"same": 0, "unrecorded": 1, "absent": 1}
-    assert world.read(Place("2", "s", "absent")) == b"absent"
+    assert world.read(ItemRef("2", "s", "absent")) == b"absent"
 
 
 def test_what_is_put_together_is_audited(world: Any) -> None:
@@ -120,14 +120,14 @@ def test_the_space_of_a_first_copy_is_made_for_all_of_them(new_world: Callable[.
     made = new_world({"1": LocalStore(tmp_path / "1"), "2": LocalStore(tmp_path / "2")})
     names = [f"{n}" for n in range(30)]
     for name in names:
-        made.put(Place("1", "s", name), name.encode(), p="1")
+        made.put(ItemRef("1", "s", name), name.encode(), p="1")
     group = [Duplicate("1", "2", "s", name) for name in names]
     processor = DuplicationProcessor(made.providers, made.manifest)
     gone = [Duplicate("1", "2", "gone", name) for name in names]
     assert processor.process_group(gone) == [None] * 30 and not made.stores["2"].has_space("gone")
     results = processor.process_group(group)
     assert [result.summary.split()[0] for result in results if result] == ["D12"] * 30
-    assert [made.read(Place("2", "s", name)) for name in names] == [name.encode() for name in names]
+    assert [made.read(ItemRef("2", "s", name)) for name in names] == [name.encode() for name in names]
 
 
 def test_only_so_many_bytes_are_held_in_memory(new_world: Callable[..., Any], tmp_path: Path) -> None:
@@ -144,17 +144,17 @@ def test_only_so_many_bytes_are_held_in_memory(new_world: Callable[..., Any], tm
 
     made.stores["2"].bulk = Watched()
     for number in range(30):
-        made.put(Place("1", "s", f"{number:02}"), bytes([number]) * SMALL)
+        made.put(ItemRef("1", "s", f"{number:02}"), bytes([number]) * SMALL)
     processor = DuplicationProcessor(made.providers, made.manifest)
     results = processor.process_group([Duplicate("1", "2", "s", f"{number:02}") for number in range(30)])
     assert all(results) and [len(some) for some in put] == [8, 8, 8, 6]
-    assert made.read(Place("2", "s", "29")) == bytes([29]) * SMALL
+    assert made.read(ItemRef("2", "s", "29")) == bytes([29]) * SMALL
 
 
 def test_stores_without_a_way_for_many_items_get_them_one_by_one(new_world: Callable[..., Any]) -> None:
     world = new_world()
     for name in NAMES:
-        world.put(Place("1", "s", name))
+        world.put(ItemRef("1", "s", name))
     processor = DuplicationProcessor(world.providers, world.manifest)
     assert processor.process_group(tasks()) == [None] * len(NAMES)
     assert processor.process_group([Duplicate("1", "9", "s", "a"), Duplicate("1", "2", "s")]) == [None, None]
@@ -170,24 +170,24 @@ class Grouping:
         self.groups: list[list[str]] = []
         self.alone: list[str] = []
 
-    def process(self, task: Any, attempt: int) -> Result:
+    def process(self, task: Any, attempt: int) -> TaskResult:
         self.alone.append(task.content_id)
         if task.content_id == "bad" and attempt == 1:
             raise ValueError("not at first")
-        return Result("done")
+        return TaskResult("done")
 
     def process_group(self, tasks: Any) -> Any:
         self.groups.append([task.content_id for task in tasks])
         if self._error:
             raise self._error
-        return [Result("done") if task.content_id in self._together else None for task in tasks]
+        return [TaskResult("done") if task.content_id in self._together else None for task in tasks]
 
 
 def manage(world: Any, processor: Any, names: list[str], **more: Any) -> Any:
     every = {name.value: world.queue(name.value) for name in QueueName}
     queue = world.queue("low")
     queue.put([encode_task(BitCheck("1", "s", name)) for name in names])
-    registry, sink = Registry({BitCheck: processor}), Sink(world.manifest, every)
+    registry, sink = ProcessorRegistry({BitCheck: processor}), ResultSink(world.manifest, every)
     settings = WorkerSettings(**({"threads": 1, "visibility": 60.0} | more))
     return WorkerManager([queue], registry, sink, world.clock, settings).run_until_drained()
 
@@ -214,7 +214,7 @@ def test_tasks_that_come_one_by_one_are_taken_ten_at_a_time_at_most(new_world: C
     held: list[int] = []
 
     class Alone(Grouping):
-        def process(self, task: Any, attempt: int) -> Result:
+        def process(self, task: Any, attempt: int) -> TaskResult:
             held.append(world.queue("low").depth().leased)
             return super().process(task, attempt)
 

@@ -20,23 +20,23 @@ import sqlalchemy as sa
 
 from millstream.bench.processes import children
 from millstream.core.clock import SystemClock, VirtualClock
-from millstream.mill.auditing.audit_log import AuditLog
-from millstream.mill.auditing.audit_queue import AuditQueue
-from millstream.mill.auditing.auditor import AuditProcessor
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
-from millstream.mill.joining import groups
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_processor import AuditProcessor
+from millstream.mill.audit.audit_queue import AuditQueue
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import Audit, BitCheck, Duplicate, QueueName, encode_task
-from millstream.mill.working.workers import WorkerManager, WorkerSettings
+from millstream.mill.tasks import Audit, BitCheck, Duplicate, QueueName, encode_task
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.stores import ItemInfo, LocalStore
-from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import NewItem
 from millstream.stores.processes import BulkProcesses
 from millstream.testing.waiting import until
@@ -85,7 +85,7 @@ def test_p6_every_copy_is_made_proven_and_audited_once_whoever_of_the_processes_
 ) -> None:
     count, draw = sized(ci=2_500, long=20_000), random.Random(7)
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}", connect_args={"timeout": 60})
-    outbox, log = Outbox(engine, VirtualClock()), AuditLog(engine)
+    outbox, log = AuditOutbox(engine, VirtualClock()), AuditLog(engine)
     with BulkProcesses(3, worth=1) as processes:
         one, two = (LocalStore(tmp_path / name, processes=processes) for name in "12")
         world = new_world({"1": one, "2": AuditedStore(two, outbox, "2")})
@@ -93,14 +93,14 @@ def test_p6_every_copy_is_made_proven_and_audited_once_whoever_of_the_processes_
         fill(one, bodies)
         low, audit = world.queue("low"), AuditQueue(world.queue("audit"), outbox)
         low.put([encode_task(Duplicate("1", "2", "s", name)) for name in bodies])
-        registry = Registry(
+        registry = ProcessorRegistry(
             {
                 Duplicate: DuplicationProcessor(world.providers, world.manifest),
                 Audit: AuditProcessor(outbox, lambda: Policies({})),
-                BitCheck: BitCheckProcessor(Checker(world.providers, world.manifest)),
+                BitCheck: BitCheckProcessor(BitChecker(world.providers, world.manifest)),
             }
         )
-        sink = Sink(world.manifest, {name.value: low for name in QueueName}, (log, outbox))
+        sink = ResultSink(world.manifest, {name.value: low for name in QueueName}, (log, outbox))
         manager = WorkerManager([low, audit], registry, sink, CLOCK, WorkerSettings(threads=4, visibility=60.0))
         until(lambda: processes.ask(b"", 1) is None or len(processes.pids) == 3)
         me = os.getpid()

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.mill.working.tasks import Duplicate, QueueName, encode_task
+from millstream.mill.tasks import Duplicate, QueueName, encode_task
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 from millstream.stores import LocalStore

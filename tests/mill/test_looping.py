@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from mill_looping import MONTH, TO_2, TO_3, Producer, fill, numbered, one_policy, stale
 
-from millstream.mill.copying.brake import Brake
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import GROUP
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import GROUP
 from millstream.mill.errors import ProducerBusyError, ProducerStateError
-from millstream.mill.looping.duplication import DuplicationMorsel
-from millstream.mill.looping.loop import MOST_FAILURES, PATIENCE, Outcome
-from millstream.mill.looping.state import LoopState, Start, decide_start
 from millstream.mill.policies.policy import Pair, Policy
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import Duplicate
-from millstream.mill.working.workers import WorkerManager
+from millstream.mill.producers.duplication import DuplicationMorsel
+from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
+from millstream.mill.producers.state import LoopState, Start, decide_start
+from millstream.mill.tasks import Duplicate
+from millstream.mill.workers.manager import WorkerManager
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.testing.faulty_store import UnavailableStore
 
 
@@ -53,7 +53,7 @@ def test_a_loop_puts_every_item_and_every_recorded_delete_on_the_queue_once(worl
         stale(world, space, 100)
     producer = Producer(world, tmp_path, one_policy())
     run = producer.run()
-    assert (run.outcome, run.tasks, run.left) == (Outcome.DONE, 4200, 0)
+    assert (run.outcome, run.tasks, run.left) == (LoopOutcome.DONE, 4200, 0)
     tasks = Counter((task.space, task.content_id) for task in producer.taken())
     assert (len(tasks), set(tasks.values())) == (4200, {1})
 
@@ -79,7 +79,7 @@ def test_no_account_has_to_wait_for_a_large_space_of_another(world: Any, tmp_pat
         fill(world, "2", space, [])
     policies = {"a": Policy("a", {"huge": (TO_2,)}), "b": Policy("b", {"small": (TO_2,)})}
     producer = Producer(world, tmp_path, policies, most=GROUP + 1)
-    assert producer.run().outcome == Outcome.QUEUE_FULL
+    assert producer.run().outcome == LoopOutcome.QUEUE_FULL
     assert Counter(task.space for task in producer.taken()) == {"huge": GROUP, "small": 1}
 
 
@@ -89,12 +89,12 @@ def test_a_full_queue_ends_the_run_and_the_next_one_goes_on_behind_it(world: Any
     gone = stale(world, "s", deletes)
     producer = Producer(world, tmp_path, one_policy(), most=1000)
     first = producer.run()
-    assert (first.outcome, first.left) == (Outcome.QUEUE_FULL, 1)
+    assert (first.outcome, first.left) == (LoopOutcome.QUEUE_FULL, 1)
     assert producer.run().tasks == 0
     tasks = producer.taken()
     assert len(tasks) == 1000 + deletes
     last = producer.run()
-    assert (last.outcome, last.tasks, last.left) == (Outcome.DONE, 500, 0)
+    assert (last.outcome, last.tasks, last.left) == (LoopOutcome.DONE, 500, 0)
     assert sorted(task.content_id for task in tasks + producer.taken()) == sorted(numbered(1500) + gone)
 
 
@@ -105,9 +105,9 @@ def test_the_next_loop_is_due_a_frequency_after_the_start_of_the_last(world: Any
     assert producer.run().next_at == started + MONTH
     world.clock.advance(MONTH / 1_000_000 - 1)
     run = producer.run()
-    assert (run.outcome, run.tasks, run.next_at) == (Outcome.NOT_DUE, 0, started + MONTH)
+    assert (run.outcome, run.tasks, run.next_at) == (LoopOutcome.NOT_DUE, 0, started + MONTH)
     world.clock.advance(2)
-    assert producer.run().outcome == Outcome.DONE
+    assert producer.run().outcome == LoopOutcome.DONE
     assert len(producer.taken()) == 4  # the item, and the space that the destination has not got, twice
 
 
@@ -115,7 +115,7 @@ def test_a_frequency_of_nothing_begins_no_loop(world: Any, tmp_path: Path) -> No
     fill(world, "1", "s", ["a"])
     producer = Producer(world, tmp_path, one_policy(), frequency=0)
     run = producer.run()
-    assert (run.outcome, run.next_at, producer.taken()) == (Outcome.NOT_DUE, None, [])
+    assert (run.outcome, run.next_at, producer.taken()) == (LoopOutcome.NOT_DUE, None, [])
 
 
 def test_a_space_that_left_the_source_gets_one_task_of_its_own(world: Any, tmp_path: Path) -> None:
@@ -123,15 +123,15 @@ def test_a_space_that_left_the_source_gets_one_task_of_its_own(world: Any, tmp_p
     producer = Producer(world, tmp_path, one_policy())
     assert producer.run().tasks == 1
     assert producer.taken() == [Duplicate("1", "2", "s")]
-    assert [plan.held for plan in producer.nibbler.held] == [1]
+    assert [plan.held for plan in producer.producer.held] == [1]
 
 
 def test_with_only_differences_a_loop_without_changes_puts_nothing_on_the_queue(world: Any, tmp_path: Path) -> None:
     fill(world, "1", "s", numbered(1200))
     producer = Producer(world, tmp_path, one_policy(), frequency=1, only_differences=True)
     assert producer.run().tasks == 1201
-    registry = Registry({Duplicate: DuplicationProcessor(world.providers, world.manifest)})
-    WorkerManager([producer.queue], registry, Sink(world.manifest, {}), world.clock).run_until_drained()
+    registry = ProcessorRegistry({Duplicate: DuplicationProcessor(world.providers, world.manifest)})
+    WorkerManager([producer.queue], registry, ResultSink(world.manifest, {}), world.clock).run_until_drained()
     world.clock.advance(5)
     assert producer.run().tasks == 0
     fill(world, "1", "s", ["0700"])
@@ -148,24 +148,24 @@ def test_p8_a_space_that_the_brake_holds_is_left_out_and_the_others_are_not(worl
     fill(world, "1", "good", ["a"])
     fill(world, "2", "emptied", numbered(200))
     world.stores["1"].create_space("emptied")
-    brake = Brake(world.engine, world.clock, world.manifest.count)
-    producer = Producer(world, tmp_path, one_policy(), frequency=1, brake=brake)
-    assert producer.run().outcome == Outcome.DONE
+    change_guard = ChangeGuard(world.engine, world.clock, world.manifest.count)
+    producer = Producer(world, tmp_path, one_policy(), frequency=1, change_guard=change_guard)
+    assert producer.run().outcome == LoopOutcome.DONE
     assert {task.space for task in producer.taken()} == {"good"}
-    (held,) = producer.nibbler.held
+    (held,) = producer.producer.held
     assert (held.space, held.held) == ("emptied", 200)
-    assert "the source lists nothing" in brake.holds()[0].reason
-    brake.approve([held.hold or 0])
+    assert "the source lists nothing" in change_guard.pending()[0].reason
+    change_guard.approve([held.hold or 0])
     world.clock.advance(1)
     producer.run()
-    assert producer.nibbler.held[0].hold is None
+    assert producer.producer.held[0].hold is None
 
 
 def test_a_pair_of_a_store_that_is_not_configured_is_skipped_and_told(world: Any, tmp_path: Path) -> None:
     fill(world, "1", "s", ["a"])
     producer = Producer(world, tmp_path, one_policy(Pair("1", "9"), TO_2))
-    assert producer.run().outcome == Outcome.DONE
-    assert producer.nibbler.skipped == [Pair("1", "9")]
+    assert producer.run().outcome == LoopOutcome.DONE
+    assert producer.producer.skipped == [Pair("1", "9")]
     assert {task.destination for task in producer.taken()} == {"2"}
 
 
@@ -180,19 +180,19 @@ def test_a_space_that_cannot_be_listed_holds_no_other_up_and_is_given_up_after_t
     producer = Producer(world, tmp_path, one_policy())
     for _ in range(MOST_FAILURES - 1):
         run = producer.run()
-        assert (run.outcome, run.left, len(run.failures)) == (Outcome.FAILED, 1, 1)
+        assert (run.outcome, run.left, len(run.failures)) == (LoopOutcome.FAILED, 1, 1)
     assert [task.space for task in producer.taken()] == ["good"]
-    assert producer.run().outcome == Outcome.FAILED
+    assert producer.run().outcome == LoopOutcome.FAILED
     world.clock.advance(PATIENCE / 1_000_000)
     run = producer.run()
-    assert (run.outcome, run.left, run.failures[0].what) == (Outcome.DONE, 0, "bad 1 → 2 of me")
+    assert (run.outcome, run.left, run.failures[0].what) == (LoopOutcome.DONE, 0, "bad 1 → 2 of me")
 
 
 def test_two_producers_never_work_on_one_state(world: Any, tmp_path: Path) -> None:
     producer = Producer(world, tmp_path, one_policy())
     with producer.file.alone(), pytest.raises(ProducerBusyError, match=r"duplication\.json"):
         producer.run()
-    assert producer.run().outcome == Outcome.DONE
+    assert producer.run().outcome == LoopOutcome.DONE
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"morsels":[{"space":1}]}', b'{"morsels":7}'])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.pool import StaticPool
 
-from millstream.mill.checking.bitcheck import ManifestAction, Verdict
-from millstream.mill.manifest import MANIFEST_SCHEMA, CheckResult, Event, Manifest
+from millstream.mill.bit_check_table import ManifestAction, Verdict
+from millstream.mill.manifest import MANIFEST_SCHEMA, CheckResult, Manifest, ManifestEvent
 from suite.engines import open_engine
 
 A, B = "a" * 64, "b" * 64
@@ -22,12 +22,12 @@ def memory_manifest() -> Manifest:
     return Manifest(open_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}))
 
 
-def add(at: int, sha256: str = A, content_id: str = "c", store: str = "1") -> Event:
-    return Event(store, "s", content_id, at, sha256, size=at)
+def add(at: int, sha256: str = A, content_id: str = "c", store: str = "1") -> ManifestEvent:
+    return ManifestEvent(store, "s", content_id, at, sha256, size=at)
 
 
-def delete(at: int, content_id: str = "c") -> Event:
-    return Event("1", "s", content_id, at, deleted=True)
+def delete(at: int, content_id: str = "c") -> ManifestEvent:
+    return ManifestEvent("1", "s", content_id, at, deleted=True)
 
 
 def found(verdict: Verdict, **more: Any) -> CheckResult:
@@ -52,7 +52,7 @@ EVENTS = [
 
 @pytest.mark.parametrize(("events", "expected"), EVENTS)
 def test_an_event_older_than_the_row_is_ignored_and_one_of_equal_or_later_time_wins(
-    events: list[Event], expected: tuple[str | None, bool]
+    events: list[ManifestEvent], expected: tuple[str | None, bool]
 ) -> None:
     one_by_one, at_once = memory_manifest(), memory_manifest()
     for event in events:
@@ -71,7 +71,7 @@ def test_an_event_older_than_the_row_is_ignored_and_one_of_equal_or_later_time_w
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([A, B]), st.sampled_from("xyz")), max_size=12))
 def test_the_last_event_in_time_decides_in_whatever_order_events_arrive(drawn: list[tuple[bool, str, str]]) -> None:
     events = [
-        Event("1", "s", content_id, at, None if deleted else sha256, deleted=deleted)
+        ManifestEvent("1", "s", content_id, at, None if deleted else sha256, deleted=deleted)
         for at, (deleted, sha256, content_id) in enumerate(drawn)
     ]
     last = {event.content_id: event for event in events}
@@ -183,7 +183,7 @@ def test_rows_can_be_walked_in_pages_and_looked_up_in_any_number() -> None:
 def test_the_replicas_of_an_item_are_its_rows_in_every_store() -> None:
     manifest = memory_manifest()
     manifest.writer.record([add(1, store=store) for store in "321"])
-    manifest.writer.record([Event("2", "s", "c", 5, deleted=True)])
+    manifest.writer.record([ManifestEvent("2", "s", "c", 5, deleted=True)])
     assert [(row.store, row.deleted) for row in manifest.replicas("s", "c")] == [
         ("1", False),
         ("2", True),

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.amounts import parse_duration
-from millstream.mill.checking.bitcheck import Answer, Verdict
+from millstream.mill.bit_check_table import SourceAnswer, Verdict
 from millstream.mill.policies.lint import lint_policies
 from millstream.mill.policies.policy import Policy, parse_policy
 from millstream.mill.policies.repository import Policies
-from millstream.mill.reports.report import COLUMNS, Finding, Report, ReportResult
-from millstream.mill.working.pools import POOLS
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.reports.report import COLUMNS, IntegrityReport, ReportFinding, ReportResult
+from millstream.mill.tasks import QueueName
+from millstream.mill.workers.pools import POOLS
 from millstream.settings import BrakeSettings, ProduceSettings
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
@@ -46,10 +46,10 @@ def test_every_warning_that_can_be_given_is_described() -> None:
 def test_every_field_and_word_of_a_report_is_described() -> None:
     text = page("report.md")
     words = set(re.findall(r"`([^`\n]+)`", text))
-    fields = [*msgspec.structs.fields(Report), *msgspec.structs.fields(Finding)]
+    fields = [*msgspec.structs.fields(IntegrityReport), *msgspec.structs.fields(ReportFinding)]
     assert {field.name for field in fields} <= words
     assert {result.value for result in ReportResult} <= words
-    assert {answer.value for answer in Answer} - {Answer.NOT_KEPT.value} <= words
+    assert {answer.value for answer in SourceAnswer} - {SourceAnswer.NOT_KEPT.value} <= words
     assert {verdict.value for verdict in Verdict} - {Verdict.RETRY.value} <= words
     listed = " ".join(re.findall(r"^    (date-checked.*)\n    (.*)$", text, re.MULTILINE)[0]).split()
     assert tuple(listed) == COLUMNS

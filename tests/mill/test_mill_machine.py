@@ -15,19 +15,19 @@ from sqlalchemy.pool import StaticPool
 from millstream.core.clock import VirtualClock
 from millstream.core.retry import NO_RETRY
 from millstream.log import LogSpec, open_store
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
-from millstream.mill.manifest import Event, Manifest
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import Duplicate
-from millstream.mill.working.workers import WorkerManager, WorkerSettings
+from millstream.mill.tasks import Duplicate
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
@@ -60,13 +60,13 @@ class Repository(RuleBasedStateMachine):
     def a_user_puts_an_item(self, name: str, body: bytes) -> None:
         info = self.stores["1"].put("s", name, io.BytesIO(body))
         self.model[name] = body
-        self.record(Event("1", "s", name, self.tick(), info.checksum(), info.size))
+        self.record(ManifestEvent("1", "s", name, self.tick(), info.checksum(), info.size))
 
     @rule(name=NAMES)
     def a_user_deletes_an_item(self, name: str) -> None:
         if self.model.pop(name, None) is not None:
             self.stores["1"].delete("s", name)
-            self.record(Event("1", "s", name, self.tick(), deleted=True))
+            self.record(ManifestEvent("1", "s", name, self.tick(), deleted=True))
 
     @rule(store=st.sampled_from(COPIES), name=NAMES, seed=st.integers(0, 99))
     def a_disk_flips_a_bit_of_a_copy(self, store: str, name: str, seed: int) -> None:
@@ -87,8 +87,10 @@ class Repository(RuleBasedStateMachine):
         record_space(self.providers, self.manifest, "1", "s")
         for copy in COPIES:
             plan_space_duplication(self.providers, self.manifest, Pair("1", copy), "s", self.queue, everything=True)
-        registry = Registry({Duplicate: DuplicationProcessor(self.providers, self.manifest)})
-        worker = WorkerManager([self.queue], registry, Sink(self.manifest, {}), self.clock, WorkerSettings(threads=1))
+        registry = ProcessorRegistry({Duplicate: DuplicationProcessor(self.providers, self.manifest)})
+        worker = WorkerManager(
+            [self.queue], registry, ResultSink(self.manifest, {}), self.clock, WorkerSettings(threads=1)
+        )
         worker.run_until_drained()
         assert self.queue.depth().dead == 0
         for copy in COPIES:
@@ -103,13 +105,13 @@ class Repository(RuleBasedStateMachine):
             if tally.result == ReportResult.SUCCESS:
                 self.expect_whole(store)
             for finding in tally.findings:
-                healing = repairer.repair("s", finding.content_id, finding.kind)
+                result = repairer.repair("s", finding.content_id, finding.kind)
                 row = self.manifest.get(store, "s", finding.content_id)
                 pending = row is not None and (
                     finding.content_id not in self.model or self.is_pending(row.sha256, row.content_id)
                 )
-                assert pending or not healing.refused, healing
-                assert healing.healed or healing.refused or not healing.plan.cures
+                assert pending or not result.refused, result
+                assert result.healed or result.refused or not result.plan.cures
 
     @invariant()
     def p8_the_source_is_what_users_made_it(self) -> None:
@@ -131,7 +133,7 @@ class Repository(RuleBasedStateMachine):
             data: bytes = file.read()
         return data
 
-    def record(self, event: Event) -> None:
+    def record(self, event: ManifestEvent) -> None:
         self.manifest.writer.record([event])
 
     def tick(self) -> int:

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
-from millstream.mill.copying.brake import Brake
-from millstream.mill.copying.differences import Plan
-from millstream.mill.copying.recorder import record_space
-from millstream.mill.looping.space_filter import SpaceFilter
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.duplication.differences import DuplicationPlan
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.notices.alarms import Alarm, Alarms
+from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeError, WebHookReceiver
 from millstream.mill.policies.policy import Pair
-from millstream.mill.working.alarms import Alarm, Alarms
-from millstream.mill.working.monitor import Monitor, prometheus_lines, serve_figures
-from millstream.mill.working.notices import Command, Mail, NoticeError, WebHook
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.producers.space_filter import SpaceFilter
+from millstream.mill.tasks import QueueName
+from millstream.mill.workers.monitor import QueueMonitor, prometheus_lines, serve_metrics
 from millstream.queue.protocol import Depth
 from millstream.stores import LocalStore
 
@@ -71,17 +71,19 @@ def test_held_plans_are_an_alarm_until_somebody_approves(world: Any) -> None:
         def tell(self, alarm: Alarm) -> None:
             told.append(alarm)
 
-    brake = Brake(world.engine, world.clock, world.manifest.count)
-    monitor = Monitor({}, world.clock, Alarms(most=10, longest=3600), [Receiver()], held=lambda: len(brake.holds()))
+    change_guard = ChangeGuard(world.engine, world.clock, world.manifest.count)
+    monitor = QueueMonitor(
+        {}, world.clock, Alarms(most=10, longest=3600), [Receiver()], held=lambda: len(change_guard.pending())
+    )
     monitor.look()
-    brake.check(Plan(Pair("1", "2"), "s", deletes=500, copied=1000))
+    change_guard.check(DuplicationPlan(Pair("1", "2"), "s", deletes=500, copied=1000))
     for _ in range(2):
         monitor.look()
-    brake.approve()
+    change_guard.approve()
     monitor.look()
     assert [(alarm.subject, alarm.count) for alarm in told] == [
-        ("held in the loss brake", 1),
-        ("held in the loss brake (over)", 0),
+        ("held in the change guard", 1),
+        ("held in the change guard (over)", 0),
     ]
     assert "1 plans of duplication go too far and are held: see `millstream mill approve`" in told[0].message
 
@@ -109,23 +111,23 @@ def hook() -> Iterator[tuple[str, list[Any]]]:
 
 def test_a_web_hook_gets_the_alarm_as_json(hook: tuple[str, list[Any]]) -> None:
     url, got = hook
-    WebHook(f"{url}/secret").tell(ALARM)
+    WebHookReceiver(f"{url}/secret").tell(ALARM)
     assert got == [{"queue": "audit", "kind": "dead-letters", "count": 3, "over": False, "message": ALARM.message}]
     with pytest.raises(NoticeError) as caught:
-        WebHook(f"{url}/broken").tell(ALARM)
+        WebHookReceiver(f"{url}/broken").tell(ALARM)
     assert "broken" not in str(caught.value)
     with pytest.raises(NoticeError, match="no http"):
-        WebHook("file:///etc/passwd")
+        WebHookReceiver("file:///etc/passwd")
 
 
 def test_a_command_gets_the_alarm_on_its_input(tmp_path: Path) -> None:
     code = f"import sys; open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read())"
-    Command([sys.executable, "-c", code]).tell(ALARM)
+    CommandReceiver([sys.executable, "-c", code]).tell(ALARM)
     assert json.loads((tmp_path / "got").read_text())["count"] == 3
     with pytest.raises(NoticeError, match="ended with 3: so"):
-        Command([sys.executable, "-c", "import sys; print('so', file=sys.stderr); sys.exit(3)"]).tell(ALARM)
+        CommandReceiver([sys.executable, "-c", "import sys; print('so', file=sys.stderr); sys.exit(3)"]).tell(ALARM)
     with pytest.raises(NoticeError, match="could not be run"):
-        Command([str(tmp_path / "none")]).tell(ALARM)
+        CommandReceiver([str(tmp_path / "none")]).tell(ALARM)
 
 
 class _MailSink(socketserver.StreamRequestHandler):
@@ -149,14 +151,14 @@ def test_mail_is_sent() -> None:
         server.got = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        Mail("127.0.0.1", server.server_address[1], "mill@example.org", ["ann@example.org"]).tell(ALARM)
+        MailReceiver("127.0.0.1", server.server_address[1], "mill@example.org", ["ann@example.org"]).tell(ALARM)
         thread.join()
         (text,) = server.got  # type: ignore[attr-defined]
         port = server.server_address[1]
     assert "Subject: Millstream: dead-letters in audit" in text and "To: ann@example.org" in text
     assert ALARM.message in text
     with pytest.raises(NoticeError, match="did not take the notice"):
-        Mail("127.0.0.1", port, "mill@example.org", ["ann@example.org"]).tell(ALARM)
+        MailReceiver("127.0.0.1", port, "mill@example.org", ["ann@example.org"]).tell(ALARM)
 
 
 def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:
@@ -171,10 +173,10 @@ def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:
             told.append(alarm)
             raise NoticeError("not at home")
 
-    monitor = Monitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), [Receiver()])
+    monitor = QueueMonitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), [Receiver()])
     monitor.look()
     assert [(alarm.kind, alarm.count) for alarm in told] == [("dead-letters", 1)]
-    with serve_figures(lambda: monitor.figures, "127.0.0.1", 0) as server:
+    with serve_metrics(lambda: monitor.figures, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         base = f"http://127.0.0.1:{server.server_port}"
@@ -209,7 +211,7 @@ def test_an_alarm_that_does_not_arrive_is_logged_and_told_again_each_minute(
             told.append((self.name, alarm))
 
     receivers = [Receiver("here", 0), Receiver("away", 2)]
-    monitor = Monitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), receivers)
+    monitor = QueueMonitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), receivers)
     for minute in range(4):
         monitor.look()
         assert [name for name, _ in told] == (["here"] if minute < 2 else ["here", "away"])
@@ -236,7 +238,7 @@ def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: 
 
 
 def test_people_are_told_of_a_report_that_does_not_say_success(tmp_path: Path, hook: tuple[str, list[Any]]) -> None:
-    from millstream.mill.place import Place
+    from millstream.mill.item_ref import ItemRef
     from millstream.node import Node
     from millstream.settings import load_settings
     from millstream.testing.damage import flip_bit
@@ -253,7 +255,7 @@ def test_people_are_told_of_a_report_that_does_not_say_success(tmp_path: Path, h
             store.put(space, "a", io.BytesIO(b"body"))
             record_space(node.providers, node.manifest, "one", space)
         flip_bit(LocalStore(tmp_path / "one").path_of("bad", "a"))
-        assert node.providers.find(Place("one", "bad", "a")) is not None
+        assert node.providers.find(ItemRef("one", "bad", "a")) is not None
         node.bit_loop(SpaceFilter()).run()
         node.workers(QueueName.BIT_INTEGRITY).run_until_drained()
         node.bit_loop(SpaceFilter()).run()

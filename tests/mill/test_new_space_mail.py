@@ -11,7 +11,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import load_settings
 

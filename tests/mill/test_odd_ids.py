@@ -8,22 +8,22 @@ from typing import Any
 
 from test_report import unescape
 
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.check_writer import CheckWriter
-from millstream.mill.checking.checker import Checker
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
-from millstream.mill.place import Place
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.check_writer import CheckWriter
+from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.space_reports import Reporter
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import QUARANTINE
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import COLUMNS, ReportResult
-from millstream.mill.reports.reporting import Reporter
-from millstream.mill.working.tasks import decode_task, encode_task
+from millstream.mill.tasks import decode_task, encode_task
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 from millstream.testing.store_content import ODD_IDS
@@ -45,7 +45,7 @@ def test_items_of_odd_and_very_long_ids_are_copied_checked_reported_on_and_heale
     world = new_world({"1": LocalStore(tmp_path / "1"), "2": LocalStore(tmp_path / "2")})
     bodies = {name: f"body of {number}".encode() for number, name in enumerate(IDS)}
     for name, body in bodies.items():
-        world.put(Place("1", SPACE, name), body, record=False)
+        world.put(ItemRef("1", SPACE, name), body, record=False)
     assert record_space(world.providers, world.manifest, "1", SPACE).recorded == len(IDS)
     assert duplicated(world) == {"D12"}
     assert duplicated(world) == set()
@@ -60,7 +60,7 @@ def test_items_of_odd_and_very_long_ids_are_copied_checked_reported_on_and_heale
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     assert [repairer.repair(SPACE, name).healed for name in IDS] == [1] * len(IDS)
     assert len(world.stores["2"].entries(QUARANTINE)) == len(IDS)
-    assert {name: world.read(Place("2", SPACE, name)) for name in IDS} == bodies
+    assert {name: world.read(ItemRef("2", SPACE, name)) for name in IDS} == bodies
     assert checked(world, bit_log, folder).result == ReportResult.SUCCESS
     assert folder.spaces() == [("2", SPACE)] and folder.verify("2", SPACE) is not None
 
@@ -83,7 +83,7 @@ def duplicated(world: Any) -> set[str]:
 def checked(world: Any, bit_log: BitLog, folder: ReportFolder) -> Any:
     """The report of a check of the second store."""
     since = world.clock.now()
-    writer, checker = CheckWriter(world.manifest, bit_log), Checker(world.providers, world.manifest)
+    writer, checker = CheckWriter(world.manifest, bit_log), BitChecker(world.providers, world.manifest)
     tally = check_space(world.providers, world.manifest, "2", SPACE, checker=checker, writer=writer)
     world.clock.advance(1)
     reporter = Reporter(folder, bit_log)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from millstream.core.clock import VirtualClock
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.lint import find_cycle, lint_policies, lint_policy
-from millstream.mill.policies.located_json import Items, Members, Node, Scalar, Text, parse_located
-from millstream.mill.policies.places import MAX_BYTES
+from millstream.mill.policies.located_json import JsonArray, JsonObject, JsonScalar, JsonString, Node, parse_located
+from millstream.mill.policies.locations import MAX_BYTES
 from millstream.mill.policies.policy import Pair, Policy, encode_policy, parse_accounts, parse_policy
-from millstream.mill.policies.repository import REFRESH_SECONDS, Policies, PolicyRepository, Refreshed
+from millstream.mill.policies.repository import REFRESH_SECONDS, CachedPolicies, Policies, PolicyRepository
 from millstream.stores import MemoryStore
 
 SAMPLE = """{
@@ -106,13 +106,13 @@ def test_anything_else_is_an_error_with_file_line_and_column(text: str, message:
 
 def plain(node: Node) -> object:
     match node:
-        case Text(value=value):
+        case JsonString(value=value):
             return value
-        case Scalar(value=value):
+        case JsonScalar(value=value):
             return json.loads(value)
-        case Items(items=items):
+        case JsonArray(items=items):
             return [plain(item) for item in items]
-        case Members(members=members):
+        case JsonObject(members=members):
             return {name: plain(member) for name, member in members.items()}
 
 
@@ -185,7 +185,7 @@ def test_every_finding_names_its_line_and_column() -> None:
 }"""
     policy, _, spots = parse_policy(text, "a")
     found = lint_policy(policy, "123", spots)
-    assert {(one.code, str(one.spot)) for one in found} == {
+    assert {(one.code, str(one.position)) for one in found} == {
         ("cycle", "line 4, column 5"),
         ("same-store", "line 7, column 55"),
         ("system-space", "line 8, column 5"),
@@ -236,7 +236,7 @@ def test_what_policies_come_to_together_names_the_place_in_each(tmp_path: Path) 
     you = '{"defaultPolicies": [\n\n    {"srcStoreId": "2", "destStoreId": "1"},\n]}'
     (tmp_path / "you-duplication-policy.json").write_text(you)
     found = lint_policies(PolicyRepository.in_folder(tmp_path).load(), "12")
-    assert {account: [(one.code, str(one.spot)) for one in each] for account, each in found.items()} == {
+    assert {account: [(one.code, str(one.position)) for one in each] for account, each in found.items()} == {
         "me": [("cycle", "line 2, column 3")],
         "you": [("trailing-comma", "line 3, column 44"), ("cycle", "line 3, column 5")],
     }
@@ -323,7 +323,7 @@ def test_policies_that_change_are_in_force_a_minute_later_and_a_broken_file_leav
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = VirtualClock()
-    policies = Refreshed(PolicyRepository.in_folder(tmp_path), clock)
+    policies = CachedPolicies(PolicyRepository.in_folder(tmp_path), clock)
     (tmp_path / "duplication-accounts.json").write_text('["me"]')
     with pytest.raises(PolicyError, match="there is no me-duplication-policy"):
         policies()

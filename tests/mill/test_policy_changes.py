@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.policies.changes import PolicyChange, changes_between, put_over
+from millstream.mill.policies.changes import PolicyChange, changes_between, merge_policies
 from millstream.mill.policies.policy import Pair, Policy, parse_policy, policy_text
 
 PAIRS = st.builds(Pair, st.sampled_from("abc"), st.sampled_from("xyz"))
@@ -75,8 +75,8 @@ def test_each_change_says_where_it_is() -> None:
 
 @given(POLICIES, POLICIES)
 def test_where_only_one_of_two_changed_something_that_is_what_comes_of_it(base: Policy, changed: Policy) -> None:
-    assert meaning(put_over(base, changed, base)) == meaning(changed)
-    assert meaning(put_over(base, base, changed)) == meaning(changed)
+    assert meaning(merge_policies(base, changed, base)) == meaning(changed)
+    assert meaning(merge_policies(base, base, changed)) == meaning(changed)
 
 
 def test_what_both_changed_is_all_in_it() -> None:
@@ -85,6 +85,6 @@ def test_what_both_changed_is_all_in_it() -> None:
     theirs = Policy(
         "acme", {"photos": (Pair("a", "y"),)}, (Pair("a", "x"), Pair("a", "y"), Pair("a", "z")), ("theirs",)
     )
-    assert put_over(base, mine, theirs) == Policy(
+    assert merge_policies(base, mine, theirs) == Policy(
         "acme", {"photos": (Pair("a", "y"), Pair("b", "x"))}, (Pair("a", "x"), Pair("a", "z")), ("theirs", "mine")
     )

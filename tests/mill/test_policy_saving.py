@@ -11,7 +11,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.mill.errors import PolicyError
-from millstream.mill.policies.places import FolderPlace, PolicyPlace, SpacePlace
+from millstream.mill.policies.locations import FolderLocation, PolicyLocation, SpaceLocation
 from millstream.mill.policies.repository import ACCOUNTS_FILE, PolicyRepository
 from millstream.mill.policies.saving import (
     ABSENT,
@@ -40,13 +40,13 @@ def policy(*destinations: str) -> bytes:
 
 
 @pytest.fixture(params=["folder", "space"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> PolicyPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> PolicyLocation:
     if request.param == "folder":
-        return FolderPlace(tmp_path / "policies")
-    return SpacePlace(MemoryStore(), "policies")
+        return FolderLocation(tmp_path / "policies")
+    return SpaceLocation(MemoryStore(), "policies")
 
 
-def test_a_policy_that_was_saved_is_in_force(place: PolicyPlace) -> None:
+def test_a_policy_that_was_saved_is_in_force(place: PolicyLocation) -> None:
     saved = save_policy(place, "acme", SAMPLE, if_match=ABSENT)
     assert (saved.version, saved.number) == (version_of(SAMPLE), 1)
     assert [str(warned) for warned in saved.warnings] == ["line 5, column 45: a comma before the closing bracket"]
@@ -56,7 +56,7 @@ def test_a_policy_that_was_saved_is_in_force(place: PolicyPlace) -> None:
     assert [str(pair) for pair in loaded.by_account["acme"].lookup("spaceA")] == ["1 → 2"]
 
 
-def test_nothing_is_saved_over_a_version_that_was_not_seen(place: PolicyPlace) -> None:
+def test_nothing_is_saved_over_a_version_that_was_not_seen(place: PolicyLocation) -> None:
     first = save_policy(place, "acme", policy("2"))
     second = save_policy(place, "acme", policy("3"), if_match=first.version)
     for stale in (first.version, ABSENT):
@@ -67,7 +67,7 @@ def test_nothing_is_saved_over_a_version_that_was_not_seen(place: PolicyPlace) -
     assert [data for _, data in history(place, "acme")] == [policy("2"), policy("3")]
 
 
-def test_what_is_no_policy_is_not_saved(place: PolicyPlace) -> None:
+def test_what_is_no_policy_is_not_saved(place: PolicyLocation) -> None:
     for data, account in ((b"{", "acme"), (b"\xff", "acme"), (policy("2"), "../acme"), (policy("2"), "")):
         with pytest.raises(PolicyError):
             save_policy(place, account, data)
@@ -76,7 +76,7 @@ def test_what_is_no_policy_is_not_saved(place: PolicyPlace) -> None:
     assert place.read(ACCOUNTS_FILE) is None
 
 
-def test_an_edit_by_hand_and_an_undo_are_kept_in_the_history(place: PolicyPlace) -> None:
+def test_an_edit_by_hand_and_an_undo_are_kept_in_the_history(place: PolicyLocation) -> None:
     save_policy(place, "acme", policy("2"))
     place.write("acme-duplication-policy.json", policy("3"))
     saved = save_policy(place, "acme", policy("2"), if_match=version_of(policy("3")))
@@ -85,18 +85,18 @@ def test_an_edit_by_hand_and_an_undo_are_kept_in_the_history(place: PolicyPlace)
 
 
 def test_of_many_who_save_over_the_same_version_in_a_folder_exactly_one_does(tmp_path: Path) -> None:
-    first = save_policy(FolderPlace(tmp_path), "acme", policy("0"))
+    first = save_policy(FolderLocation(tmp_path), "acme", policy("0"))
 
     def save(number: int) -> bool:
         try:
-            save_policy(FolderPlace(tmp_path), "acme", policy(str(number)), if_match=first.version)
+            save_policy(FolderLocation(tmp_path), "acme", policy(str(number)), if_match=first.version)
         except PolicyConflictError:
             return False
         return True
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(save, range(1, 17))) == 1
-    assert len(history(FolderPlace(tmp_path), "acme")) == 2
+    assert len(history(FolderLocation(tmp_path), "acme")) == 2
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_the_command_line_saves_shows_and_plans(
     assert (data / "stores" / "2" / "space" / "a.txt").read_bytes() == b"grain"
 
 
-def test_a_policy_that_was_withdrawn_is_not_in_force_until_it_is_saved_again(place: PolicyPlace) -> None:
+def test_a_policy_that_was_withdrawn_is_not_in_force_until_it_is_saved_again(place: PolicyLocation) -> None:
     first = save_policy(place, "acme", policy("2"))
     save_policy(place, "other", policy("2"))
     with pytest.raises(PolicyConflictError):

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import GROUP, duplication_rounds, plan_space_duplication
-from millstream.mill.copying.recorder import record_space
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import GROUP, duplication_rounds, plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.errors import UnknownStoreError
-from millstream.mill.joining import groups, outer_join
-from millstream.mill.place import Place
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.merge_join import groups, outer_join
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import Duplicate, decode_task
-from millstream.mill.working.workers import WorkerManager
+from millstream.mill.tasks import Duplicate, decode_task
+from millstream.mill.workers.manager import WorkerManager
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.testing.faulty_store import UnavailableStore
 
@@ -39,8 +39,8 @@ def queued(world: Any) -> list[str]:
 
 
 def work(world: Any) -> None:
-    registry = Registry({Duplicate: DuplicationProcessor(world.providers, world.manifest)})
-    tally = WorkerManager([world.queue()], registry, Sink(world.manifest, {}), world.clock).run_until_drained()
+    registry = ProcessorRegistry({Duplicate: DuplicationProcessor(world.providers, world.manifest)})
+    tally = WorkerManager([world.queue()], registry, ResultSink(world.manifest, {}), world.clock).run_until_drained()
     assert tally.dead == 0
 
 
@@ -63,7 +63,7 @@ def test_deletes_come_before_copies_in_thousands_and_the_space_last(world: Any) 
     stale = [f"stale {n:02d}" for n in range(20)]
     fill(world, "2", stale)
     for name in stale:
-        world.record(Place("1", "s", name), None, deleted=True)
+        world.record(ItemRef("1", "s", name), None, deleted=True)
     names = [f"{n:04d}" for n in range(GROUP + 5)]
     fill(world, "1", names)
     fill(world, "3", [])
@@ -88,7 +88,7 @@ def test_p8_what_only_the_destination_has_is_held_until_its_deletion_is_recorded
     fill(world, "2", ["a", "b"])
     assert plan(world).held == 1
     assert queued(world) == ["a"]
-    world.record(Place("1", "s", "b"), None, deleted=True)
+    world.record(ItemRef("1", "s", "b"), None, deleted=True)
     assert plan(world).deletes == 1
     assert "b" in queued(world)
 
@@ -152,7 +152,7 @@ def test_an_item_that_left_the_listing_is_not_taken_for_deleted(world: Any) -> N
 
 
 def test_an_item_added_again_after_its_tombstone_is_live(world: Any) -> None:
-    world.record(Place("1", "s", "a"), None, deleted=True)
+    world.record(ItemRef("1", "s", "a"), None, deleted=True)
     world.clock.advance(1)
     fill(world, "1", ["a"])
     record_space(world.providers, world.manifest, "1", "s")
@@ -169,7 +169,7 @@ def test_a_copy_of_a_copy_is_made_in_a_later_round(world: Any) -> None:
         for pair, _ in pairs:
             plan(world, pair)
         work(world)
-    assert world.read(Place("3", "s", "a")) == b"body"
+    assert world.read(ItemRef("3", "s", "a")) == b"body"
 
 
 def test_stores_copied_in_a_circle_are_planned_once_each(world: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_policy_of_an_unknown_store_is_refused_by_name(world: Any) -> None:
 
 
 def test_a_join_has_every_id_once_in_order() -> None:
-    left, right = [Place("1", "s", name) for name in "abdx"], [Place("2", "s", name) for name in "bcd"]
+    left, right = [ItemRef("1", "s", name) for name in "abdx"], [ItemRef("2", "s", name) for name in "bcd"]
     joined = list(outer_join(left, right))
     assert [(name, a is not None, b is not None) for name, a, b in joined] == [
         ("a", True, False),

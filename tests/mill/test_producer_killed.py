@@ -15,7 +15,7 @@ from mill_looping import fill, numbered, stale, take
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.mill.copying.planning import GROUP
+from millstream.mill.duplication.planning import GROUP
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 from suite.sizes import sized
@@ -26,9 +26,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
-from millstream.mill.looping.loop import Loop
-from millstream.mill.looping.state import StateFile
+from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationNibbler
+from millstream.mill.producers.producer_loop import Loop
+from millstream.mill.producers.state import StateFile
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from millstream.cli.mill_producing import producing
+from millstream.cli.producer_threads import running_producers
+from millstream.mill.notices.alarms import Alarms
 from millstream.mill.policies.saving import save_policy
-from millstream.mill.working.alarms import Alarms
-from millstream.mill.working.monitor import EVERY, Monitor
+from millstream.mill.workers.monitor import EVERY, QueueMonitor
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.waiting import until
@@ -36,7 +36,7 @@ POLICY = b'{"defaultPolicies": [{"srcStoreId": "one", "destStoreId": "two"}]}'
 def node(tmp_path: Path) -> Iterator[Node]:
     (tmp_path / "millstream.toml").write_text(SETTINGS)
     with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:
-        save_policy(node.policy_place, "local", POLICY)
+        save_policy(node.policy_location, "local", POLICY)
         yield node
 
 
@@ -47,7 +47,7 @@ def test_what_is_held_and_a_loop_that_is_done_are_said(node: Node) -> None:
     for number in range(12):
         two.put("s", f"{number}", io.BytesIO(b"body"))
     said: list[str] = []
-    with producing(node, lambda: None, said.append):
+    with running_producers(node, lambda: None, said.append):
         until(lambda: any("loop is done" in line for line in said), "a loop")
         until(lambda: any("HELD as a whole under number 1" in line for line in said), "a hold")
 
@@ -58,7 +58,7 @@ def test_an_error_of_any_kind_is_said_and_ends_no_producer(node: Node) -> None:
     state.parent.mkdir()
     state.write_text("no state")
     said: list[str] = []
-    with producing(node, lambda: None, said.append):
+    with running_producers(node, lambda: None, said.append):
         until(lambda: sum("is no state of a producer" in line for line in said) >= 2, "two attempts")
         until(lambda: any(line == "producer of duplication: the loop is done" for line in said), "the others")
         state.unlink()
@@ -74,7 +74,7 @@ def test_a_database_that_fails_ends_no_monitor(world: Any, caplog: pytest.LogCap
                 raise sa.exc.OperationalError("SELECT", {}, Exception("database is locked"))
             return queue.depth()
 
-    monitor = Monitor({"audit": Locked()}, world.clock, Alarms(most=10, longest=3600))  # type: ignore[dict-item]
+    monitor = QueueMonitor({"audit": Locked()}, world.clock, Alarms(most=10, longest=3600))  # type: ignore[dict-item]
     thread = threading.Thread(target=monitor.run)
     thread.start()
     until(lambda: bool(caplog.messages), "a complaint")

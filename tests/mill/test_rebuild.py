@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.cli.main import run
-from millstream.mill.place import Place
+from millstream.mill.item_ref import ItemRef
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 
@@ -84,7 +84,7 @@ def test_the_audit_log_gets_what_it_has_lost_and_takes_nothing_for_deleted(setti
 def test_the_bit_log_comes_from_the_notes_of_the_last_checks(settings: Settings, mill: Run) -> None:
     mill("check")
     with Node.open(settings) as node:
-        results = [node.checker.check(Place("two", "s", name)).result for name in BODIES]
+        results = [node.checker.check(ItemRef("two", "s", name)).result for name in BODIES]
         node.check_writer.write(results)
         before = list(node.bit_log.results("two", "s"))
     damage(settings, "DELETE FROM mill_bit_log")

@@ -7,53 +7,55 @@ from collections import Counter
 
 import pytest
 
-from millstream.mill.checking.bitcheck import Answer
-from millstream.mill.repairing.vote import Copy, Cure, Health, RepairPlan, plan_repair
+from millstream.mill.bit_check_table import SourceAnswer
+from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 
-CONTENTS = ["a", "b", "c", Answer.MISSING, Answer.UNREADABLE, Answer.NOT_READ]
+CONTENTS = ["a", "b", "c", SourceAnswer.MISSING, SourceAnswer.UNREADABLE, SourceAnswer.NOT_READ]
 SUMS = {"a", "b", "c"}
 
 
-def copies(*contents: str, source: bool = True) -> list[Copy]:
+def copies(*contents: str, source: bool = True) -> list[CopyReading]:
     """Copies with these contents in stores 0, 1 …; the first is the source. Providers recorded "a" for each."""
-    return [Copy(str(n), content, "a", source=source and n == 0) for n, content in enumerate(contents)]
+    return [CopyReading(str(n), content, "a", source=source and n == 0) for n, content in enumerate(contents)]
 
 
 def test_a_bad_copy_is_written_from_one_that_matches_the_manifest() -> None:
     plan = plan_repair("a", copies("a", "b", "a"))
-    assert plan == RepairPlan(Health.HEAL, "a", "0", (Cure("1", quarantine=True),))
+    assert plan == RepairPlan(RepairDecision.HEAL, "a", "0", (RepairAction("1", quarantine=True),))
 
 
 def test_a_missing_copy_is_restored_and_leaves_nothing_to_keep() -> None:
-    plan = plan_repair("a", copies("a", Answer.MISSING, "a"))
-    assert plan.cures == (Cure("1", quarantine=False),)
+    plan = plan_repair("a", copies("a", SourceAnswer.MISSING, "a"))
+    assert plan.cures == (RepairAction("1", quarantine=False),)
 
 
 def test_two_copies_that_rotted_each_in_its_own_way_are_both_healed() -> None:
     plan = plan_repair("a", copies("a", "b", "c"))
-    assert [cure.store for cure in plan.cures] == ["1", "2"]
+    assert [action.store for action in plan.cures] == ["1", "2"]
 
 
 def test_a_rotted_source_is_healed_when_the_manifest_and_another_copy_agree() -> None:
-    assert plan_repair("a", copies("b", "a")).cures == (Cure("0", quarantine=True),)
-    assert plan_repair("a", copies(Answer.MISSING, "a")).cures == (Cure("0", quarantine=False),)
+    assert plan_repair("a", copies("b", "a")).cures == (RepairAction("0", quarantine=True),)
+    assert plan_repair("a", copies(SourceAnswer.MISSING, "a")).cures == (RepairAction("0", quarantine=False),)
 
 
 def test_p8_a_source_that_was_rewritten_through_its_provider_is_never_touched() -> None:
-    rewritten = Copy("0", "b", "b", source=True)
-    plan = plan_repair("a", [rewritten, Copy("1", "a", "a")])
-    assert (plan.health, plan.cures) == (Health.REFUSE, ())
+    rewritten = CopyReading("0", "b", "b", source=True)
+    plan = plan_repair("a", [rewritten, CopyReading("1", "a", "a")])
+    assert (plan.health, plan.cures) == (RepairDecision.REFUSE, ())
     assert "rewritten" in plan.reasons[0]
 
 
 def test_p8_a_source_that_may_have_been_rewritten_is_never_touched() -> None:
-    plan = plan_repair("a", [Copy("0", "b", Answer.NO_CHECKSUM, source=True), Copy("1", "a", "a")])
-    assert (plan.health, plan.cures) == (Health.REFUSE, ())
+    plan = plan_repair("a", [CopyReading("0", "b", SourceAnswer.NO_CHECKSUM, source=True), CopyReading("1", "a", "a")])
+    assert (plan.health, plan.cures) == (RepairDecision.REFUSE, ())
     assert "has no checksum of it: it may have been rewritten" in plan.reasons[0]
-    gone = Copy("0", Answer.MISSING, Answer.MISSING, source=True)
-    assert plan_repair("a", [gone, Copy("1", "a", "a")]).cures == (Cure("0", quarantine=False),)
-    copied = Copy("1", "b", Answer.NO_CHECKSUM)
-    assert plan_repair("a", [Copy("0", "a", "a", source=True), copied]).cures == (Cure("1", quarantine=True),)
+    gone = CopyReading("0", SourceAnswer.MISSING, SourceAnswer.MISSING, source=True)
+    assert plan_repair("a", [gone, CopyReading("1", "a", "a")]).cures == (RepairAction("0", quarantine=False),)
+    copied = CopyReading("1", "b", SourceAnswer.NO_CHECKSUM)
+    assert plan_repair("a", [CopyReading("0", "a", "a", source=True), copied]).cures == (
+        RepairAction("1", quarantine=True),
+    )
 
 
 def test_p8_a_source_is_never_touched_without_the_manifest() -> None:
@@ -63,14 +65,14 @@ def test_p8_a_source_is_never_touched_without_the_manifest() -> None:
 
 
 def test_without_a_manifest_sum_two_copies_outvote_a_third() -> None:
-    assert plan_repair(None, copies("a", "b", "a", source=False)).cures == (Cure("1", quarantine=True),)
+    assert plan_repair(None, copies("a", "b", "a", source=False)).cures == (RepairAction("1", quarantine=True),)
 
 
 @pytest.mark.parametrize(
     ("manifest", "contents", "reason"),
     [
         ("a", ["b", "c"], "all disagree"),
-        ("a", [Answer.MISSING], "no copy can be read"),
+        ("a", [SourceAnswer.MISSING], "no copy can be read"),
         ("a", ["b", "b", "b"], "against the manifest"),
         ("a", ["a", "b", "b"], "no majority"),
         (None, ["a", "b"], "all disagree"),
@@ -82,13 +84,13 @@ def test_a_vote_that_nobody_wins_is_refused_with_the_reason(
     manifest: str | None, contents: list[str], reason: str
 ) -> None:
     plan = plan_repair(manifest, copies(*contents))
-    assert (plan.health, plan.cures) == (Health.REFUSE, ())
+    assert (plan.health, plan.cures) == (RepairDecision.REFUSE, ())
     assert reason in plan.reasons[0]
 
 
 def test_a_store_that_does_not_answer_is_left_alone() -> None:
-    plan = plan_repair("a", copies("a", Answer.NOT_READ, "b"))
-    assert [cure.store for cure in plan.cures] == ["2"]
+    plan = plan_repair("a", copies("a", SourceAnswer.NOT_READ, "b"))
+    assert [action.store for action in plan.cures] == ["2"]
     assert plan.reasons == ("store 1 did not answer",)
 
 
@@ -99,13 +101,13 @@ def test_over_all_combinations_a_good_copy_is_never_written_and_every_bad_one_is
                 check_plan(manifest, copies(*contents))
 
 
-def check_plan(manifest: str | None, all_copies: list[Copy]) -> None:
+def check_plan(manifest: str | None, all_copies: list[CopyReading]) -> None:
     plan = plan_repair(manifest, all_copies)
     by_store = {copy.store: copy for copy in all_copies}
     votes = Counter(copy.content for copy in all_copies if copy.content in SUMS)
     if manifest:
         votes[manifest] += 1
-    cured = [by_store[cure.store] for cure in plan.cures]
+    cured = [by_store[action.store] for action in plan.cures]
     if cured:
         assert plan.sha256 is not None and plan.good is not None
         assert by_store[plan.good].content == plan.sha256
@@ -115,5 +117,7 @@ def check_plan(manifest: str | None, all_copies: list[Copy]) -> None:
         assert all(copy.content != plan.sha256 for copy in cured)
         assert all(not copy.source or manifest for copy in cured)
     bad = [copy for copy in all_copies if plan.sha256 is None or copy.content != plan.sha256]
-    assert plan.health == (Health.HEAL if cured else Health.REFUSE if plan.reasons else Health.HEALTHY)
+    assert plan.health == (
+        RepairDecision.HEAL if cured else RepairDecision.REFUSE if plan.reasons else RepairDecision.HEALTHY
+    )
     assert bool(plan.reasons) == (len(cured) < len(bad) or plan.sha256 is None)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.mill.checking.bitcheck import Verdict
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.place import Place
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.providers import QUARANTINE
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer, RepairProcessor
-from millstream.mill.repairing.vote import Health
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer, RepairProcessor
+from millstream.mill.repair.vote import RepairDecision
 from millstream.mill.reports.report import ReportResult
-from millstream.mill.working.tasks import BitCheck, BitError, QueueName, Repair
+from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
@@ -33,7 +33,7 @@ def world(new_world: Callable[..., Any], tmp_path: Path) -> Any:
     made = new_world({name: LocalStore(tmp_path / name) for name in "123"})
     for store in made.stores:
         for number in range(3):
-            made.put(Place(store, "s", f"folder/item {number}"), BODY + bytes([number]))
+            made.put(ItemRef(store, "s", f"folder/item {number}"), BODY + bytes([number]))
     return made
 
 
@@ -42,11 +42,11 @@ def repairer(world: Any, **more: Any) -> Repairer:
     return Repairer(world.providers, world.manifest, RepairLog(world.engine), **more)
 
 
-def item(store: str, number: int = 0) -> Place:
-    return Place(store, "s", f"folder/item {number}")
+def item(store: str, number: int = 0) -> ItemRef:
+    return ItemRef(store, "s", f"folder/item {number}")
 
 
-def path(world: Any, place: Place) -> Path:
+def path(world: Any, place: ItemRef) -> Path:
     found: Path = world.stores[place.store].path_of(place.space, place.content_id)
     return found
 
@@ -68,8 +68,8 @@ def test_p6_every_found_fault_is_healed_and_the_next_sweep_is_clean(world: Any) 
     }
     assert world.manifest.get("3", "s", "folder/item 1").missing
     for number in range(3):
-        healing = repairer(world).repair("s", f"folder/item {number}")
-        assert (healing.healed, healing.refused) == (1, ())
+        result = repairer(world).repair("s", f"folder/item {number}")
+        assert (result.healed, result.refused) == (1, ())
     for store in "123":
         for number in range(3):
             assert world.read(item(store, number)) == BODY + bytes([number])
@@ -81,7 +81,7 @@ def test_the_bad_bytes_are_kept_in_quarantine_with_where_they_came_from(world: A
     bad = world.read(item("2"))
     event = repairer(world).repair("s", "folder/item 0", "found by a sweep").events[0]
     assert (event.store, event.healed, event.good, event.reason) == ("2", True, "1", "found by a sweep")
-    kept = Place("2", QUARANTINE, event.quarantined or "")
+    kept = ItemRef("2", QUARANTINE, event.quarantined or "")
     assert world.read(kept) == bad
     assert world.stores["2"].info(QUARANTINE, kept.content_id).properties["reason"] == "found by a sweep"
     assert RepairLog(world.engine).last() == [event]
@@ -99,18 +99,18 @@ def test_a_healed_copy_is_verified_in_the_manifest(world: Any) -> None:
 def test_a_healthy_item_is_not_written(world: Any) -> None:
     for store in "123":
         world.seal(store)
-    healing = repairer(world).repair("s", "folder/item 0")
-    assert (healing.plan.health, healing.events) == (Health.HEALTHY, ())
+    result = repairer(world).repair("s", "folder/item 0")
+    assert (result.plan.health, result.events) == (RepairDecision.HEALTHY, ())
 
 
 def test_when_all_disagree_nothing_is_written_and_the_reason_is_recorded(world: Any) -> None:
     for seed, store in enumerate("123"):
         flip_bit(path(world, item(store)), seed)
     before = [world.read(item(store)) for store in "123"]
-    healing = repairer(world).repair("s", "folder/item 0")
-    assert healing.refused[0].reason == "manifest and copies all disagree"
+    result = repairer(world).repair("s", "folder/item 0")
+    assert result.refused[0].reason == "manifest and copies all disagree"
     assert [world.read(item(store)) for store in "123"] == before
-    assert RepairLog(world.engine).last() == list(healing.events)
+    assert RepairLog(world.engine).last() == list(result.events)
 
 
 def test_an_item_that_is_deleted_or_unknown_is_refused(world: Any) -> None:
@@ -130,7 +130,7 @@ def test_without_policies_every_store_counts_as_a_source(world: Any) -> None:
     world.put(item("2"), b"rewritten", record=False)
     for sources in (None, lambda _: frozenset()):
         assert "rewritten" in repairer(world, sources=sources).plan("s", "folder/item 0").reasons[0]
-    assert [cure.store for cure in repairer(world).plan("s", "folder/item 0").cures] == ["2"]
+    assert [action.store for action in repairer(world).plan("s", "folder/item 0").cures] == ["2"]
 
 
 def test_p8_a_copy_that_cannot_be_kept_in_quarantine_stays_as_it_is(world: Any, tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_p8_a_copy_that_cannot_be_kept_in_quarantine_stays_as_it_is(world: Any, 
     cid = cid_of(body)
     for store in world.stores:
         info = world.stores[store].put("cas", cid, io.BytesIO(body))
-        world.record(Place(store, "cas", cid), info.checksum())
+        world.record(ItemRef(store, "cas", cid), info.checksum())
     flip_bit(tmp_path / "cas" / cid)
     bad = (tmp_path / "cas" / cid).read_bytes()
-    healing = repairer(world).repair("cas", cid)
-    assert "could not be kept in quarantine" in healing.refused[0].reason
+    result = repairer(world).repair("cas", cid)
+    assert "could not be kept in quarantine" in result.refused[0].reason
     assert (tmp_path / "cas" / cid).read_bytes() == bad
 
 
@@ -154,18 +154,18 @@ def test_a_rotted_file_of_a_mounted_cas_is_healed_and_kept_in_its_store(world: A
     world.stores["1"] = MountedStore(world.stores["1"], {"cas": CasStore(tmp_path / "cas")})
     cid = cid_of(BODY)
     for store in "12":
-        world.put(Place(store, "cas", cid), BODY)
+        world.put(ItemRef(store, "cas", cid), BODY)
     flip_bit(tmp_path / "cas" / cid)
     event = repairer(world).repair("cas", cid).events[0]
     assert (event.store, event.healed, event.good) == ("1", True, "2")
     assert (tmp_path / "cas" / cid).read_bytes() == BODY
-    assert world.has(Place("1", QUARANTINE, event.quarantined or ""))
+    assert world.has(ItemRef("1", QUARANTINE, event.quarantined or ""))
 
 
 def test_a_very_long_id_has_room_in_quarantine(world: Any) -> None:
     name = "/".join(["x" * 100] * 10)
     for store in "123":
-        world.put(Place(store, "s", name), BODY)
+        world.put(ItemRef(store, "s", name), BODY)
     flip_bit(world.stores["2"].path_of("s", name))
     event = repairer(world).repair("s", name).events[0]
     assert event.healed
@@ -183,9 +183,9 @@ def test_a_write_that_reads_back_wrong_is_no_healing(world: Any) -> None:
 
     remove(path(world, item("2")))
     world.stores["2"] = Forgetful(rotting)
-    healing = repairer(world).repair("s", "folder/item 0")
-    assert healing.healed == 0
-    assert "reads back wrong" in healing.refused[0].reason
+    result = repairer(world).repair("s", "folder/item 0")
+    assert result.healed == 0
+    assert "reads back wrong" in result.refused[0].reason
 
 
 def test_a_provider_that_does_not_answer_leaves_the_repair_to_be_tried_again(world: Any) -> None:
@@ -200,7 +200,9 @@ def test_a_provider_that_does_not_answer_leaves_the_repair_to_be_tried_again(wor
 
 def test_a_check_task_hands_a_finding_to_repair_where_another_copy_is_recorded_good(world: Any) -> None:
     flip_bit(path(world, item("2")))
-    result = BitCheckProcessor(Checker(world.providers, world.manifest)).process(BitCheck("2", "s", "folder/item 0"), 1)
+    result = BitCheckProcessor(BitChecker(world.providers, world.manifest)).process(
+        BitCheck("2", "s", "folder/item 0"), 1
+    )
     assert result.tasks == ((QueueName.REPAIR, Repair("s", "folder/item 0", "2: B3 sour")),)
     assert result.checks[0].verdict == Verdict.FAILURE
 

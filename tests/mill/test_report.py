@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.canonical import parse_canonical
-from millstream.mill.checking.bitcheck import Verdict
+from millstream.mill.bit_check_table import Verdict
 from millstream.mill.errors import ReportError
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import (
     COLUMNS,
-    Report,
+    IntegrityReport,
     ReportResult,
     SpaceTally,
     build_report,
@@ -29,7 +29,7 @@ def result(verdict: Verdict, content_id: str = "c", size: int = 10) -> CheckResu
     return CheckResult("1", "s", content_id, verdict, "B0", "kind", "detail", 5, size, "a" * 64, "b" * 64, None)
 
 
-def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s") -> Report:
+def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s") -> IntegrityReport:
     tally = SpaceTally()
     tally.add([result(verdict, f"c{n}") for n, verdict in enumerate(verdicts)])
     if note:
@@ -52,7 +52,7 @@ def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s
     ],
 )
 def test_p9_a_report_says_success_only_if_all_was_listed_checked_or_explained_and_nothing_failed(
-    made: Report, outcome: ReportResult, coverage: float
+    made: IntegrityReport, outcome: ReportResult, coverage: float
 ) -> None:
     assert (made.result, made.coverage) == (outcome, coverage)
 
@@ -79,7 +79,7 @@ def test_counts_of_a_job_make_the_same_report_as_single_results() -> None:
 def test_a_report_is_canonical_json_that_reads_back() -> None:
     made = report(Verdict.SUCCESS, Verdict.FAILURE, Verdict.SUCCESS)
     data = encode_report(made)
-    assert msgspec.convert(parse_canonical(data), Report).sha256 == made.sha256
+    assert msgspec.convert(parse_canonical(data), IntegrityReport).sha256 == made.sha256
     assert b'"coverage":1' in data
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
-from millstream.mill.place import Place
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import age_text, overview, page
-from millstream.mill.reports.report import Report, ReportResult
-from millstream.mill.reports.reporting import BitReportProcessor, Reporter
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import BitCheck, BitReport, QueueName, encode_task
-from millstream.mill.working.workers import WorkerManager
+from millstream.mill.reports.report import IntegrityReport, ReportResult
+from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
+from millstream.mill.workers.manager import WorkerManager
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.testing.faulty_store import UnavailableStore
 
 
@@ -27,18 +27,18 @@ class Desk:
 
     def __init__(self, world: Any, folder: Path) -> None:
         self.world, self.bit_log, self.folder = world, BitLog(world.engine), ReportFolder(folder)
-        self.anchored: list[Report] = []
+        self.anchored: list[IntegrityReport] = []
         for name in "abc":
-            world.put(Place("1", "s", name), name.encode() * 10)
-            world.put(Place("2", "s", name), name.encode() * 10)
+            world.put(ItemRef("1", "s", name), name.encode() * 10)
+            world.put(ItemRef("2", "s", name), name.encode() * 10)
         self.since = world.clock.now()
         self.good_since: int | None = None
 
     def work(self, *tasks: Any) -> None:
         providers, manifest = self.world.providers, self.world.manifest
-        checker = Checker(providers, manifest)
+        checker = BitChecker(providers, manifest)
         reporter = Reporter(self.folder, self.bit_log, anchor=self.anchored.append)
-        registry = Registry(
+        registry = ProcessorRegistry(
             {
                 BitCheck: BitCheckProcessor(checker),
                 BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, reporter),
@@ -46,14 +46,14 @@ class Desk:
         )
         queues = {name: self.world.queue(name) for name in QueueName}
         queues[QueueName.BIT_INTEGRITY].put([encode_task(task) for task in tasks])
-        sink = Sink(manifest, queues, bit_log=self.bit_log)
+        sink = ResultSink(manifest, queues, bit_log=self.bit_log)
         WorkerManager([queues[QueueName.BIT_INTEGRITY]], registry, sink, self.world.clock).run_until_drained()
 
     def check(self, *names: str) -> None:
         self.work(*[BitCheck("1", "s", name) for name in names])
         self.world.clock.advance(1)
 
-    def report(self, note: str = "") -> Report:
+    def report(self, note: str = "") -> IntegrityReport:
         self.work(BitReport("1", "s", self.since, 3, note, good_since=self.good_since))
         latest = self.folder.latest("1", "s")
         assert latest is not None
@@ -65,7 +65,7 @@ def desk(world: Any, tmp_path: Path) -> Desk:
     return Desk(world, tmp_path / "reports")
 
 
-def rows(report: Report) -> dict[str, str]:
+def rows(report: IntegrityReport) -> dict[str, str]:
     return {finding.content_id: f"{finding.verdict} {finding.row}" for finding in report.findings}
 
 
@@ -126,8 +126,8 @@ def test_a_finding_that_a_recorded_change_has_overtaken_is_looked_at_again(desk:
     desk.work(*[BitCheck("1", "s", name) for name in "abc"])
     assert {one.row for one in desk.bit_log.results("1", "s")} == {"B1", "B18"}
     desk.world.clock.advance(1)
-    desk.world.record(Place("1", "s", "a"), None, deleted=True)
-    desk.world.put(Place("1", "s", "b"), b"new")
+    desk.world.record(ItemRef("1", "s", "a"), None, deleted=True)
+    desk.world.put(ItemRef("1", "s", "b"), b"new")
     report = desk.report()
     assert (report.result, report.listed, rows(report)) == (ReportResult.SUCCESS, 2, {})
 
@@ -144,7 +144,7 @@ def test_a_report_that_was_kept_before_its_worker_died_is_not_kept_twice(desk: D
 
 def test_a_page_says_what_the_report_says_and_runs_nothing(desk: Desk) -> None:
     evil = "<script>alert(1)</script>"
-    desk.world.put(Place("1", "s", evil), b"x" * 9)
+    desk.world.put(ItemRef("1", "s", evil), b"x" * 9)
     desk.world.stores["1"].delete("s", evil)
     desk.check(*"abc")
     report = desk.report()

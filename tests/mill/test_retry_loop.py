@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.checking.checker import Checker
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
-from millstream.mill.looping.bits import BitNibbler
-from millstream.mill.place import Place
-from millstream.mill.policies.places import SpacePlace
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.policies.locations import SpaceLocation
 from millstream.mill.policies.policy import Pair
+from millstream.mill.producers.bits import BitProducer
 from millstream.mill.providers import QUARANTINE
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult
-from millstream.mill.working.tasks import decode_task
+from millstream.mill.tasks import decode_task
 from millstream.stores import Store, StoreUnavailableError
-from millstream.testing.faulty_store import Call, StoreWrapper
+from millstream.testing.faulty_store import StoreCall, StoreWrapper
 
 
 class FirstTimeAway(StoreWrapper):
@@ -29,9 +29,9 @@ class FirstTimeAway(StoreWrapper):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.failed: set[Call] = set()
+        self.failed: set[StoreCall] = set()
 
-    def before(self, call: Call) -> None:
+    def before(self, call: StoreCall) -> None:
         if call not in self.failed:
             self.failed.add(call)
             raise StoreUnavailableError("away for a moment")
@@ -51,11 +51,11 @@ def methods(world: Any, store: str) -> set[str]:
 def two_copies(world: Any) -> Any:
     """Store "1" has items, "2" and "3" get copies of them, and every call fails once."""
     for name in ("a", "b", "c"):
-        world.put(Place("1", "s", name), b"body of " + name.encode(), user="me")
-    world.put(Place("2", "s", "b"), b"another body", record=False)
-    world.put(Place("2", "s", "c"), b"body of c", record=False)
-    world.put(Place("2", "s", "gone"))
-    world.record(Place("1", "s", "gone"), None, deleted=True)
+        world.put(ItemRef("1", "s", name), b"body of " + name.encode(), user="me")
+    world.put(ItemRef("2", "s", "b"), b"another body", record=False)
+    world.put(ItemRef("2", "s", "c"), b"body of c", record=False)
+    world.put(ItemRef("2", "s", "gone"))
+    world.record(ItemRef("1", "s", "gone"), None, deleted=True)
     again(world)
     return world
 
@@ -97,7 +97,7 @@ def test_checks_and_repairs_are_not_stopped_by_calls_that_fail_once(two_copies: 
     inner = world.stores["3"].store
     inner.delete("s", "b")
     again(world)
-    assert Checker(world.providers, world.manifest).check(Place("3", "s", "b")).outcome.row == "B18"
+    assert BitChecker(world.providers, world.manifest).check(ItemRef("3", "s", "b")).outcome.row == "B18"
     again(world)
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     assert repairer.repair("s", "b").healed == 1
@@ -123,13 +123,13 @@ def test_a_bad_copy_is_set_aside_and_replaced_through_calls_that_fail_once(two_c
 def test_producers_are_not_stopped_by_calls_that_fail_once(two_copies: Any) -> None:
     world = two_copies
     again(world)
-    nibbler = BitNibbler(world.providers, world.manifest, world.queue("bits"), world.queue("reports"), world.clock)
-    morsels = nibbler.morsels()
+    producer = BitProducer(world.providers, world.manifest, world.queue("bits"), world.queue("reports"), world.clock)
+    morsels = producer.morsels()
     assert [(morsel.store, morsel.space) for morsel in morsels] == [("1", "s"), ("2", "s")]
-    assert [nibbler.nibble(morsel, 0).tasks for morsel in morsels] == [3, 3]
+    assert [producer.next_chunk(morsel, 0).tasks for morsel in morsels] == [3, 3]
 
 
 def test_policies_in_a_space_are_read_and_written_through_calls_that_fail_once(world: Any) -> None:
-    place = SpacePlace(FirstTimeAway(world.stores["1"]), "policies", world.clock)
+    place = SpaceLocation(FirstTimeAway(world.stores["1"]), "policies", world.clock)
     place.write("history/a", b"{}")
     assert (place.read("history/a"), place.names("history")) == (b"{}", ["a"])

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
-from millstream.mill.place import Place
 from millstream.mill.policies.policy import Pair
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult
-from millstream.mill.working.tasks import decode_task
+from millstream.mill.tasks import decode_task
 from millstream.stores import LocalStore
 from millstream.stores.s3 import S3Limits, S3Store, parse_address
 from millstream.testing import services
@@ -49,7 +49,7 @@ class Drill:
 
     def fill(self) -> None:
         for content_id, body in self.bodies.items():
-            self.world.put(Place("1", "s", content_id), body, record=False, creator="mill")
+            self.world.put(ItemRef("1", "s", content_id), body, record=False, creator="mill")
         record_space(self.world.providers, self.world.manifest, "1", "s")
         for destination in "23":
             self.duplicate(destination)
@@ -117,11 +117,11 @@ class Drill:
         log = RepairLog(self.world.engine)
         repairer = Repairer(self.world.providers, self.world.manifest, log, sources=lambda _: {"1"})
         for content_id in found:
-            healing = repairer.repair("s", content_id)
-            assert (healing.healed, healing.refused) == (1, ()), content_id
+            result = repairer.repair("s", content_id)
+            assert (result.healed, result.refused) == (1, ()), content_id
 
     def copies(self, store: str) -> dict[str, bytes]:
-        return {name: self.world.read(Place(store, "s", name)) for name in self.bodies}
+        return {name: self.world.read(ItemRef(store, "s", name)) for name in self.bodies}
 
 
 @pytest.fixture(scope="module")

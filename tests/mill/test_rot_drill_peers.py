@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.bench.mill.drill import FAULTS, Fault, Outcome, run_drill, table, tools
+from millstream.bench.mill.drill import FAULTS, DrillFault, DrillResult, run_drill, table, tools
 from millstream.testing import services
 from millstream.testing.rclone import RcloneMissingError, program
 from suite.missing import end_without
@@ -26,12 +26,12 @@ def server() -> Iterator[services.Server]:
         yield server
 
 
-def drilled(server: services.Server, folder: Path, name: str) -> Outcome:
+def drilled(server: services.Server, folder: Path, name: str) -> DrillResult:
     (tool,) = (tool for tool in tools(folder, server) if tool.name == name)
     return run_drill(folder, server, tool, items=sized(ci=2, long=2000))
 
 
-def told(outcome: Outcome) -> dict[str, str | None]:
+def told(outcome: DrillResult) -> dict[str, str | None]:
     return {f"{fault.store} {fault.name}": finding.told for fault, finding in outcome.findings.items()}
 
 
@@ -60,7 +60,7 @@ def test_rclone_check_misses_what_rots_behind_a_servers_checksums(server: servic
 def test_rclone_sync_spreads_what_rots_at_the_source_and_what_is_taken_from_it(
     server: services.Server, tmp_path: Path
 ) -> None:
-    rotten = Fault("flipped", "1", "a bit flipped on the disk")
+    rotten = DrillFault("flipped", "1", "a bit flipped on the disk")
     outcome = drilled(server, tmp_path, "rclone sync --checksum")
     assert outcome.findings[rotten].spread == 2
     assert outcome.drained == outcome.copies > 0

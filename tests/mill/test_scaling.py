@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.working.scaling import POOLS, Pool, PoolScaler
+from millstream.mill.workers.scaling import SCALED_POOLS, PoolScaler, ScaledPool
 
-BY_NAME = {pool.queue.value: pool for pool in POOLS}
+BY_NAME = {pool.queue.value: pool for pool in SCALED_POOLS}
 
 
 def feed(scaler: PoolScaler, start: float, minutes: int, ready: int, leased: int = 0) -> list[int]:
@@ -80,11 +80,11 @@ def test_more_than_a_thousand_is_meant_of_averages_too(average: float) -> None:
 
 
 @given(
-    st.sampled_from(POOLS),
+    st.sampled_from(SCALED_POOLS),
     st.lists(st.tuples(st.floats(1, 2000), st.integers(0, 10_000), st.integers(0, 50)), max_size=200),
 )
 def test_the_figure_stays_in_its_bounds_and_moves_by_one_and_not_while_it_rests(
-    pool: Pool, seen: list[tuple[float, int, int]]
+    pool: ScaledPool, seen: list[tuple[float, int, int]]
 ) -> None:
     scaler, at, last, changed = PoolScaler(pool), 0.0, pool.least, None
     for seconds, ready, leased in seen:

@@ -9,7 +9,7 @@ import pytest
 from mill_looping import Bits, Producer, fill, one_policy, take
 
 from millstream.mill.errors import FilterError
-from millstream.mill.looping.space_filter import SpaceFilter, read_patterns
+from millstream.mill.producers.space_filter import SpaceFilter, read_patterns
 
 FILES = [
     # inclusions, exclusions, what is taken of /me/one/s.1, /me/one/t, /me/two/s.1, /you/one/s.1

@@ -8,24 +8,30 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.place import Place
-from millstream.mill.reports.statistics import Period, SpaceSize, Statistics, StatisticsProcessor, store_sizes
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import StorageStatistics, encode_task
-from millstream.mill.working.workers import WorkerManager
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.reports.statistics import (
+    SpaceSize,
+    SpaceStatistics,
+    StatisticsPeriod,
+    StatisticsProcessor,
+    store_sizes,
+)
+from millstream.mill.tasks import StorageStatistics, encode_task
+from millstream.mill.workers.manager import WorkerManager
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from suite.engines import open_engine
 
 
 def test_sizes_are_kept_and_averaged_by_period() -> None:
-    statistics = Statistics(open_engine("sqlite://", poolclass=sa.pool.StaticPool))
-    day = Period.DAY * MICROSECONDS
+    statistics = SpaceStatistics(open_engine("sqlite://", poolclass=sa.pool.StaticPool))
+    day = StatisticsPeriod.DAY * MICROSECONDS
     sizes = [SpaceSize("a", "docs", at, items, items * 10) for at, items in ((5, 1), (9, 3), (day + 1, 7))]
     for size in [*sizes, SpaceSize("b", "docs", 1, 100, 1000)]:
         statistics.add(size)
     statistics.add(sizes[-1])
     assert statistics.latest("a") == [sizes[-1]]
     assert [size.store for size in statistics.latest()] == ["a", "b"]
-    assert statistics.averages("a", "docs", Period.DAY) == [
+    assert statistics.averages("a", "docs", StatisticsPeriod.DAY) == [
         SpaceSize("a", "docs", 0, 2, 20),
         SpaceSize("a", "docs", day, 7, 70),
     ]
@@ -42,11 +48,11 @@ def test_a_store_is_over_its_limit_from_the_first_byte_beyond_it() -> None:
 
 def test_a_task_counts_the_live_items_of_a_space_and_their_bytes(world: Any) -> None:
     for name, body in (("a", b"12345"), ("b", b"123"), ("c", b"1")):
-        world.put(Place("1", "s", name), body)
-    world.record(Place("1", "s", "c"), None, deleted=True)
-    statistics, queue = Statistics(world.engine), world.queue("storage-statistics")
-    registry = Registry({StorageStatistics: StatisticsProcessor(world.manifest, statistics, world.providers)})
+        world.put(ItemRef("1", "s", name), body)
+    world.record(ItemRef("1", "s", "c"), None, deleted=True)
+    statistics, queue = SpaceStatistics(world.engine), world.queue("storage-statistics")
+    registry = ProcessorRegistry({StorageStatistics: StatisticsProcessor(world.manifest, statistics, world.providers)})
     queue.put([encode_task(StorageStatistics("1", "s")), encode_task(StorageStatistics("2", "none"))])
-    WorkerManager([queue], registry, Sink(world.manifest, {}), world.clock).run_until_drained()
+    WorkerManager([queue], registry, ResultSink(world.manifest, {}), world.clock).run_until_drained()
     now = world.clock.now()
     assert statistics.latest() == [SpaceSize("1", "s", now, 2, 8), SpaceSize("2", "none", now, 0, 0)]

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.looping import statistics as producer_of_statistics
-from millstream.mill.looping.loop import Loop, Outcome, Run
-from millstream.mill.looping.space_filter import Pattern, SpaceFilter
-from millstream.mill.looping.state import DAY, GRACE, StateFile, first_start, next_start
-from millstream.mill.looping.statistics import StatisticsMorsel, StatisticsNibbler
-from millstream.mill.place import Place
-from millstream.mill.reports.statistics import Statistics, StatisticsProcessor
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import StorageStatistics, decode_task
-from millstream.mill.working.workers import WorkerManager
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.producers import statistics as producer_of_statistics
+from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, ProducerLoop
+from millstream.mill.producers.space_filter import Pattern, SpaceFilter
+from millstream.mill.producers.state import DAY, GRACE, StateFile, first_start, next_start
+from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
+from millstream.mill.reports.statistics import SpaceStatistics, StatisticsProcessor
+from millstream.mill.tasks import StorageStatistics, decode_task
+from millstream.mill.workers.manager import WorkerManager
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 
 MINUTE = 60 * MICROSECONDS
 
@@ -28,13 +28,13 @@ class Counting:
 
     def __init__(self, world: Any, folder: Path) -> None:
         self.world, self.folder, self.queue = world, folder, world.queue("storage-statistics")
-        self.statistics = Statistics(world.engine)
+        self.statistics = SpaceStatistics(world.engine)
 
-    def run(self, *, start: int | None = None, most: int = 10**6, frequency: int = DAY, **more: Any) -> Run:
+    def run(self, *, start: int | None = None, most: int = 10**6, frequency: int = DAY, **more: Any) -> LoopRun:
         world = self.world
-        nibbler = StatisticsNibbler(world.manifest, self.statistics, self.queue, **more)
+        producer = StatisticsProducer(world.manifest, self.statistics, self.queue, **more)
         file = StateFile(self.folder / "statistics.json", StatisticsMorsel)
-        return Loop(file, nibbler, self.queue, world.clock, frequency=frequency, most=most, start=start).run()
+        return ProducerLoop(file, producer, self.queue, world.clock, frequency=frequency, most=most, start=start).run()
 
     def taken(self) -> list[tuple[str, str]]:
         leases = self.queue.lease(10**6, visibility=60)
@@ -44,22 +44,24 @@ class Counting:
 
     def work(self) -> None:
         world = self.world
-        registry = Registry({StorageStatistics: StatisticsProcessor(world.manifest, self.statistics, world.providers)})
-        WorkerManager([self.queue], registry, Sink(world.manifest, {}), world.clock).run_until_drained()
+        registry = ProcessorRegistry(
+            {StorageStatistics: StatisticsProcessor(world.manifest, self.statistics, world.providers)}
+        )
+        WorkerManager([self.queue], registry, ResultSink(world.manifest, {}), world.clock).run_until_drained()
 
 
 @pytest.fixture
 def counting(world: Any, tmp_path: Path) -> Counting:
     for store, space in (("1", "a"), ("1", "b"), ("2", "a"), ("1", "x-quarantine")):
-        world.put(Place(store, space, "item"))
+        world.put(ItemRef(store, space, "item"))
     return Counting(world, tmp_path)
 
 
 def test_every_space_is_counted_once_a_loop_and_not_again_before_the_next(counting: Counting) -> None:
     run = counting.run()
-    assert (run.outcome, run.tasks) == (Outcome.DONE, 3)
+    assert (run.outcome, run.tasks) == (LoopOutcome.DONE, 3)
     assert counting.taken() == [("1", "a"), ("1", "b"), ("2", "a")]
-    assert counting.run().outcome == Outcome.NOT_DUE
+    assert counting.run().outcome == LoopOutcome.NOT_DUE
     counting.world.clock.advance(DAY / MICROSECONDS)
     assert counting.run(spaces=SpaceFilter((Pattern(("local", "1", "b")),))).tasks == 1
     assert counting.taken() == [("1", "b")]
@@ -69,7 +71,7 @@ def test_a_space_that_was_emptied_is_counted_once_more(counting: Counting) -> No
     counting.run()
     counting.work()
     counting.world.clock.advance(DAY / MICROSECONDS)
-    counting.world.record(Place("2", "a", "item"), None, deleted=True)
+    counting.world.record(ItemRef("2", "a", "item"), None, deleted=True)
     assert counting.run().tasks == 3
     counting.work()
     assert [(size.store, size.items) for size in counting.statistics.latest()] == [("1", 1), ("1", 1), ("2", 0)]
@@ -82,27 +84,27 @@ def test_many_spaces_are_put_in_turns_and_a_full_queue_ends_the_run(
 ) -> None:
     monkeypatch.setattr(producer_of_statistics, "GROUP", 1)
     first = counting.run(most=2)
-    assert (first.outcome, first.tasks) == (Outcome.QUEUE_FULL, 2)
+    assert (first.outcome, first.tasks) == (LoopOutcome.QUEUE_FULL, 2)
     taken = counting.taken()
-    assert counting.run(most=2).outcome == Outcome.DONE
+    assert counting.run(most=2).outcome == LoopOutcome.DONE
     assert sorted(taken + counting.taken()) == [("1", "a"), ("1", "b"), ("2", "a")]
 
 
 @pytest.mark.parametrize(
     ("late", "outcome"),
-    [(-1, Outcome.NOT_DUE), (0, Outcome.DONE), (10, Outcome.DONE), (11, Outcome.NOT_DUE)],
+    [(-1, LoopOutcome.NOT_DUE), (0, LoopOutcome.DONE), (10, LoopOutcome.DONE), (11, LoopOutcome.NOT_DUE)],
 )
 def test_the_first_loop_begins_within_ten_minutes_of_its_time_of_day(
-    counting: Counting, late: int, outcome: Outcome
+    counting: Counting, late: int, outcome: LoopOutcome
 ) -> None:
     now = counting.world.clock.now()
     start = (now - late * MINUTE) % DAY
     run = counting.run(start=start)
     assert run.outcome == outcome
-    if outcome == Outcome.NOT_DUE:
+    if outcome == LoopOutcome.NOT_DUE:
         assert run.next_at is not None and run.next_at > now and run.next_at % DAY == start
         counting.world.clock.advance((run.next_at - now) / MICROSECONDS)
-        assert counting.run(start=start).outcome == Outcome.DONE
+        assert counting.run(start=start).outcome == LoopOutcome.DONE
 
 
 @pytest.mark.parametrize("frequency", [0, 1])
@@ -111,7 +113,7 @@ def test_a_loop_of_any_frequency_waits_for_its_first_time_of_day_and_one_that_is
 ) -> None:
     now = counting.world.clock.now()
     run = counting.run(start=(now + MINUTE) % DAY, frequency=frequency)
-    assert (run.outcome, run.next_at) == (Outcome.NOT_DUE, now + MINUTE if frequency else None)
+    assert (run.outcome, run.next_at) == (LoopOutcome.NOT_DUE, now + MINUTE if frequency else None)
 
 
 def test_loops_do_not_move_away_from_their_time_of_day() -> None:

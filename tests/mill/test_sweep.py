@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.checking.checker import BitCheckProcessor, Checked, Checker
-from millstream.mill.checking.sweep import check_space
 from millstream.mill.errors import UnknownStoreError
-from millstream.mill.joining import one_ahead
-from millstream.mill.place import Place
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor, CheckedItem
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.merge_join import one_behind
 from millstream.mill.reports.report import ReportResult
-from millstream.mill.working.tasks import BitCheck, BitError, QueueName, Repair
+from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit, remove
@@ -28,7 +28,7 @@ def world(new_world: Callable[..., Any], tmp_path: Path) -> Any:
     made = new_world({name: LocalStore(tmp_path / name) for name in "12"})
     for store in "12":
         for number in range(5):
-            made.put(Place(store, "s", f"item {number}"), b"body %d" % number * 100)
+            made.put(ItemRef(store, "s", f"item {number}"), b"body %d" % number * 100)
     return made
 
 
@@ -53,7 +53,7 @@ def test_every_kind_of_damage_is_found_under_its_row(world: Any) -> None:
     remove(store.path_of("s", "item 1"))
     store.path_of("s", "item 2").write_bytes(b"cut")
     (store.path_of("s", "item 4").parent / "item 5").write_bytes(b"put there behind the provider's back")
-    world.record(Place("1", "s", "item 3"), None, deleted=True)
+    world.record(ItemRef("1", "s", "item 3"), None, deleted=True)
     tally = sweep(world)
     assert (tally.result, tally.listed) == (ReportResult.FAILURE, 6)
     assert rows(tally) == {"item 0": "B3", "item 1": "B18", "item 2": "B3", "item 3": "B24", "item 5": "B19"}
@@ -64,7 +64,7 @@ def test_many_items_are_found_as_one_by_one_they_are(
 ) -> None:
     bodies = {f"more/{number:03}": b"%d" % number for number in range(230)} | {"large": b"x" * (SMALL + 1)}
     for name, body in bodies.items():
-        world.put(Place("1", "s", name), body)
+        world.put(ItemRef("1", "s", name), body)
     store = world.stores["1"]
     for name in ("item 0", "more/007", "large"):
         flip_bit(store.path_of("s", name))
@@ -83,21 +83,21 @@ def test_many_items_are_found_as_one_by_one_they_are(
 
 def test_checks_as_tasks_are_done_together_where_all_is_in_order(world: Any) -> None:
     flip_bit(world.stores["1"].path_of("s", "item 3"))
-    world.put(Place("1", "s", "large"), b"x" * (SMALL + 1))
+    world.put(ItemRef("1", "s", "large"), b"x" * (SMALL + 1))
     names = [*(f"item {number}" for number in range(5)), "large", "none"]
     tasks = [BitCheck("1", "s", name) for name in names] + [BitCheck("2", "s", "item 0")]
-    results = BitCheckProcessor(Checker(world.providers, world.manifest)).process_group(tasks)
+    results = BitCheckProcessor(BitChecker(world.providers, world.manifest)).process_group(tasks)
     assert [result is not None for result in results] == [True, True, True, False, True, False, False, True]
-    processor = BitCheckProcessor(Checker(world.providers, world.manifest))
+    processor = BitCheckProcessor(BitChecker(world.providers, world.manifest))
     for task, result in zip(tasks, results, strict=True):
         assert result is None or result == processor.process(task, 1)
 
 
 def test_findings_ask_for_repair_where_another_copy_is_recorded_good(world: Any) -> None:
     flip_bit(world.stores["1"].path_of("s", "item 0"))
-    world.record(Place("2", "s", "item 1"), None, deleted=True)
+    world.record(ItemRef("2", "s", "item 1"), None, deleted=True)
     flip_bit(world.stores["1"].path_of("s", "item 1"))
-    followed: list[Checked] = []
+    followed: list[CheckedItem] = []
     sweep(world, on_checked=followed.extend)
     tasks = [checked.task for checked in followed if checked.task]
     assert tasks[0] == (QueueName.REPAIR, Repair("s", "item 0", "1: B3 sour"))
@@ -157,7 +157,7 @@ def test_a_change_that_the_sweep_overtook_is_not_taken_for_damage(world: Any) ->
                 world.clock.advance(1)
                 stored = world.stores["1"]
                 world.stores["1"] = self.store
-                world.put(Place("1", "s", "item 2"), b"a new version")
+                world.put(ItemRef("1", "s", "item 2"), b"a new version")
                 world.stores["1"] = stored
 
     changed: list[bool] = []
@@ -184,7 +184,7 @@ def test_a_store_that_is_not_configured_is_an_error(world: Any) -> None:
 def test_p9_what_was_listed_before_a_listing_broke_off_is_checked_and_written_down(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.mill.checking.sweep.GROUP", 2)
+    monkeypatch.setattr("millstream.mill.integrity.sweep.GROUP", 2)
     monkeypatch.setattr(world.providers.__class__, "entries", ending_after(4, world.providers.__class__.entries))
     told: list[list[str]] = []
     tally = sweep(world, on_checked=lambda some: told.append([one.result.content_id for one in some]))
@@ -214,10 +214,10 @@ def test_one_ahead_gives_everything_in_order_and_errors_last() -> None:
         if error:
             raise error
 
-    ahead = one_ahead(make(3))
+    ahead = one_behind(make(3))
     assert (next(ahead), made) == (0, [0, 1])
-    assert list(ahead) == [1, 2] and list(one_ahead(make(0))) == []
-    broken, got = one_ahead(make(2, ValueError("late"))), []
+    assert list(ahead) == [1, 2] and list(one_behind(make(0))) == []
+    broken, got = one_behind(make(2, ValueError("late"))), []
     with pytest.raises(ValueError, match="late"):
         got.extend(iter(lambda: next(broken), None))
     assert got == [0, 1]

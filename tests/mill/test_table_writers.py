@@ -28,9 +28,9 @@ def places(pattern: str) -> set[str]:
         (r"(?i)(insert into|update|delete from|replace into) mill_manifest", {"mill/manifest_writer.py"}),
         (r"(?i)(insert into|update|delete from|replace into) mill_(audit_log|bit_log)", set()),
         (r"\baudit_log\.append\(", set()),
-        (r"\blog\.append\(audits\)", {"mill/working/processor.py"}),
-        (r"(\b|_)bit_log\.append\(", {"mill/checking/check_writer.py", "mill/rebuilding.py"}),
-        (r"(\b|_)bit_log\.purge\(", {"mill/reports/reporting.py"}),
+        (r"\blog\.append\(audits\)", {"mill/working/result_sink.py"}),
+        (r"(\b|_)bit_log\.append\(", {"mill/checking/check_writer.py", "mill/rebuild.py"}),
+        (r"(\b|_)bit_log\.purge\(", {"mill/checking/space_reports.py"}),
     ],
 )
 def test_nobody_else_writes(statement: str, modules: set[str]) -> None:
@@ -41,7 +41,7 @@ def test_the_documentation_names_the_writers() -> None:
     text = (PACKAGE.parents[1] / "docs" / "mill.md").read_text("utf-8")
     for table, writer in {
         "mill_manifest": "manifest_writer.ManifestWriter",
-        "mill_audit_log": "processor.Sink",
+        "mill_audit_log": "result_sink.ResultSink",
         "mill_bit_log": "check_writer.CheckWriter",
     }.items():
         assert re.search(rf"\| `{table}` \|.*`{writer}`", text)

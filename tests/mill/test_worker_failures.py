@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from mill_workers import Scripted, fails, manager, task
 
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
 from millstream.mill.errors import NoAnswerError
-from millstream.mill.place import Place
-from millstream.mill.working.processor import Result
-from millstream.mill.working.settling import FAILURES
-from millstream.mill.working.tasks import Duplicate, decode_task, encode_task
-from millstream.mill.working.workers import MOST_LEASES
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.tasks import Duplicate, decode_task, encode_task
+from millstream.mill.workers.manager import MOST_LEASES
+from millstream.mill.workers.result_sink import TaskResult
+from millstream.mill.workers.task_settler import FAILURES
 
 
 def test_p6_a_task_that_fails_three_times_is_dead_with_the_error_as_its_cause(world: Any) -> None:
@@ -40,7 +40,7 @@ def test_d24_a_task_that_no_processor_takes_is_dead_with_the_reason(world: Any) 
 
 
 def test_a_task_that_fails_for_a_transient_reason_waits_longer_each_time(world: Any) -> None:
-    def no_answer(_name: str, _attempt: int) -> Result | None:
+    def no_answer(_name: str, _attempt: int) -> TaskResult | None:
         started.append(world.clock.monotonic())
         raise NoAnswerError
 
@@ -77,7 +77,9 @@ def test_a_task_leased_again_and_again_without_an_end_is_set_aside_unread(world:
 def test_a_task_that_asks_to_be_done_again_waits_on_the_queue_and_not_in_a_thread(world: Any) -> None:
     start = world.clock.monotonic()
     world.queue("low").put([task("later"), task("now")])
-    processor = Scripted(lambda name, attempt: Result("wait", again=300.0) if (name, attempt) == ("later", 1) else None)
+    processor = Scripted(
+        lambda name, attempt: TaskResult("wait", again=300.0) if (name, attempt) == ("later", 1) else None
+    )
     tally = manager(world, processor).run_until_drained()
     assert processor.done == [("later", 1), ("now", 1), ("later", 2)]
     assert (tally.done, tally.waiting) == (2, 1)
@@ -86,10 +88,10 @@ def test_a_task_that_asks_to_be_done_again_waits_on_the_queue_and_not_in_a_threa
 
 def test_a_bit_check_that_is_not_settled_is_tried_three_times_with_a_wait_before_the_last(world: Any) -> None:
     world.stores["1"].create_space("s")
-    world.record(Place("1", "s", "c"), "a" * 64)
+    world.record(ItemRef("1", "s", "c"), "a" * 64)
     world.queue("bit-integrity").put([task("c")])
     start = world.clock.monotonic()
-    processor = BitCheckProcessor(Checker(world.providers, world.manifest))
+    processor = BitCheckProcessor(BitChecker(world.providers, world.manifest))
     tally = manager(world, processor, "bit-integrity").run_until_drained()
     assert (tally.done, tally.waiting, tally.dead) == (1, 2, 0)
     assert world.clock.monotonic() - start >= 300

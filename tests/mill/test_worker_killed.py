@@ -16,9 +16,9 @@ from sqlalchemy import create_engine
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest
-from millstream.mill.place import Place
-from millstream.mill.working.tasks import Duplicate, encode_task
+from millstream.mill.tasks import Duplicate, encode_task
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 from suite.sizes import sized
@@ -29,13 +29,13 @@ import sqlalchemy as sa
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec, open_store
-from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Manifest
-from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.workers.result_sink import Registry, Sink
 from millstream.mill.providers import Providers
-from millstream.mill.working.tasks import Duplicate
-from millstream.mill.working.workers import WorkerManager, WorkerSettings
+from millstream.mill.tasks import Duplicate
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 
@@ -62,7 +62,7 @@ def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., A
     world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
     count, kills = sized(ci=(150, 2), long=(2000, 20))
     for number in range(count):
-        world.put(Place("1", "s", f"item {number}"), f"body {number}".encode() * 50)
+        world.put(ItemRef("1", "s", f"item {number}"), f"body {number}".encode() * 50)
     clock = SystemClock()
     with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
         queue = LogWorkQueue(store.log(LogSpec("low")), clock)
@@ -82,7 +82,7 @@ def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., A
     assert Manifest(engine).count("2", "s") == count
     engine.dispose()
     for number in range(count):
-        assert world.read(Place("2", "s", f"item {number}")) == f"body {number}".encode() * 50
+        assert world.read(ItemRef("2", "s", f"item {number}")) == f"body {number}".encode() * 50
 
 
 def killed_at_work(folder: Path) -> None:

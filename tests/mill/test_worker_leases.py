@@ -10,44 +10,44 @@ from mill_workers import DEADLINE, Scripted, manager, task
 
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec
-from millstream.mill.checking.bit_log import BitLog
-from millstream.mill.checking.checker import BitCheckProcessor, Checker
-from millstream.mill.manifest import Event
-from millstream.mill.place import Place
-from millstream.mill.working.processor import Registry, Result, Sink
-from millstream.mill.working.settling import Tally
-from millstream.mill.working.tasks import BitCheck, QueueName, Repair, Task, decode_task, encode_task
-from millstream.mill.working.workers import WorkerManager, WorkerSettings
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import ManifestEvent
+from millstream.mill.tasks import BitCheck, QueueName, Repair, Task, decode_task, encode_task
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink, TaskResult
+from millstream.mill.workers.task_settler import WorkTally
 from millstream.queue import LogWorkQueue
 
 
 def test_results_are_written_down_before_the_task_is_acknowledged(world: Any) -> None:
     world.queue("low").put([task("c")])
     follow_up: Task = Repair("s", "c")
-    event = Event("1", "s", "c", 1, "a" * 64)
-    processor = Scripted(lambda _, __: Result("done", events=(event,), tasks=((QueueName.REPAIR, follow_up),)))
+    event = ManifestEvent("1", "s", "c", 1, "a" * 64)
+    processor = Scripted(lambda _, __: TaskResult("done", events=(event,), tasks=((QueueName.REPAIR, follow_up),)))
     order: list[str] = []
 
-    class Watched(Sink):
+    class Watched(ResultSink):
         def settle(self, results: Any) -> None:
             super().settle(results)
             order.append(f"settled with {world.queue('low').depth().leased} leased")
 
     sink = Watched(world.manifest, {"repair": world.queue("repair")})
-    WorkerManager([world.queue("low")], Registry({BitCheck: processor}), sink, world.clock).run_until_drained()
+    WorkerManager([world.queue("low")], ProcessorRegistry({BitCheck: processor}), sink, world.clock).run_until_drained()
     assert order[0] == "settled with 1 leased"
     assert world.manifest.get("1", "s", "c").sha256 == "a" * 64
     assert decode_task(world.queue("repair").lease(1, visibility=60)[0].body) == follow_up
 
 
 def test_a_result_that_cannot_be_written_down_gives_its_task_back_to_the_queue(world: Any) -> None:
-    class Broken(Sink):
+    class Broken(ResultSink):
         def settle(self, results: Any) -> None:
             raise OSError("the database is gone")
 
     world.queue("low").put([task("c")])
     worker = WorkerManager(
-        [world.queue("low")], Registry({BitCheck: Scripted()}), Broken(world.manifest, {}), world.clock
+        [world.queue("low")], ProcessorRegistry({BitCheck: Scripted()}), Broken(world.manifest, {}), world.clock
     )
     with pytest.raises(OSError, match="the database is gone"):
         worker.run_until_drained()
@@ -65,11 +65,11 @@ def test_b23_an_outcome_that_cannot_be_written_into_the_bit_log_is_found_again(w
                 raise SqlBusyError("the database is away")
             super().append(results)
 
-    sha256 = world.put(Place("1", "s", "c"))
+    sha256 = world.put(ItemRef("1", "s", "c"))
     bit_log = Away(world.engine)
     world.queue("low").put([encode_task(BitCheck("1", "s", "c"))])
-    checker = BitCheckProcessor(Checker(world.providers, world.manifest))
-    registry, sink = Registry({BitCheck: checker}), Sink(world.manifest, {}, bit_log=bit_log)
+    checker = BitCheckProcessor(BitChecker(world.providers, world.manifest))
+    registry, sink = ProcessorRegistry({BitCheck: checker}), ResultSink(world.manifest, {}, bit_log=bit_log)
     worker = WorkerManager([world.queue("low")], registry, sink, world.clock)
     for _ in range(4):
         with pytest.raises(SqlBusyError, match="away"):
@@ -82,13 +82,13 @@ def test_b23_an_outcome_that_cannot_be_written_into_the_bit_log_is_found_again(w
 def test_an_interrupted_manager_gives_back_what_it_holds(world: Any) -> None:
     world.queue("low").put([task(str(n)) for n in range(20)])
 
-    def interrupt(_: Tally) -> None:
+    def interrupt(_: WorkTally) -> None:
         raise KeyboardInterrupt
 
     worker = WorkerManager(
         [world.queue("low")],
-        Registry({BitCheck: Scripted()}),
-        Sink(world.manifest, {}),
+        ProcessorRegistry({BitCheck: Scripted()}),
+        ResultSink(world.manifest, {}),
         world.clock,
         WorkerSettings(threads=1),
         on_progress=interrupt,
@@ -119,7 +119,11 @@ def test_a_lease_is_extended_while_its_task_runs(world: Any) -> None:
     queue = Watched(world.log_store.log(LogSpec("low")), world.clock)
     processor = Scripted(slow)
     tally = WorkerManager(
-        [queue], Registry({BitCheck: processor}), Sink(world.manifest, {}), world.clock, WorkerSettings(visibility=60.0)
+        [queue],
+        ProcessorRegistry({BitCheck: processor}),
+        ResultSink(world.manifest, {}),
+        world.clock,
+        WorkerSettings(visibility=60.0),
     ).run_until_drained()
     assert (tally.done, tally.lost, processor.done) == (1, 0, [("slow", 1)])
     queue.close()
@@ -146,7 +150,7 @@ def test_the_leases_of_many_tasks_are_extended_together(world: Any) -> None:
     queue = Watched(world.log_store.log(LogSpec("low")), world.clock)
     settings = WorkerSettings(threads=1, visibility=60.0, group=100)
     manager = WorkerManager(
-        [queue], Registry({BitCheck: Scripted(slow)}), Sink(world.manifest, {}), world.clock, settings
+        [queue], ProcessorRegistry({BitCheck: Scripted(slow)}), ResultSink(world.manifest, {}), world.clock, settings
     )
     tally = manager.run_until_drained()
     assert (tally.done, tally.lost) == (8, 0)
@@ -156,8 +160,8 @@ def test_the_leases_of_many_tasks_are_extended_together(world: Any) -> None:
 
 def test_the_result_of_a_lost_lease_is_dropped(world: Any) -> None:
     world.queue("low").put([task("c")])
-    event = Event("1", "s", "c", 1, "a" * 64)
-    taken_over = threading.Event()
+    event = ManifestEvent("1", "s", "c", 1, "a" * 64)
+    taken_over = threading.ManifestEvent()
 
     class Losing(LogWorkQueue):
         def extend(self, leases: Any, *, visibility: float) -> Any:
@@ -169,17 +173,17 @@ def test_the_result_of_a_lost_lease_is_dropped(world: Any) -> None:
     world.queue("low").close()
     queue = Losing(world.log_store.log(LogSpec("low")), world.clock)
 
-    def slow(_name: str, attempt: int) -> Result | None:
+    def slow(_name: str, attempt: int) -> TaskResult | None:
         if attempt > 1:
             return None
         world.clock.advance(120)  # past the lease: the queue gives the task to whoever asks
         assert taken_over.wait(DEADLINE)
-        return Result("too late", events=(event,))
+        return TaskResult("too late", events=(event,))
 
     tally = WorkerManager(
         [queue],
-        Registry({BitCheck: Scripted(slow)}),
-        Sink(world.manifest, {}),
+        ProcessorRegistry({BitCheck: Scripted(slow)}),
+        ResultSink(world.manifest, {}),
         world.clock,
         WorkerSettings(visibility=60),
     ).run_until_drained()
@@ -190,7 +194,7 @@ def test_the_result_of_a_lost_lease_is_dropped(world: Any) -> None:
 
 def test_after_a_stop_running_tasks_end_and_waiting_ones_go_back(world: Any) -> None:
     world.queue("low").put([task(str(n)) for n in range(10)])
-    started, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.ManifestEvent(), threading.ManifestEvent()
 
     def block(_name: str, _attempt: int) -> None:
         started.set()

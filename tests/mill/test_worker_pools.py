@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from millstream.mill.errors import UnknownPoolError
-from millstream.mill.working.pools import ALL, POOLS, queues_of
-from millstream.mill.working.tasks import BitCheck, QueueName, decode_task, encode_task
+from millstream.mill.tasks import BitCheck, QueueName, decode_task, encode_task
+from millstream.mill.workers.pools import ALL, POOLS, queues_of
 from millstream.node import Node
 from millstream.settings import load_settings
 

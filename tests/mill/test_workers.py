@@ -12,11 +12,11 @@ from mill_workers import DEADLINE, Scripted, manager, task
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec
-from millstream.mill.manifest import Event
-from millstream.mill.working.processor import Registry, Result, Sink
-from millstream.mill.working.settling import Tally
-from millstream.mill.working.tasks import BitCheck
-from millstream.mill.working.workers import RESERVE, TAKE, WorkerManager, WorkerSettings
+from millstream.mill.manifest import ManifestEvent
+from millstream.mill.tasks import BitCheck
+from millstream.mill.workers.manager import RESERVE, TAKE, WorkerManager, WorkerSettings
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink, TaskResult
+from millstream.mill.workers.task_settler import WorkTally
 from millstream.queue import LogWorkQueue
 from millstream.testing.waiting import until
 
@@ -86,7 +86,9 @@ def test_a_queue_that_does_not_answer_for_a_while_interrupts_the_work_and_ends_i
         if len(set(done)) == 30:
             worker.stop()
 
-    worker = WorkerManager([queue], Registry({BitCheck: Scripted(note)}), Sink(world.manifest, {}), world.clock)
+    worker = WorkerManager(
+        [queue], ProcessorRegistry({BitCheck: Scripted(note)}), ResultSink(world.manifest, {}), world.clock
+    )
     tally = worker.run()
     assert (tally.interrupted, set(done)) == (3, {str(n) for n in range(30)})
     assert queue.depth().leased == 0
@@ -94,8 +96,8 @@ def test_a_queue_that_does_not_answer_for_a_while_interrupts_the_work_and_ends_i
 
 
 def test_a_database_that_is_locked_interrupts_the_work_and_ends_it_not(world: Any) -> None:
-    def look(name: str, _attempt: int) -> Result:
-        return Result("done", events=(Event("1", "s", name, 1, "ff"),))
+    def look(name: str, _attempt: int) -> TaskResult:
+        return TaskResult("done", events=(ManifestEvent("1", "s", name, 1, "ff"),))
 
     world.queue("low").put([task("a")])
     workers = manager(world, Scripted(look), transient_first=1.0)
@@ -149,7 +151,9 @@ def test_tasks_that_end_at_once_are_settled_before_ever_more_are_taken(world: An
     world.queue("low").close()
     queue = EndsBeforeTheNextTake(world.log_store.log(LogSpec("low")), world.clock)
     settings = WorkerSettings(threads=4, group=16)
-    worker = WorkerManager([queue], Registry({BitCheck: processor}), Sink(world.manifest, {}), world.clock, settings)
+    worker = WorkerManager(
+        [queue], ProcessorRegistry({BitCheck: processor}), ResultSink(world.manifest, {}), world.clock, settings
+    )
     assert worker.run_until_drained().done == 600
     assert max(held) < RESERVE * 4 + 16
     queue.close()
@@ -166,7 +170,9 @@ def test_at_most_ten_tasks_are_taken_at_a_time(world: Any) -> None:
 
     world.queue("low").close()
     queue = Watched(world.log_store.log(LogSpec("low")), world.clock)
-    worker = WorkerManager([queue], Registry({BitCheck: Scripted()}), Sink(world.manifest, {}), world.clock)
+    worker = WorkerManager(
+        [queue], ProcessorRegistry({BitCheck: Scripted()}), ResultSink(world.manifest, {}), world.clock
+    )
     assert worker.run_until_drained().done == 35
     assert set(takes) == {TAKE}
     queue.close()
@@ -194,8 +200,8 @@ def test_progress_is_told_after_every_group(world: Any) -> None:
     told: list[int] = []
     worker = WorkerManager(
         [world.queue("low")],
-        Registry({BitCheck: Scripted()}),
-        Sink(world.manifest, {}),
+        ProcessorRegistry({BitCheck: Scripted()}),
+        ResultSink(world.manifest, {}),
         world.clock,
         on_progress=lambda tally: told.append(tally.done),
     )
@@ -205,4 +211,4 @@ def test_progress_is_told_after_every_group(world: Any) -> None:
 
 def test_a_tally_is_plain_data() -> None:
     others = dict.fromkeys(("failed", "dead", "waiting", "lost", "interrupted"), 0)
-    assert msgspec.to_builtins(Tally(done=1)) == {"done": 1, **others}
+    assert msgspec.to_builtins(WorkTally(done=1)) == {"done": 1, **others}

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from millstream.batching import BatchConfig
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
-from millstream.mill.manifest import Event, Manifest
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.node import Node
 from millstream.pipeline.jobs.anchor import anchor_history
@@ -97,7 +97,7 @@ def fill(source: LocalStore, manifest: Manifest) -> None:
     source.create_space("docs")
     for number in range(ITEMS):
         info = source.put("docs", f"item-{number}", io.BytesIO(draw.randbytes(draw.randrange(100_000))))
-        manifest.writer.record([Event("a", "docs", info.content_id, 2**60, info.checksum(), info.size)])
+        manifest.writer.record([ManifestEvent("a", "docs", info.content_id, 2**60, info.checksum(), info.size)])
 
 
 def kill_in_the_midst(jobs: Path, mark: str, worker: int) -> None:

@@ -21,8 +21,7 @@ from millstream.log import LogSpec
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.node import Node
-from millstream.pipeline.failures import explained
-from millstream.pipeline.joblines import kept_in
+from millstream.pipeline.job_log import job_log_file
 from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.audit import audit_anchors, audit_identifiers
 from millstream.pipeline.jobs.batch import run_batch
@@ -31,10 +30,11 @@ from millstream.pipeline.jobs.duplication import copy_missing, plan_duplication
 from millstream.pipeline.jobs.integrity import run_integrity
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.report import run_report
-from millstream.pipeline.jobs.statistics import space_figures
+from millstream.pipeline.jobs.statistics import space_statistics
 from millstream.pipeline.jobs.verify_batches import verify_batches
 from millstream.pipeline.session import SparkOptions, spark_session
 from millstream.pipeline.source import NAME, follow_log, read_log, write_log
+from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.settings import AnchoringSettings, Settings
 from millstream.testing.mortal_tasks import MORTAL
 
@@ -57,8 +57,8 @@ def main(folder: Path, seed: int) -> None:
     with (
         spark_session(folder / "work", options) as spark,
         Node.open(settings_of(folder)) as node,
-        explained("road"),
-        kept_in(folder / "jobs.jsonl"),
+        spark_errors_explained("road"),
+        job_log_file(folder / "jobs.jsonl"),
     ):
         told = take_messages(spark, node, folder) | take_content(spark, folder)
         audit_anchors(spark, folder / "jobs", node.ledger, node.cas_url, index=node.observer.index)
@@ -92,7 +92,7 @@ def take_content(spark: SparkSession, folder: Path) -> dict[str, Any]:
     find_changes(spark, jobs, now, before)
     sweep = run_integrity(spark, jobs, "run", stores, manifest.rows(), spaces=[SPACE], bin_bytes=1 << 17)
     run_report(spark, jobs, sweep)
-    return {"statistics": msgspec.to_builtins(space_figures(spark, now, before))}
+    return {"statistics": msgspec.to_builtins(space_statistics(spark, now, before))}
 
 
 if __name__ == "__main__":

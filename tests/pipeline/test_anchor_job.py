@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from millstream.anchoring import BatchWriter, replay
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
 from millstream.anchoring.feed import AnchorFeed, encode_batches
-from millstream.anchoring.journal import Journal
+from millstream.anchoring.journal import BatchJournal
 from millstream.batching import EventBatch, Rulebook
-from millstream.batching.messages import event_of
+from millstream.batching.message_events import event_from_message
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
 from millstream.core.message import Message
@@ -29,8 +29,8 @@ from millstream.node import Node
 from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.batch import run_batch
 from millstream.settings import AnchoringSettings, Settings
-from millstream.testing.batching import plain_batches
-from millstream.testing.killing import kill_at, mortal
+from millstream.testing.batching_oracle import plain_batches
+from millstream.testing.killed_programs import kill_at, killable_program
 from millstream.testing.waiting import until
 from suite.sizes import sized
 
@@ -113,8 +113,8 @@ def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
 
     patch.setattr(BatchWriter, "add", dying(BatchWriter.add))
     patch.setattr(Log, "set_pointer", dying(Log.set_pointer))
-    patch.setattr(Journal, "prepare", dying(Journal.prepare))
-    patch.setattr(Journal, "anchored", dying(Journal.anchored))
+    patch.setattr(BatchJournal, "prepare", dying(BatchJournal.prepare))
+    patch.setattr(BatchJournal, "anchored", dying(BatchJournal.anchored))
 
 
 def test_messages_are_found_by_their_ids_wherever_they_lie(untidy: Untidy, rules: BatchConfig, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
     with Node.open(Settings(data=str(data)), create=True) as node:
         with node.store.log(LogSpec("in", block_messages=50)).writer() as writer:
             writer.append(messages)
-        events = [event_of(message) for part in node.store.log(LogSpec("in")).read() for message in part]
+        events = [event_from_message(message) for part in node.store.log(LogSpec("in")).read() for message in part]
         expected = {batch.batch: len(batch.events) for batch in plain_batches(events, rules)[0]}
     (data / "millstream.toml").write_text(
         '[batching]\nwindow = "50us"\nmax_delay = "20us"\n[anchoring]\nmax_batches = 20\n'
@@ -176,7 +176,7 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
         for goal in goals:
             reached = lambda goal=goal: len(index.numbers()) >= goal  # noqa: E731
             assert kill_at(streaming(data), reached, "some anchors") is None
-        with mortal(streaming(data)) as child:
+        with killable_program(streaming(data)) as child:
             until(lambda: index.totals().batches >= len(expected), "all batches", seconds=250)
             child.terminate()
             assert child.wait(120) == 0

@@ -19,10 +19,10 @@ from millstream.core.canonical import canonical_json
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
-from millstream.pipeline.jobs.audit import Audited, audit_anchors
+from millstream.pipeline.jobs.audit import AnchorAuditResult, audit_anchors
 from millstream.settings import AnchoringSettings, Settings
 from millstream.testing.damage import flip_bit, remove
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def anchor_batches(node: Node, count: int) -> None:
     node.batch_writer.cut(force=True)
 
 
-def audit(spark: SparkSession, node: Node, peer: Node | None = None) -> Audited:
+def audit(spark: SparkSession, node: Node, peer: Node | None = None) -> AnchorAuditResult:
     other = peer.ledger if peer else None
     return audit_anchors(spark, node.folder / "jobs", node.ledger, node.cas_url, index=node.observer.index, peer=other)
 
@@ -112,8 +112,8 @@ def test_every_identifier_is_resolved_and_compared_by_the_command(
         yield spark
 
     monkeypatch.setattr(Node, "spark", shared)
-    people = [Person(f"person {number}") for number in range(3)]
-    steps: list[Callable[[Person], object]] = [lambda p: p.create, lambda p: p.update(), lambda p: p.recover()]
+    people = [DidOwner(f"person {number}") for number in range(3)]
+    steps: list[Callable[[DidOwner], object]] = [lambda p: p.create, lambda p: p.update(), lambda p: p.recover()]
     for name in ("node", "peer"):
         with node_in(tmp_path / name) as opened, opened.registry as registry:
             for step in steps[: 3 if name == "node" else 1]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.batching import BatchConfig, Batcher
-from millstream.batching.messages import event_of
+from millstream.batching.message_events import event_from_message
 from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.joblines import kept_in
+from millstream.pipeline.job_log import job_log_file
 from millstream.pipeline.jobs.advise import try_rules
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ def test_every_set_of_rules_gets_the_figures_of_a_batcher(
     choices = [
         BatchConfig(window, 20, late=late, grace=grace) for window, late, grace in [(5, None, None), (50, "side", 60)]
     ]
-    with kept_in(tmp_path / "jobs.jsonl"):
+    with job_log_file(tmp_path / "jobs.jsonl"):
         tried = try_rules(spark, log_url, "untidy", choices)
     (line,) = map(json.loads, (tmp_path / "jobs.jsonl").read_text().splitlines())
     assert (line["job"], line["rows_in"], line["rows_out"]) == ("batch-advise", len(messages), len(choices))
     assert (tried.first_id, tried.last_id) == (1, len(messages))
     for config, figures in zip(choices, tried.figures, strict=True):
         batcher = Batcher.of(config)
-        outcomes = [batcher.receive_many(map(event_of, messages)), batcher.flush()]
+        outcomes = [batcher.receive_many(map(event_from_message, messages)), batcher.flush()]
         assert figures.records == len(messages)
         assert figures.groups == sum(len(outcome.batches) for outcome in outcomes)
         assert figures.late == sum(reject.reason == "late" for outcome in outcomes for reject in outcome.rejects)

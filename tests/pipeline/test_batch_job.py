@@ -16,14 +16,14 @@ import pytest
 from millstream.anchoring.files import checked_batch
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher, Override, Rulebook
-from millstream.batching.messages import event_of
+from millstream.batching.message_events import event_from_message
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
-from millstream.pipeline.jobs.folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
+from millstream.pipeline.jobs.job_folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
 from millstream.testing.damage import flip_bit
-from millstream.testing.killing import kill_at
+from millstream.testing.killed_programs import kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def in_process(
 ) -> tuple[list[EncodedBatch], list[tuple[int, str]]]:
     """Batches in the job's order and rejects by id, of the batcher fed in log order."""
     batcher = Batcher.of(rules)
-    received, closed = batcher.receive_many(map(event_of, messages)), batcher.advance(max_received(messages))
+    received, closed = batcher.receive_many(map(event_from_message, messages)), batcher.advance(max_received(messages))
     flushed = batcher.flush()
     by_id = {message.id: message for message in messages}
     batches = [*received.batches, *closed.batches, *flushed.batches]

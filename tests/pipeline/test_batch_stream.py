@@ -17,20 +17,20 @@ import pytest
 
 from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.batching.service import BatchService
-from millstream.batching.ticks import ticks_between
+from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
-from millstream.core.collector import Collector
 from millstream.core.message import Message
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import hand_over, run_batch
-from millstream.pipeline.jobs.batchsink import Trigger
+from millstream.pipeline.jobs.batch_sink import Trigger
+from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 from millstream.pipeline.jobs.checkpoint import read_progress
-from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 from millstream.pipeline.source import follow_log
-from millstream.testing.killing import kill_at
+from millstream.testing.killed_programs import kill_at
 from suite.sizes import sized
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def test_figures_of_a_stream_are_those_of_the_service_in_metrics_one_line_and_sp
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     write_log(log_url, "untidy", in_order(untidy(9, 1200)))
-    plan, figures, expected = plan_of(tmp_path, log_url), Collector(), Collector()
+    plan, figures, expected = plan_of(tmp_path, log_url), MetricsCollector(), MetricsCollector()
     triggers: list[Trigger] = []
     queries: list[Any] = []
 
@@ -317,7 +317,7 @@ def test_a_quiet_log_gets_a_tick_so_that_its_last_batches_close(
             plan_of(tmp_path, log_url, rules=rules),
             stopped=lambda: closed > 0 or clock.monotonic() > deadline,
             on_trigger=count,
-            ticks=ticks_between(store.log(LogSpec("untidy")), clock),
+            ticks=idle_log_ticker(store.log(LogSpec("untidy")), clock),
         )
         assert store.log(LogSpec("untidy")).last_id == 2
     assert closed == 1

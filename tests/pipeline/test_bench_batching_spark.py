@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.bench.batching_spark import Work, fleet_messages
+from millstream.bench.batching_spark import SparkBatchingRuns, fleet_messages
 from millstream.core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def test_every_host_batches_all_messages(spark: SparkSession, tmp_path: Path) -> None:
-    comparison = Work(spark, tmp_path, SystemClock(), 2).hosts(3000, 50)
+    comparison = SparkBatchingRuns(spark, tmp_path, SystemClock(), 2).hosts(3000, 50)
     samples = {contender.name: contender.run() for contender in comparison.contenders}
     assert all(sample.value > 0 and sample.figures["CPU µs/message"] > 0 for sample in samples.values())
     for name in ("history, batches", "history, batches and lines"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.bench.pipeline import Work, comparisons
+from millstream.bench.pipeline import PipelineRuns, comparisons
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> None:
-    work = Work(spark, tmp_path, SystemClock(), 2)
+    work = PipelineRuns(spark, tmp_path, SystemClock(), 2)
     measured = [
         work.read("sqlite", f"sqlite:///{tmp_path / 'read.db'}", [500]),
         work.ingest([500]),

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from millstream.batching.messages import event_of
-from millstream.testing.batching import plain_batches
-from millstream.testing.services import ServiceMissingError, private
+from millstream.batching.message_events import event_from_message
+from millstream.testing.batching_oracle import plain_batches
+from millstream.testing.services import LocalServerMissingError, private
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -48,7 +48,7 @@ def test_a_cluster_that_loses_a_worker_in_mid_job_gives_the_same(
             worker = cluster.processes[-1]
             command = [sys.executable, PROGRAM, tmp_path, cluster.url, database, swift.new_url(), str(worker), job]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
-    except ServiceMissingError as error:
+    except LocalServerMissingError as error:
         pytest.skip(str(error))
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
@@ -75,4 +75,4 @@ def load_program() -> ModuleType:
 def by_the_plain_rule(road: ModuleType) -> dict[str, int]:
     """The batches of the same messages by the plain rule: how many messages each has."""
     sent = [msgspec.structs.replace(message, id=number) for number, message in enumerate(road.messages(3000), 1)]
-    return {batch.batch: len(batch.events) for batch in plain_batches(map(event_of, sent), road.RULES)[0]}
+    return {batch.batch: len(batch.events) for batch in plain_batches(map(event_from_message, sent), road.RULES)[0]}

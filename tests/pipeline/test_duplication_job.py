@@ -16,15 +16,21 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
-from millstream.mill.copying.differences import Difference, survey
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.manifest import Event, Manifest
+from millstream.mill.duplication.differences import ItemDifference, count_differences
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
-from millstream.mill.working.tasks import Duplicate, decode_task
+from millstream.mill.tasks import Duplicate, decode_task
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.duplication import Planned, copies_cut_short, copy_missing, enqueue, plan_duplication
+from millstream.pipeline.jobs.duplication import (
+    DuplicationPlan,
+    copies_cut_short,
+    copy_missing,
+    enqueue,
+    plan_duplication,
+)
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
 from suite.engines import open_engine
@@ -60,15 +66,15 @@ class Stores:
             info = self.stores[store].put("docs", name, io.BytesIO(b"other" if changed else body))
             if draw.random() < 0.8:
                 time = draw.choice([1, LATER, LATER])
-                self.manifest.writer.record([Event(store, "docs", name, time, info.checksum(), info.size)])
+                self.manifest.writer.record([ManifestEvent(store, "docs", name, time, info.checksum(), info.size)])
         if "a" not in shown and draw.random() < 0.5:
-            self.manifest.writer.record([Event("a", "docs", name, LATER, deleted=True)])
+            self.manifest.writer.record([ManifestEvent("a", "docs", name, LATER, deleted=True)])
 
     @property
     def urls(self) -> dict[str, str]:
         return {name: store.url for name, store in self.stores.items()}
 
-    def plan(self, spark: SparkSession, folder: Path, run: str = "run") -> Planned:
+    def plan(self, spark: SparkSession, folder: Path, run: str = "run") -> DuplicationPlan:
         return plan_duplication(spark, folder / "jobs", run, self.urls, self.manifest, pair=PAIR, space="docs")
 
 
@@ -90,7 +96,7 @@ def test_the_plan_and_its_tasks_are_those_of_the_planner_in_process(
 ) -> None:
     stores = Stores(tmp_path, seed)
     planned = stores.plan(spark, tmp_path)
-    wanted = survey(stores.providers, stores.manifest, PAIR, "docs")
+    wanted = count_differences(stores.providers, stores.manifest, PAIR, "docs")
     assert plain(planned.plan) == plain(wanted)
     assert min(planned.record.counts.values()) > 0
     ours, theirs = Tasks(), Tasks()
@@ -111,7 +117,7 @@ def test_a_bulk_copy_makes_first_copies_alone_and_records_them(spark: SparkSessi
     stores = Stores(tmp_path, 3)
     before = {name: read(stores.stores["b"], name) for name in listed(stores.stores["b"])}
     planned = stores.plan(spark, tmp_path)
-    missing = set(planned.names(Difference.COPY))
+    missing = set(planned.names(ItemDifference.COPY))
     stores.stores["a"].delete("docs", min(missing))  # gone since: nothing says that this is right
     copied = copy_missing(spark, planned, stores.urls, stores.manifest)
     assert (copied.record.rows_in, copied.record.rows_out) == (len(missing), len(missing))
@@ -123,7 +129,7 @@ def test_a_bulk_copy_makes_first_copies_alone_and_records_them(spark: SparkSessi
     assert {name: read(stores.stores["b"], name) for name in before} == before
     assert copy_missing(spark, planned, stores.urls, stores.manifest).record == copied.record
     again = stores.plan(spark, tmp_path, "another")
-    assert set(again.names(Difference.COPY)) == set()
+    assert set(again.names(ItemDifference.COPY)) == set()
 
 
 def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
@@ -133,7 +139,7 @@ def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
     big = random.Random(5).randbytes(1 << 20)
     stores.stores["a"].put("docs", "big", io.BytesIO(big))
     planned = stores.plan(spark, tmp_path)
-    missing = set(planned.names(Difference.COPY))
+    missing = set(planned.names(ItemDifference.COPY))
     whole = copy_missing(spark, planned, stores.urls, stores.manifest, bin_bytes=1 << 19)
     bins = list(planned.folder.glob("copies-*/attempt-*/data/bin-*.parquet"))
     contents = {path: pq.read_table(path)["content_id"].to_pylist() for path in bins}

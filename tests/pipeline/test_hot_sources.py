@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from millstream.batching import BatchConfig, Batcher, Override, Rulebook
-from millstream.batching.messages import event_of
+from millstream.batching.message_events import event_from_message
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
-from millstream.pipeline.jobs import hotsources
+from millstream.pipeline.jobs import hot_sources
 from millstream.pipeline.jobs.history import batch_range
-from millstream.pipeline.jobs.hotsources import SPAN_SCHEMA, Gaps, choose_cuts, find_spans, gaps_of
-from millstream.pipeline.jobs.ranges import plan_range
+from millstream.pipeline.jobs.hot_sources import SPAN_SCHEMA, SourceGaps, choose_cuts, find_spans, gaps_of
+from millstream.pipeline.jobs.log_range import plan_range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def test_every_cut_lies_behind_a_gap_wider_than_the_window_on_settled_ground(
     times = np.sort(np.array([time for part in parts for time in part], np.int64))
     spans = spans_of(parts, window)
     assert sum(spans["rows"].to_pylist()) == len(times)
-    cuts = choose_cuts(spans, Gaps(window, settled_to), share)
+    cuts = choose_cuts(spans, SourceGaps(window, settled_to), share)
     assert cuts == sorted(set(cuts))
     for cut in cuts:
         before = times[times < cut].max()
@@ -60,12 +60,12 @@ def test_every_cut_lies_behind_a_gap_wider_than_the_window_on_settled_ground(
 
 def test_cuts_lie_about_so_many_records_apart() -> None:
     times = [100 * place + each for place in range(1000) for each in (0, 1)]
-    cuts = choose_cuts(spans_of([times[::2], times[1::2]], 10), Gaps(10, 10**6), share=500)
+    cuts = choose_cuts(spans_of([times[::2], times[1::2]], 10), SourceGaps(10, 10**6), share=500)
     assert [round(np.searchsorted(times, cut) / 500, 1) for cut in cuts] == [1.0, 2.0, 3.0]
 
 
 def test_a_task_with_more_spans_than_it_may_tell_of_keeps_the_widest_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hotsources, "_MOST_SPANS", 2)
+    monkeypatch.setattr(hot_sources, "_MOST_SPANS", 2)
     assert spans_of([[0, 10, 1000, 1010, 5000]], 5).select(["start", "end"]).to_pylist() == [
         {"start": 0, "end": 10},
         {"start": 1000, "end": 1010},
@@ -88,7 +88,7 @@ def test_p5_one_source_is_worked_on_by_several_tasks_and_gives_the_same_batches(
     monkeypatch: pytest.MonkeyPatch,
     flush: bool,
 ) -> None:
-    monkeypatch.setattr(hotsources, "HOT_ROWS", 1000)
+    monkeypatch.setattr(hot_sources, "HOT_ROWS", 1000)
     rules = Rulebook(
         BatchConfig(9, 20, late="amend", grace=15), (Override(BatchConfig(5, 20, max_count=2), "station-0", "key-1"),)
     )
@@ -98,7 +98,7 @@ def test_p5_one_source_is_worked_on_by_several_tasks_and_gives_the_same_batches(
     rows = batches.withColumn("task", F.spark_partition_id()).collect()
 
     batcher = Batcher.of(rules)
-    outcomes = [batcher.receive_many(map(event_of, messages)), batcher.advance(wanted.received_to)]
+    outcomes = [batcher.receive_many(map(event_from_message, messages)), batcher.advance(wanted.received_to)]
     outcomes += [batcher.flush()] if flush else []
     expected = sorted((b.batch, b.kind, b.closed_at, b.cut, b.events) for each in outcomes for b in each.batches)
     found = sorted((r["batch"], r["kind"], r["closed_at"], r["cut"], tuple(r["ids"])) for r in rows if r["batch"])

@@ -25,12 +25,12 @@ from millstream.ingest.selectors import parse_selector
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs import parsing, sourcefiles
-from millstream.pipeline.jobs.ingest import Ingested, run_ingest
-from millstream.pipeline.jobs.parsing import Refused, Rules, parse_split
-from millstream.pipeline.jobs.sourcefiles import find_files, splits_of
+from millstream.pipeline.jobs import file_parsing, source_files
+from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split
+from millstream.pipeline.jobs.ingest import IngestResult, run_ingest
+from millstream.pipeline.jobs.source_files import find_files, splits_of
 from millstream.pipeline.staging import Staging
-from millstream.testing.killing import kill_at
+from millstream.testing.killed_programs import kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 on_spark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 TOPIC = parse_selector("topic")
-RECORDS = Rules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.at")))
+RECORDS = ParsingRules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.at")))
 
 
 def lines(path: Path, first: int, count: int) -> list[Message]:
@@ -57,17 +57,19 @@ def simple(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
     return [(m.body, m.key, m.source, m.event_time, m.headers) for m in messages]
 
 
-def ingest(spark: SparkSession, url: str, folder: Path, rules: Rules | None = None, log: str = "in") -> Ingested:
+def ingest(
+    spark: SparkSession, url: str, folder: Path, rules: ParsingRules | None = None, log: str = "in"
+) -> IngestResult:
     staging = (folder.parent / "staging").as_uri()
-    return run_ingest(spark, url, log, find_files([folder]), rules or Rules(), staging=staging)
+    return run_ingest(spark, url, log, find_files([folder]), rules or ParsingRules(), staging=staging)
 
 
 INGEST = """
     import sys
     from pathlib import Path
     from millstream.pipeline.jobs.ingest import run_ingest
-    from millstream.pipeline.jobs.parsing import Rules
-    from millstream.pipeline.jobs.sourcefiles import find_files
+    from millstream.pipeline.jobs.file_parsing import Rules
+    from millstream.pipeline.jobs.source_files import find_files
     from millstream.pipeline.session import SparkOptions, spark_session
 
     folder, url = Path(sys.argv[1]), sys.argv[2]
@@ -89,7 +91,7 @@ class TestOnSpark:
     def test_each_file_is_taken_once_in_order_in_pieces_and_what_is_no_message_is_put_aside(
         self, spark: SparkSession, tmp_path: Path, log_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sourcefiles, "SPLIT_BYTES", 1000)
+        monkeypatch.setattr(source_files, "SPLIT_BYTES", 1000)
         first = lines(tmp_path / "files/a.jsonl", 0, 100)
         with (tmp_path / "files/a.jsonl").open("ab") as file:
             file.write(b'{"no": 1}\nnot JSON\n')
@@ -182,9 +184,9 @@ class TestOnSpark:
 # Without Spark: what tasks do.
 
 
-def parsed(folder: Path, rules: Rules) -> tuple[list[Message], list[Refused]]:
+def parsed(folder: Path, rules: ParsingRules) -> tuple[list[Message], list[RefusedRow]]:
     messages: list[Message] = []
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
     for split in splits_of(find_files([folder])):
         for found in parse_split(split, rules):
             if isinstance(found, list):
@@ -211,8 +213,8 @@ def test_every_line_is_read_once_however_the_file_is_cut(
     (folder / "x.jsonl").write_bytes(data)
     wanted = [line.rstrip(b"\r\n") for line in data.split(b"\n") if line.strip()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sourcefiles, "SPLIT_BYTES", split)
-        messages, refused = parsed(folder, Rules())
+        patch.setattr(source_files, "SPLIT_BYTES", split)
+        messages, refused = parsed(folder, ParsingRules())
     good = sorted(m.body for m in messages)
     assert good == [b"x"] * wanted.count(b'{"body":"x"}')
     assert sorted(r.row for r in refused) == sorted(line for line in wanted if line != b'{"body":"x"}')
@@ -243,7 +245,7 @@ def test_rows_of_tables_keep_their_numbers_and_say_what_is_wrong_with_them(tmp_p
 
 
 def test_parquet_is_read_by_its_columns_or_as_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sourcefiles, "SPLIT_BYTES", 1)
+    monkeypatch.setattr(source_files, "SPLIT_BYTES", 1)
     table = pa.table(
         {
             "body": ["a", None, "c"],
@@ -252,11 +254,12 @@ def test_parquet_is_read_by_its_columns_or_as_records(tmp_path: Path, monkeypatc
         }
     )
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
-    messages, refused = parsed(tmp_path, Rules(received="event"))
+    messages, refused = parsed(tmp_path, ParsingRules(received="event"))
     assert [(m.body, m.event_time, m.received_at) for m in messages] == [(b"a", 1, 1), (b"c", 3, 3)]
     assert [(r.place, r.reason) for r in refused] == [("row 2", "member")]
     records, refused = parsed(
-        tmp_path, Rules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.event_time")))
+        tmp_path,
+        ParsingRules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.event_time"))),
     )
     assert [(m.key, m.event_time, json.loads(m.body)["body"]) for m in records] == [("s", 1, "a"), ("s", 2, None)]
     assert [r.place for r in refused] == ["row 3"]
@@ -265,10 +268,10 @@ def test_parquet_is_read_by_its_columns_or_as_records(tmp_path: Path, monkeypatc
 def test_a_line_that_is_too_long_is_put_aside_and_the_next_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsing, "MAX_ROW_BYTES", 100)
-    monkeypatch.setattr(parsing, "_BATCH_BYTES", 64)
+    monkeypatch.setattr(file_parsing, "MAX_ROW_BYTES", 100)
+    monkeypatch.setattr(file_parsing, "_BATCH_BYTES", 64)
     (tmp_path / "x.jsonl").write_bytes(b"y" * 1000 + b'\n{"body":"x"}\n')
-    messages, (refused,) = parsed(tmp_path, Rules())
+    messages, (refused,) = parsed(tmp_path, ParsingRules())
     assert [message.body for message in messages] == [b"x"]
     assert refused.reason == "size"
 
@@ -278,7 +281,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
     (split,) = splits_of(find_files([tmp_path]))
     lines(tmp_path / "a.jsonl", 0, 4)
     with pytest.raises(PipelineInputError, match="changed while it was being read"):
-        list(parse_split(split, Rules()))
+        list(parse_split(split, ParsingRules()))
 
 
 @pytest.mark.parametrize(
@@ -297,8 +300,8 @@ def test_files_that_are_not_what_their_ending_says_are_named(
         parsed(tmp_path, RECORDS)
 
 
-@pytest.mark.parametrize("rules", [Rules(), RECORDS], ids=["messages", "records"])
-def test_a_parquet_file_that_rotted_is_named(tmp_path: Path, rules: Rules) -> None:
+@pytest.mark.parametrize("rules", [ParsingRules(), RECORDS], ids=["messages", "records"])
+def test_a_parquet_file_that_rotted_is_named(tmp_path: Path, rules: ParsingRules) -> None:
     path = tmp_path / "x.parquet"
     table = pa.table({"body": [b"%d" % number for number in range(5000)]})
     pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")

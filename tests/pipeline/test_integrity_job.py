@@ -17,17 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from millstream.mill.checking.bitcheck import Verdict
-from millstream.mill.manifest import Event, Manifest
-from millstream.mill.reports.report import Report, ReportResult
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.bins import bin_name
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
-from millstream.pipeline.jobs.report import Judged, run_report
+from millstream.pipeline.jobs.report import JudgedSweep, run_report
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit, remove
-from millstream.testing.killing import kill_at
+from millstream.testing.killed_programs import kill_at
 from suite.engines import open_engine
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class Copies:
     def put(self, store: str, name: str, content: bytes, *, record: bool = True) -> None:
         info = self.stores[store].put("docs", name, io.BytesIO(content))
         if record:
-            self.manifest.writer.record([Event(store, "docs", name, YESTERDAY, info.checksum(), info.size)])
+            self.manifest.writer.record([ManifestEvent(store, "docs", name, YESTERDAY, info.checksum(), info.size)])
 
     def path(self, store: str, name: str) -> Path:
         return self.stores[store].path_of("docs", name)
 
-    def sweep(self, spark: SparkSession, jobs: Path, run: str = "run", **options: int) -> tuple[Sweep, Judged]:
+    def sweep(self, spark: SparkSession, jobs: Path, run: str = "run", **options: int) -> tuple[Sweep, JudgedSweep]:
         sweep = run_integrity(spark, jobs, run, self.urls, self.manifest.rows(), **options)
         return sweep, run_report(spark, jobs, sweep)
 
@@ -77,7 +77,7 @@ def copies(tmp_path: Path) -> Iterator[Copies]:
     return Copies(tmp_path)
 
 
-def reports(judged: Judged) -> dict[str, Report]:
+def reports(judged: JudgedSweep) -> dict[str, IntegrityReport]:
     return {space.report.store: space.report for space in judged.spaces()}
 
 
@@ -100,9 +100,9 @@ def test_p9_every_kind_of_damage_is_found_and_nothing_else(spark: SparkSession, 
     remove(copies.path("third", "item-0005"))
     copies.put("third", "stranger", b"not recorded", record=False)
     copies.put("second", "item-0007", b"overwritten", record=False)
-    copies.manifest.writer.record([Event("first", "docs", "item-0009", YESTERDAY + 1, deleted=True)])
-    copies.manifest.writer.record([Event("first", "docs", "never-there", YESTERDAY, deleted=True)])
-    copies.manifest.writer.record([Event("second", "docs", "lost", YESTERDAY, "0" * 64, 10)])
+    copies.manifest.writer.record([ManifestEvent("first", "docs", "item-0009", YESTERDAY + 1, deleted=True)])
+    copies.manifest.writer.record([ManifestEvent("first", "docs", "never-there", YESTERDAY, deleted=True)])
+    copies.manifest.writer.record([ManifestEvent("second", "docs", "lost", YESTERDAY, "0" * 64, 10)])
     for place in (("third", "stranger"), ("second", "item-0007"), ("first", "item-0009")):
         make_old(copies.path(*place))
 
@@ -321,7 +321,7 @@ def test_an_inventory_of_no_store_is_refused(spark: SparkSession, tmp_path: Path
 
 
 def test_a_copy_elsewhere_is_counted_by_its_sum(spark: SparkSession, tmp_path: Path, copies: Copies) -> None:
-    copies.manifest.writer.record([Event("third", "docs", "plain.txt", YESTERDAY + 1, "1" * 64, 1)])
+    copies.manifest.writer.record([ManifestEvent("third", "docs", "plain.txt", YESTERDAY + 1, "1" * 64, 1)])
     copies.put("first", "alone", b"only here")
     sweep = run_integrity(spark, tmp_path / "jobs", "run", copies.urls, copies.manifest.rows())
     table = pq.read_table(sweep.facts, columns=["store", "content_id", "elsewhere"])

@@ -17,23 +17,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.batching import BatchConfig, Rulebook
-from millstream.batching.messages import event_of
+from millstream.batching.message_events import event_from_message
 from millstream.batching.service import BatchService
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
-from millstream.mill.copying.differences import survey
-from millstream.mill.manifest import Event, Manifest
+from millstream.mill.duplication.differences import count_differences
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.node import Node
-from millstream.pipeline.jobs.folder import latest_attempt
+from millstream.pipeline.jobs.job_folder import latest_attempt
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
-from millstream.testing.batching import plain_batches
-from millstream.testing.dids import Person
-from millstream.testing.killing import kill_at
+from millstream.testing.batching_oracle import plain_batches
+from millstream.testing.dids import DidOwner
+from millstream.testing.killed_programs import kill_at
 from suite.engines import open_engine
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -95,7 +95,7 @@ def test_p6_jobs_whose_tasks_and_drivers_die_give_what_plain_models_give(
     operations = anchor_operations(settings, 40 if is_long else 8)
     stores = {name: LocalStore(tmp_path / name) for name in ("a", "b")}
     manifest = fill(stores, tmp_path, 200 if is_long else 60)
-    wanted = survey(Providers(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
+    wanted = count_differences(Providers(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
     before = {name: sizes(store) for name, store in stores.items()}
     missing = before["a"].keys() - before["b"].keys()
     contents = {name: read(stores["a"], name) for name in missing}
@@ -203,7 +203,7 @@ def lay_out(settings: Settings, messages: Sequence[Message], rules: BatchConfig)
         with log.writer() as writer:
             for start in range(0, len(messages), 1000):
                 writer.append(messages[start : start + 1000])
-        events = [event_of(message) for part in log.read() for message in part]
+        events = [event_from_message(message) for part in log.read() for message in part]
     return {batch.batch: len(batch.events) for batch in plain_batches(events, rules)[0]}
 
 
@@ -227,7 +227,7 @@ def serve(settings: Settings, rules: BatchConfig) -> tuple[list[Message], dict[s
 
 def anchor_operations(settings: Settings, people: int) -> dict[str, int]:
     """Let *people* make an identifier each and some change it, in several anchors; how many of both there are."""
-    made = [Person(f"person {number}") for number in range(people)]
+    made = [DidOwner(f"person {number}") for number in range(people)]
     steps = [
         [person.create for person in made],
         [person.update() for person in made[::2]],
@@ -253,7 +253,7 @@ def fill(stores: Mapping[str, LocalStore], folder: Path, count: int) -> Manifest
         body = draw.randbytes(draw.randrange(20_000))
         for store in draw.choice([("a", "b"), ("a",), ("a",), ("b",)]):
             info = stores[store].put("docs", f"item-{number:04}", io.BytesIO(body))
-            manifest.writer.record([Event(store, "docs", info.content_id, 2**60, info.checksum(), info.size)])
+            manifest.writer.record([ManifestEvent(store, "docs", info.content_id, 2**60, info.checksum(), info.size)])
     return manifest
 
 

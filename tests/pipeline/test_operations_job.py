@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from millstream.anchoring.registry import Registry
+from millstream.anchoring.registry import DidRegistry
 from millstream.core.amounts import parse_duration
 from millstream.core.canonical import canonical_json
 from millstream.log import LogSpec, Message, open_store
@@ -21,8 +21,8 @@ from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.operations import OperationsPlan, OperationsRun, run_operations
 from millstream.settings import Settings
 from millstream.settings.sections import RegistrySettings
-from millstream.testing.dids import Person
-from millstream.testing.killing import kill_at
+from millstream.testing.dids import DidOwner
+from millstream.testing.killed_programs import kill_at
 from millstream.testing.waiting import until
 from suite.sizes import sized
 
@@ -39,14 +39,14 @@ def requests(seed: int, people: int) -> list[bytes]:
     draw = random.Random(seed)
     queues: list[list[bytes]] = []
     for number in range(people):
-        person = Person(f"{seed}-{number}")
+        person = DidOwner(f"{seed}-{number}")
         asked = [person.create, *(person.update() for _ in range(draw.randrange(4)))]
         if draw.random() < 0.3:
             asked.append(person.recover())
         if draw.random() < 0.2:
             asked.append(person.deactivate())
         queues.append([canonical_json(operation.request) for operation in asked])
-    stranger = Person(f"{seed}-stranger")
+    stranger = DidOwner(f"{seed}-stranger")
     queues.append([canonical_json(stranger.update().request), *REFUSED])
     found: list[bytes] = []
     while queues:
@@ -78,7 +78,7 @@ def take(spark: SparkSession, node: Node, per_trigger: int = 40) -> OperationsRu
     return run_operations(spark, plan_of(node, per_trigger), registry.acceptance, registry.versions, available_now=True)
 
 
-def anchor(registry: Registry) -> None:
+def anchor(registry: DidRegistry) -> None:
     registry.work_once()
     registry.writer.cut(force=True)
 
@@ -178,9 +178,9 @@ def test_p7_a_driver_that_is_killed_at_any_moment_loses_and_doubles_no_operation
         check(node, tmp_path / "plain", bodies)
 
 
-def inherited(registry: Registry) -> bool:
+def inherited(registry: DidRegistry) -> bool:
     """Take over what dead instances had; whether nothing is left to do."""
-    registry.instances.bury_dead()
+    registry.instances.take_over_dead()
     anchor(registry)
     return not registry.store.open_count()
 

@@ -22,7 +22,7 @@ from millstream.log import LogSpec, Writer
 from millstream.node import Node
 from millstream.pipeline.jobs.operations import PRODUCER, OperationSink, check_part
 from millstream.settings import Settings
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 OUTCOMES = LogSpec("asked.outcomes")
 STEPS: Sequence[tuple[type, str]] = [
@@ -49,7 +49,7 @@ class Frame:
 
 def asked(people: int) -> list[bytes]:
     """What *people* ask for, in turn: three operations each, the second one twice, and something that is none."""
-    made = [Person(f"person {number}") for number in range(people)]
+    made = [DidOwner(f"person {number}") for number in range(people)]
     steps = [
         [person.create for person in made],
         [person.update() for person in made],
@@ -64,7 +64,7 @@ def drive(node: Node, bodies: Sequence[bytes], per_trigger: int) -> None:
     registry = node.registry
     registry.instances.heartbeat()
     node.clock.sleep(100)  # longer than an instance may be silent
-    registry.instances.bury_dead()
+    registry.instances.take_over_dead()
     with node.store.log(OUTCOMES).writer(PRODUCER) as writer:
         sink = OperationSink(registry.acceptance, writer, node.clock)
         numbers = range(1, len(bodies) + 1)

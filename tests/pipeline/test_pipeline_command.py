@@ -13,7 +13,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.message import Message
-from millstream.mill.manifest import Event
+from millstream.mill.manifest import ManifestEvent
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.session import SparkOptions
@@ -44,7 +44,7 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
         store = node.providers["primary"]
         store.create_space("docs")
         info = store.put("docs", "readme", io.BytesIO(b"read me"))
-        node.manifest.writer.record([Event("primary", "docs", "readme", 1, info.checksum(), info.size)])
+        node.manifest.writer.record([ManifestEvent("primary", "docs", "readme", 1, info.checksum(), info.size)])
     return tmp_path
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from millstream.batching import BatchConfig, Rulebook
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 from millstream.pipeline.jobs.history import share_range
 from millstream.pipeline.jobs.ingest import run_ingest
+from millstream.pipeline.jobs.log_range import LogRange
 from millstream.pipeline.jobs.operations import OperationsPlan, run_operations
-from millstream.pipeline.jobs.ranges import LogRange
-from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 from millstream.pipeline.source import follow_log, read_log, write_log
 
 SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://head:7077"))

@@ -15,12 +15,12 @@ from millstream.batching import BatchConfig, Rulebook
 from millstream.batching.service import BatchService
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.demo.datasets import flights, weather
-from millstream.demo.delivery import Delivery, deliver
+from millstream.demo.delivery import DeliveryModel, deliver
 from millstream.log import LogSpec, open_store
+from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 from millstream.pipeline.jobs.history import batch_range
-from millstream.pipeline.jobs.ranges import plan_range
-from millstream.pipeline.jobs.stream import StreamPlan, run_stream
-from millstream.testing.killing import kill_at
+from millstream.pipeline.jobs.log_range import plan_range
+from millstream.testing.killed_programs import kill_at
 from suite.sizes import sized
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def real_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
     some late, some twice. In the small size a few weeks of both."""
     rows = sized(ci=6000, long=None)
     records = pa.concat_tables([weather(rows), flights(rows)])
-    messages = deliver(records, Delivery(20 * MINUTE))
+    messages = deliver(records, DeliveryModel(20 * MINUTE))
     url = f"sqlite:///{tmp_path_factory.mktemp('real') / 'log.db'}"
     with open_store(url) as store, store.log(LogSpec("real")).writer() as writer:
         for batch in messages.to_batches(max_chunksize=50_000):

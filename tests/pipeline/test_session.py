@@ -127,9 +127,9 @@ class TestSessions:
             """
             import os, signal, sys
             from pathlib import Path
-            from millstream.pipeline import connection
+            from millstream.pipeline import gateway_connection
             from millstream.pipeline.errors import SparkLostError
-            from millstream.pipeline.failures import explained
+            from millstream.pipeline.spark_errors import explained
             from millstream.pipeline.session import SparkOptions, spark_session
 
             interrupt = signal.getsignal(signal.SIGINT)
@@ -145,7 +145,7 @@ class TestSessions:
                                 spark.range(7).count()
                         except SparkLostError as error:
                             print(error)
-                assert not connection.is_connected()
+                assert not gateway_connection.is_connected()
                 assert signal.getsignal(signal.SIGINT) is interrupt
             print("done")
             """,

@@ -15,14 +15,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from millstream.batching import BatchConfig, Batcher
 from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.errors import SnapshotError
-from millstream.batching.handover import join_snapshots, split_snapshot
-from millstream.batching.messages import event_of, make_tick
-from millstream.batching.servicestate import ServiceState, write_state
+from millstream.batching.message_events import event_from_message, make_tick
+from millstream.batching.service_state import ServiceState, write_state
+from millstream.batching.snapshot_split import join_snapshots, split_snapshot
 from millstream.core.message import Message, to_arrow
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.checkpoint import read_progress
-from millstream.pipeline.sharding import events_of, read_share, shard_of, shares_of, write_share
-from millstream.pipeline.shards import SHARD_SCHEMA, ShardDataSource, ShardRequest, ShardStreamReader
+from millstream.pipeline.shard_shares import events_of, read_share, shard_of, shares_of, write_share
+from millstream.pipeline.shard_source import SHARD_SCHEMA, ShardDataSource, ShardReadOptions, ShardStreamReader
 
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]
@@ -42,7 +42,7 @@ def test_every_message_but_ticks_is_in_the_share_of_its_source(
         found = events_of([read_share(write_share(share))])
         assert found.schema == EVENT_SCHEMA
         rows += [(shard, row) for row in found.to_pylist()]
-    expected = [event_of(message) for message in messages]
+    expected = [event_from_message(message) for message in messages]
     assert sorted(row["id"] for _, row in rows) == [event.id for event in expected]
     by_id = {event.id: event for event in expected}
     for shard, row in rows:
@@ -53,7 +53,7 @@ def test_every_message_but_ticks_is_in_the_share_of_its_source(
 
 def reader(url: str, **options: object) -> ShardStreamReader:
     given = {"store": url, "log": "untidy", "shards": 3} | options
-    return ShardStreamReader(ShardRequest({name: str(value) for name, value in given.items()}))
+    return ShardStreamReader(ShardReadOptions({name: str(value) for name, value in given.items()}))
 
 
 def test_a_trigger_has_its_shares_and_a_tick_for_every_shard(log_url: str, untidy: Untidy, write_log: WriteLog) -> None:
@@ -107,7 +107,7 @@ def test_the_first_trigger_brings_each_shard_its_part_of_the_state(
 ) -> None:
     messages = write_log(log_url, "untidy", sorted(untidy(6, 300), key=lambda m: m.received_at or 0))
     batcher = Batcher(50, 20)
-    batcher.receive_many([event_of(message) for message in messages[:100]])
+    batcher.receive_many([event_from_message(message) for message in messages[:100]])
     batcher.advance(messages[99].received_at or 0)
     write_state(tmp_path / "state", ServiceState("untidy", "batches", 100, batcher.snapshot()))
     stream = reader(log_url, **{"from": 101, "state": tmp_path / "state", "output": "batches"})
@@ -139,7 +139,7 @@ def test_a_snapshot_in_parts_is_the_same_snapshot(
 ) -> None:
     batcher = Batcher.of(BatchConfig(50, 20, **policy))  # type: ignore[arg-type]
     messages = sorted(untidy(seed, 60), key=lambda m: m.received_at or 0)
-    batcher.receive_many([event_of(message) for message in messages])
+    batcher.receive_many([event_from_message(message) for message in messages])
     batcher.advance(messages[-1].received_at or 0)
     split = split_snapshot(batcher.snapshot(), lambda source: shard_of(source, parts), parts)
     assert len(split) == parts

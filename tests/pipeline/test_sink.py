@@ -16,11 +16,11 @@ from millstream.core.message import MESSAGE_SCHEMA, Message
 from millstream.log import Log, LogSpec, Writer, open_store
 from millstream.pipeline import staging as staging_module
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.failures import explained
 from millstream.pipeline.sink import LogStreamWriter, LogWriter, beside, check_schema
 from millstream.pipeline.source import NAME, SPARK_SCHEMA, follow_log, read_log
 from millstream.pipeline.source import write_log as save
-from millstream.pipeline.staging import SPACE, Part, Staging
+from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.pipeline.staging import SPACE, StagedPart, Staging
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit
 
@@ -76,9 +76,12 @@ class TestOnSpark:
         assert len(bodies(log_url, "named")) == 11
 
     def test_columns_that_a_log_does_not_have_are_named(self, spark: SparkSession, log_url: str) -> None:
-        with pytest.raises(PipelineError, match="'body' is int; a log takes binary or string"), explained("write"):
+        with (
+            pytest.raises(PipelineError, match="'body' is int; a log takes binary or string"),
+            spark_errors_explained("write"),
+        ):
             save(spark.sql("select 1 as body"), log_url, "bad")
-        with pytest.raises(PipelineError, match="at least body"), explained("write"):
+        with pytest.raises(PipelineError, match="at least body"), spark_errors_explained("write"):
             save(spark.sql("select 'x' as body, 1 as zeal"), log_url, "bad")
 
     def test_a_second_writer_is_refused_and_nothing_is_left_behind(self, spark: SparkSession, log_url: str) -> None:
@@ -87,7 +90,7 @@ class TestOnSpark:
             open_store(log_url) as store,
             store.log(LogSpec("busy")).writer(),
             pytest.raises(PipelineError, match="busy"),
-            explained("write"),
+            spark_errors_explained("write"),
         ):
             save(frame, log_url, "busy", write="later")
         assert left_over(log_url) == []
@@ -130,7 +133,7 @@ class DiedError(Exception):
     """The driver, at the point that the test chose."""
 
 
-def lay_down(staging: Staging, sizes: Sequence[Sequence[int]], salt: int) -> list[Part]:
+def store_part(staging: Staging, sizes: Sequence[Sequence[int]], salt: int) -> list[StagedPart]:
     """A part for each of *sizes*, whose record batches have so many rows; *salt* makes their order differ."""
     parts = []
     for partition, batches in enumerate(sizes):
@@ -138,7 +141,7 @@ def lay_down(staging: Staging, sizes: Sequence[Sequence[int]], salt: int) -> lis
         random.Random(salt).shuffle(names)
         cuts = iter(names)
         made = [pa.RecordBatch.from_pydict({"body": [next(cuts) for _ in range(size)]}) for size in batches]
-        parts.append(staging.lay_down(partition, made))
+        parts.append(staging.store_part(partition, made))
     return parts
 
 
@@ -153,7 +156,7 @@ def test_a_commit_is_finished_once_wherever_drivers_died_and_whatever_order_task
         log = store.log(LogSpec("made"))
         for salt, steps in enumerate(fatal):
             staging = Staging(folder.as_uri(), "w")
-            parts = lay_down(staging, sizes, salt)
+            parts = store_part(staging, sizes, salt)
             with pytest.MonkeyPatch.context() as patch:
                 die_after(patch, steps)
                 try:
@@ -162,7 +165,7 @@ def test_a_commit_is_finished_once_wherever_drivers_died_and_whatever_order_task
                     continue
         for salt in (100, 101):
             staging = Staging(folder.as_uri(), "w")
-            staging.commit(log, "w", 0, lay_down(staging, sizes, salt))
+            staging.commit(log, "w", 0, store_part(staging, sizes, salt))
         found = [message.body for batch in log.read() for message in batch]
     assert sorted(found) == wanted
 
@@ -173,7 +176,7 @@ def test_a_commit_of_as_many_pieces_as_one_may_have_is_finished_wherever_its_dri
 ) -> None:
     monkeypatch.setattr(staging_module, "_PIECES", 4)
     staging = Staging(tmp_path.as_uri(), "w")
-    parts = lay_down(staging, [[1], [1], [1]], 0)
+    parts = store_part(staging, [[1], [1], [1]], 0)
     with open_store("memory://") as store:
         log = store.log(LogSpec("made"))
         with monkeypatch.context() as patch, pytest.raises(DiedError):
@@ -182,7 +185,7 @@ def test_a_commit_of_as_many_pieces_as_one_may_have_is_finished_wherever_its_dri
         staging.commit(log, "w", 0, parts)
         assert [message.body for batch in log.read() for message in batch] == [b"0-0", b"1-0", b"2-0"]
         with pytest.raises(PipelineInputError, match="4 pieces are more than one commit takes"):
-            staging.commit(log, "w", 1, lay_down(staging, [[1], [1], [1], [1]], 0))
+            staging.commit(log, "w", 1, store_part(staging, [[1], [1], [1], [1]], 0))
 
 
 def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
@@ -203,7 +206,7 @@ def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
 
 def test_a_part_that_rotted_is_refused_before_any_of_it_is_appended(tmp_path: Path, log_url: str) -> None:
     staging = Staging(tmp_path.as_uri(), "w")
-    (part,) = lay_down(staging, [[5, 5]], 1)
+    (part,) = store_part(staging, [[5, 5]], 1)
     flip_bit(LocalStore(tmp_path).path_of(SPACE, part.name))
     with open_store(log_url) as store:
         log = store.log(LogSpec("made"))
@@ -219,12 +222,12 @@ def test_a_commit_that_was_begun_elsewhere_is_not_begun_again_here(tmp_path: Pat
             writer.append([b"begun"], sequence=1)
         staging = Staging(tmp_path.as_uri(), "w")
         with pytest.raises(PipelineError, match="begun by another driver"):
-            staging.commit(log, "w", 0, lay_down(staging, [[2, 2]], 1))
+            staging.commit(log, "w", 0, store_part(staging, [[2, 2]], 1))
 
 
 def test_large_rows_are_appended_in_pieces(tmp_path: Path, log_url: str) -> None:
     staging = Staging(tmp_path.as_uri(), "w")
-    part = staging.lay_down(0, [pa.RecordBatch.from_pydict({"body": [b"x" * (5 << 20)] * 9})])
+    part = staging.store_part(0, [pa.RecordBatch.from_pydict({"body": [b"x" * (5 << 20)] * 9})])
     assert (part.rows, part.pieces) == (9, 3)
     with open_store(log_url) as store:
         assert staging.commit(store.log(LogSpec("made")), "w", 3, [part]) == 9

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, from_arrow, to_arrow
 from millstream.log import LogSpec, Tiering, TrimmedError, open_store
+from millstream.pipeline.block_ranges import group_blocks
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.failures import explained
-from millstream.pipeline.request import LogRequest
-from millstream.pipeline.runs import balance
+from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, read_log
+from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.stores.tiers import open_store as open_tiered
 
 if TYPE_CHECKING:
@@ -101,18 +101,18 @@ class TestOnSpark:
         write_log(log_url, "odd", odd_messages(7, 1))
         with (
             pytest.raises(PipelineError, match=r"^the job 'count' failed: there is no log 'other'"),
-            explained("count"),
+            spark_errors_explained("count"),
         ):
             read_log(spark, log_url, "other").count()
 
     def test_an_unknown_column_is_named(self, spark: SparkSession, log_url: str) -> None:
-        with pytest.raises(PipelineError, match="'zeal'"), explained("read"):
+        with pytest.raises(PipelineError, match="'zeal'"), spark_errors_explained("read"):
             read_log(spark, log_url, "odd", columns=["zeal"]).count()
 
 
 def test_reading_a_partition_needs_no_spark(log_url: str, write_log: WriteLog) -> None:
     written = write_log(log_url, "odd", odd_messages(8, 500))
-    reader = LogReader(LogRequest({"store": log_url, "log": "odd", "partitionBytes": "10000"}), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd", "partitionBytes": "10000"}), SPARK_SCHEMA.names)
     partitions = reader.partitions()
     assert len(partitions) > 1
     batches = [batch for partition in partitions for batch in reader.read(partition)]
@@ -129,7 +129,7 @@ def test_partitions_hold_every_block_once_and_in_order(counts: list[tuple[int, i
     for count, size in counts:
         blocks.append((next_id, next_id + count - 1, size))
         next_id += count
-    runs = list(balance(blocks, target))
+    runs = list(group_blocks(blocks, target))
     covered = [number for run in runs for number in range(run.first_id, run.last_id + 1)]
     assert covered == list(range(1, next_id))
     assert {run.first_id for run in runs} <= {first for first, _, _ in blocks}
@@ -137,7 +137,7 @@ def test_partitions_hold_every_block_once_and_in_order(counts: list[tuple[int, i
 
 def test_there_are_never_too_many_partitions() -> None:
     blocks = [(number, number, 1000) for number in range(1, 50_001)]
-    assert len(list(balance(blocks, 1))) <= 10_000
+    assert len(list(group_blocks(blocks, 1))) <= 10_000
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_there_are_never_too_many_partitions() -> None:
 )
 def test_options_that_cannot_be_used_are_named(options: dict[str, str], named: str) -> None:
     with pytest.raises(PipelineInputError, match=named):
-        LogRequest(options)
+        LogReadOptions(options)
 
 
 def test_a_file_store_is_refused_on_a_cluster(tmp_path: Path) -> None:
@@ -175,16 +175,16 @@ def test_a_trimmed_log_is_read_from_where_it_begins_and_nothing_before_is_passed
     with open_store(log_url) as store:
         store.log(LogSpec("odd")).trim(21)
     options = {"store": log_url, "log": "odd", "partitionBytes": "5000"}
-    reader = LogReader(LogRequest(options), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions(options), SPARK_SCHEMA.names)
     found = [message for part in reader.partitions() for batch in reader.read(part) for message in from_arrow(batch)]
     assert found == written[20:]
     with pytest.raises(PipelineInputError, match="begins at id 21"):
-        LogReader(LogRequest({**options, "from": "20"}), SPARK_SCHEMA.names).partitions()
+        LogReader(LogReadOptions({**options, "from": "20"}), SPARK_SCHEMA.names).partitions()
 
 
 def test_a_task_whose_messages_are_trimmed_before_it_runs_fails(log_url: str, write_log: WriteLog) -> None:
     write_log(log_url, "odd", odd_messages(4, 60))
-    reader = LogReader(LogRequest({"store": log_url, "log": "odd"}), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd"}), SPARK_SCHEMA.names)
     (part,) = reader.partitions()
     with open_store(log_url) as store:
         store.log(LogSpec("odd")).trim(21)
@@ -200,7 +200,7 @@ def test_blocks_that_were_moved_to_an_object_store_are_read_like_all_others(
         log = store.log(LogSpec("odd"))
         log.set_tiering(Tiering(f"file://{tmp_path / 'cold'}", segment_bytes=50_000))
         assert log.move_blocks().objects > 0
-    reader = LogReader(LogRequest({"store": log_url, "log": "odd", "partitionBytes": "40000"}), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd", "partitionBytes": "40000"}), SPARK_SCHEMA.names)
     parts = reader.partitions()
     assert len(parts) > 2
     assert [m for part in parts for batch in reader.read(part) for m in from_arrow(batch)] == written

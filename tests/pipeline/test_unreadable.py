@@ -12,10 +12,10 @@ import pytest
 from millstream.core.message import Message, from_arrow
 from millstream.log import CorruptBlockError, LogSpec, MissingBlockError, TrimmedError, open_store
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.failures import explained
-from millstream.pipeline.request import LogRequest
+from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.source import SPARK_SCHEMA, LogReader, LogStreamReader, follow_log, read_log
-from millstream.pipeline.unreadable import Quarantine, Unreadable
+from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.pipeline.unreadable import Quarantine, UnreadableRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def damage(url: str, block: int) -> None:
 
 
 def read(url: str, **options: object) -> list[Message]:
-    request = LogRequest({"store": url, "log": "in", **{name: str(value) for name, value in options.items()}})
+    request = LogReadOptions({"store": url, "log": "in", **{name: str(value) for name, value in options.items()}})
     reader = LogReader(request, SPARK_SCHEMA.names)
     return [message for part in reader.partitions() for batch in reader.read(part) for message in from_arrow(batch)]
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_noted_and_the_rest_is_read(
 
 def test_what_was_trimmed_is_no_damage(log_url: str, written: list[Message], quarantine: str) -> None:
     options = {"store": log_url, "log": "in", "partitionBytes": str(10**9), "quarantine": quarantine}
-    reader = LogReader(LogRequest(options), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions(options), SPARK_SCHEMA.names)
     parts = reader.partitions()
     with open_store(log_url) as store:
         store.log(LogSpec("in")).trim(BLOCK + 1)
@@ -114,10 +114,10 @@ def test_what_was_trimmed_is_no_damage(log_url: str, written: list[Message], qua
 def test_a_trigger_of_a_stream_has_no_holes_either(log_url: str, written: list[Message], quarantine: str) -> None:
     lose(log_url, 4)
     options = {"store": log_url, "log": "in", "partitionBytes": "1"}
-    plain = LogStreamReader(LogRequest(options), SPARK_SCHEMA.names)
+    plain = LogStreamReader(LogReadOptions(options), SPARK_SCHEMA.names)
     with pytest.raises(MissingBlockError):
         [batch for part in plain.partitions({"id": 0}, {"id": 1000}) for batch in plain.read(part)]
-    noting = LogStreamReader(LogRequest({**options, "quarantine": quarantine}), SPARK_SCHEMA.names)
+    noting = LogStreamReader(LogReadOptions({**options, "quarantine": quarantine}), SPARK_SCHEMA.names)
     batches = [batch for part in noting.partitions({"id": 0}, {"id": 1000}) for batch in noting.read(part)]
     assert [message for batch in batches for message in from_arrow(batch)] == without(written, 4)
 
@@ -128,7 +128,7 @@ def test_spark_is_told_of_damage_or_goes_on_past_it(
 ) -> None:
     damage(log_url, 9)
     failed = pytest.raises(PipelineError, match=r"^the job 'count' failed: the block of log 'in' .* is damaged")
-    with failed, explained("count"):
+    with failed, spark_errors_explained("count"):
         read_log(spark, log_url, "in").count()
     wanted = [message.id for message in without(written, 9)]
     found = read_log(spark, log_url, "in", columns=["id"], quarantine=quarantine)
@@ -139,4 +139,4 @@ def test_spark_is_told_of_damage_or_goes_on_past_it(
     query.awaitTermination()
     assert [row.id for row in spark.read.parquet(str(folder)).orderBy("id").collect()] == wanted
     (note,) = Quarantine(quarantine, "in").notes()
-    assert note == Unreadable("in", 9 * BLOCK + 1, 10 * BLOCK, "corrupt", note.error)
+    assert note == UnreadableRange("in", 9 * BLOCK + 1, 10 * BLOCK, "corrupt", note.error)

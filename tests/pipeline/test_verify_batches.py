@@ -12,7 +12,7 @@ import pytest
 
 from millstream.anchoring.records import EncodedBatch
 from millstream.batching import BatchConfig, Override, Rulebook
-from millstream.batching.origin import read_origin, write_origin
+from millstream.batching.batch_log_origin import read_origin, write_origin
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
 from millstream.core.message import Message
@@ -20,7 +20,7 @@ from millstream.log import LogSpec, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.batch import hand_over, run_batch
-from millstream.pipeline.jobs.verify_batches import Verified, verify_batches
+from millstream.pipeline.jobs.verify_batches import BatchVerification, verify_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def served(tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog) ->
     return given
 
 
-def verify(spark: SparkSession, url: str, output: str = "batches", **options: object) -> Verified:
+def verify(spark: SparkSession, url: str, output: str = "batches", **options: object) -> BatchVerification:
     return verify_batches(spark, url, "untidy", output, RULES, **options)  # type: ignore[arg-type]
 
 

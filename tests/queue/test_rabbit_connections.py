@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from millstream.core.clock import VirtualClock
 from millstream.node import Node
 from millstream.queue.rabbitmq import ConnectionOptions, RabbitWorkQueue
-from millstream.queue.rabbitmq.connections import Outage
+from millstream.queue.rabbitmq.connections import BrokerHealth
 from millstream.settings import SettingsError, load_settings
 from millstream.testing import services
 from millstream.testing.waiting import until
@@ -158,7 +158,7 @@ def test_a_broker_that_is_away_is_called_as_often_as_the_settings_say(tmp_path: 
 
 def test_pauses_double_up_to_the_longest_and_begin_anew_when_the_broker_has_answered() -> None:
     clock = VirtualClock()
-    outage = Outage("orders", ConnectionOptions(retry_first=0.5, retry_longest=3.0), clock)
+    outage = BrokerHealth("orders", ConnectionOptions(retry_first=0.5, retry_longest=3.0), clock)
     for pause in (0.5, 1.0, 2.0, 3.0, 3.0):
         assert outage.may_connect()
         outage.failed(OSError())

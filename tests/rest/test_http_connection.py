@@ -21,7 +21,7 @@ from millstream.rest.connection import LONGEST_HEAD
 from millstream.rest.server import serving
 from millstream.settings import SettingsError, load_settings
 from millstream.settings.serving import HttpSettings
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 from millstream.testing.waiting import until
 
 MOST = 40
@@ -146,7 +146,7 @@ def test_an_idle_connection_is_kept_while_half_open_ones_are_let_go(hasty: Api) 
 
 
 def test_a_client_that_is_asked_to_continue_has_its_time(hasty: Api) -> None:
-    body = canonical_json(Person("continuing").create.request)
+    body = canonical_json(DidOwner("continuing").create.request)
     with RawConnection(hasty.port) as careful:
         careful.send(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
         assert careful.answer().status == 100
@@ -159,7 +159,7 @@ def test_half_open_requests_do_not_keep_others_out(hasty: Api) -> None:
         halves = [stack.enter_context(RawConnection(hasty.port)) for _ in range(MOST - 5)]
         for number, half in enumerate(halves):
             half.send(b"GET / HTTP/1.1\r\n" if number % 2 else HEAD + b"Content-Length: 9\r\n\r\n{")
-        assert hasty.submit(Person("among-halves").create)[0] == 200
+        assert hasty.submit(DidOwner("among-halves").create)[0] == 200
         assert [half.answer().status for half in halves] == [408] * len(halves)
         assert all(half.is_closed() for half in halves)
 
@@ -311,7 +311,7 @@ def test_a_client_that_sends_no_more_after_its_request_is_answered(api: Api) -> 
 
 
 def test_requests_before_a_malformed_one_are_answered_first(api: Api) -> None:
-    body = canonical_json(Person("before-nonsense").create.request)
+    body = canonical_json(DidOwner("before-nonsense").create.request)
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with RawConnection(api.port) as connection:
         connection.send(request + HEALTH + HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")
@@ -341,7 +341,7 @@ def test_trailers_and_extensions_without_end_are_refused(api: Api, part: bytes, 
 
 
 def test_trailers_are_no_headers(api: Api) -> None:
-    body = canonical_json(Person("trailers").create.request)
+    body = canonical_json(DidOwner("trailers").create.request)
     chunks = b"%x\r\n%s\r\n0\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\r\n" % (len(body), body)
     with RawConnection(api.port) as connection:
         connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + HEALTH)

@@ -28,7 +28,7 @@ from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
 from millstream.rest.openapi import describe, encode_description
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 from suite.sizes import sized
 
 LEDGER, FILES = "/sidetree/v1/ledger", "/sidetree/v1/files"
@@ -59,7 +59,7 @@ def until_observed(api: Api, operation: str) -> Any:
 
 
 def test_a_create_is_answered_with_its_document_and_becomes_resolvable(api: Api) -> None:
-    person = Person("api")
+    person = DidOwner("api")
     status, answer, headers = api.submit(person.create)
     did = f"did:sidetree:{person.suffix}"
     assert status == 200
@@ -73,7 +73,7 @@ def test_a_create_is_answered_with_its_document_and_becomes_resolvable(api: Api)
 
 
 def test_a_did_that_is_not_anchored_resolves_over_http_where_the_settings_say_so(tmp_path: Path) -> None:
-    person = Person("waiting")
+    person = DidOwner("waiting")
     api = Api(tmp_path, unpublished_operation_lifespan="1h", batch_writer_timeout="1h")
     try:
         did = f"did:sidetree:{person.suffix}"
@@ -89,7 +89,7 @@ def test_a_did_that_is_not_anchored_resolves_over_http_where_the_settings_say_so
 
 
 def test_a_did_is_updated_and_ended_over_http(api: Api) -> None:
-    person = Person("http-life")
+    person = DidOwner("http-life")
     for operation in (person.create, person.update(), person.recover(), person.deactivate()):
         status, answer, headers = api.submit(operation)
         assert status == 200
@@ -103,7 +103,7 @@ def test_a_did_is_updated_and_ended_over_http(api: Api) -> None:
 
 
 def test_the_operations_of_a_did_come_in_pages_in_the_order_of_acceptance(api: Api) -> None:
-    person = Person("many")
+    person = DidOwner("many")
     sent = [
         api.submit(operation)[2]["operation-id"] for operation in (person.create, *(person.update() for _ in range(6)))
     ]
@@ -124,7 +124,7 @@ def test_the_operations_of_a_did_come_in_pages_in_the_order_of_acceptance(api: A
     "query", ["limit=0", "limit=1001", "limit=x", "after=-1", "after=x", "offset=3", "limit=", "limit=1&limit=2"]
 )
 def test_a_page_that_cannot_be_asked_for_is_refused(api: Api, query: str) -> None:
-    status, found, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{Person('nobody').suffix}/operations?{query}")
+    status, found, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{DidOwner('nobody').suffix}/operations?{query}")
     assert (status, found["code"]) == (400, "bad_request")
 
 
@@ -136,7 +136,7 @@ def test_a_page_that_cannot_be_asked_for_is_refused(api: Api, query: str) -> Non
     ],
 )  # fmt: skip
 def test_an_operation_of_another_type_is_refused_with_the_type_to_send(api: Api, kind: str) -> None:
-    body = canonical_json(Person("typed").create.request)
+    body = canonical_json(DidOwner("typed").create.request)
     status, found, _ = api.ask("POST", OPERATIONS, body, {"Content-Type": kind})
     assert (status, found["code"]) == (415, "unsupported_media_type")
     assert "application/json" in found["message"]
@@ -156,7 +156,7 @@ def test_lines_of_another_type_are_refused_with_the_type_to_send(api: Api) -> No
 )
 def test_an_operation_is_taken_however_its_type_is_written(api: Api, kind: str | None) -> None:
     """Without a type it is taken for what it has to be (RFC 9110, 8.3)."""
-    body = canonical_json(Person("typed-well").create.request)
+    body = canonical_json(DidOwner("typed-well").create.request)
     assert api.ask("POST", OPERATIONS, body, {} if kind is None else {"Content-Type": kind})[0] == 200
 
 
@@ -166,7 +166,7 @@ def test_an_operation_that_is_compressed_is_refused(api: Api) -> None:
 
 
 def test_a_long_form_resolves_before_it_is_submitted(api: Api) -> None:
-    did = long_form(Person("only-long").create, SIDETREE)
+    did = long_form(DidOwner("only-long").create, SIDETREE)
     status, resolved, headers = api.ask("GET", f"{IDENTIFIERS}/{did}")
     assert (status, resolved["didDocument"]["id"]) == (200, did)
     assert headers["content-type"].startswith("application/ld+json")
@@ -195,7 +195,7 @@ def test_what_is_wrong_is_said_with_a_code(
 
 
 def test_in_bulk_each_line_has_its_outcome(api: Api) -> None:
-    lines = [canonical_json(Person(f"bulk-http{n}").create.request) for n in range(20)]
+    lines = [canonical_json(DidOwner(f"bulk-http{n}").create.request) for n in range(20)]
     body = BOM_UTF8 + b"\n".join([*lines, b"nonsense"])  # some programs put the mark before what they send
     status, outcomes, _ = api.ask("POST", f"{OPERATIONS}/bulk", body)
     assert status == 200
@@ -204,7 +204,7 @@ def test_in_bulk_each_line_has_its_outcome(api: Api) -> None:
 
 
 def test_many_clients_at_once_are_all_served(api: Api) -> None:
-    people = [Person(f"client{n}") for n in range(60)]
+    people = [DidOwner(f"client{n}") for n in range(60)]
     with ThreadPoolExecutor(12) as clients:
         answers = list(clients.map(lambda person: api.submit(person.create), people))
     assert {status for status, _, _ in answers} == {200}
@@ -217,7 +217,7 @@ def test_requests_of_one_moment_are_answered_each_with_its_own_outcome(api: Api)
     def talk(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
         for n in range(6):
-            person = Person(f"moment-{number}-{n}")
+            person = DidOwner(f"moment-{number}-{n}")
             body = canonical_json(person.create.request) if (number + n) % 3 else b'{"type":"create"}'
             connection.request("POST", OPERATIONS, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -233,11 +233,11 @@ def test_requests_of_one_moment_are_answered_each_with_its_own_outcome(api: Api)
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_request_harms_nobody(api: Api) -> None:
-    body = canonical_json(Person("leaver").create.request)
+    body = canonical_json(DidOwner("leaver").create.request)
     with socket.create_connection(("127.0.0.1", api.port)) as leaving:
         head = f"POST {OPERATIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         leaving.sendall(head.encode() + body[:100])
-    assert api.submit(Person("stayer").create)[0] == 200
+    assert api.submit(DidOwner("stayer").create)[0] == 200
 
 
 def test_it_is_alive_and_describes_itself(api: Api) -> None:
@@ -250,7 +250,7 @@ def test_it_is_alive_and_describes_itself(api: Api) -> None:
 
 def test_the_ledger_is_read_in_pages_that_form_its_chain(api: Api) -> None:
     for number in range(3):
-        until_observed(api, api.submit(Person(f"paged{number}").create)[2]["operation-id"])
+        until_observed(api, api.submit(DidOwner(f"paged{number}").create)[2]["operation-id"])
     entries, after = [], "0"
     while after is not None:
         status, page, _ = api.ask("GET", f"{LEDGER}?after={after}&limit=2")
@@ -273,7 +273,7 @@ def test_a_page_that_there_cannot_be_is_refused(api: Api, query: str) -> None:
 
 def test_files_of_batches_are_served_and_no_others(api: Api, folder: Path) -> None:
     """Event batches lie in the same storage, and their identifiers are in proofs that people hand out."""
-    until_observed(api, api.submit(Person("filed").create)[2]["operation-id"])
+    until_observed(api, api.submit(DidOwner("filed").create)[2]["operation-id"])
     anchor = api.ask("GET", f"{LEDGER}?limit=1")[1]["items"][0]["anchor_string"]
     cid = anchor.partition(".")[2]
     with urlopen(f"http://127.0.0.1:{api.port}{FILES}/{cid}") as answer:
@@ -323,8 +323,8 @@ def test_a_body_without_end_is_cut_off_at_the_limit(api: Api, path: str, most: i
 def test_a_crowd_is_told_when_to_come_back(tmp_path: Path) -> None:
     crowded = Api(tmp_path, max_open="1", batch_writer_timeout="1h")
     try:
-        assert crowded.submit(Person("first").create)[0] == 200
-        answers = (crowded.submit(Person(f"late{n}").create) for n in range(5000))  # counted anew once a second
+        assert crowded.submit(DidOwner("first").create)[0] == 200
+        answers = (crowded.submit(DidOwner(f"late{n}").create) for n in range(5000))  # counted anew once a second
         answer, headers = next((answer, headers) for status, answer, headers in answers if status == 429)
         assert answer["code"] == "too_many_requests"
         assert int(headers["retry-after"]) >= 1
@@ -336,7 +336,7 @@ def test_p6_what_was_taken_before_the_end_is_anchored_by_the_next_instance(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = Api(tmp_path, batch_writer_timeout="1h")
-    person = Person("taken")
+    person = DidOwner("taken")
     _, _, headers = first.submit(person.create)
     assert first.end() == 0
     data = ["--data", str(tmp_path)]
@@ -351,7 +351,7 @@ def test_p6_what_was_taken_before_the_end_is_anchored_by_the_next_instance(
 
 
 def test_operations_come_from_a_file_as_well(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    people = [Person(f"file{n}") for n in range(3)]
+    people = [DidOwner(f"file{n}") for n in range(3)]
     lines = [canonical_json(person.create.request) for person in people]
     file = tmp_path / "operations.jsonl"
     file.write_bytes(b"\n\n".join([*lines, b"x" * 300_000, canonical_json(people[0].update().request)]))
@@ -371,7 +371,7 @@ def test_operations_come_from_a_file_as_well(tmp_path: Path, capfd: pytest.Captu
 def test_dead_operations_are_tried_again_on_request(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data = ["--data", str(tmp_path)]
     file = tmp_path / "operations.jsonl"
-    file.write_bytes(canonical_json(Person("dead").create.request))
+    file.write_bytes(canonical_json(DidOwner("dead").create.request))
     assert run(["anchor", "submit", str(file), "--json", *data]) == 0
     name = json.loads(capfd.readouterr().out)["id"]
     with contextlib.closing(sqlite3.connect(tmp_path / "node.db")) as database, database:
@@ -385,7 +385,7 @@ def test_dead_operations_are_tried_again_on_request(tmp_path: Path, capfd: pytes
 def test_the_files_may_lie_at_a_storage_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_ANCHORING__CAS", f"file://{tmp_path / 'elsewhere'}")
     file = tmp_path / "operations.jsonl"
-    file.write_bytes(canonical_json(Person("far").create.request))
+    file.write_bytes(canonical_json(DidOwner("far").create.request))
     data = ["--data", str(tmp_path / "node")]
     assert run(["anchor", "submit", str(file), *data]) == 0
     assert run(["anchor", "cut", "--force", *data]) == 0

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.stores import LocalStore
-from millstream.stores.audit import AuditedStore, Outbox
-from millstream.testing.faulty_store import Call, StoreWrapper
+from millstream.stores.audit import AuditedStore, AuditOutbox
+from millstream.testing.faulty_store import StoreCall, StoreWrapper
 
 
 class Steps:
@@ -40,14 +40,14 @@ class SteppingStore(StoreWrapper):
         super().__init__(store)
         self._steps = steps
 
-    def before(self, call: Call) -> None:
+    def before(self, call: StoreCall) -> None:
         self._steps.step()
 
-    def after(self, call: Call) -> None:
+    def after(self, call: StoreCall) -> None:
         self._steps.step()
 
 
-class SteppingOutbox(Outbox):
+class SteppingOutbox(AuditOutbox):
     """A step before and after every write."""
 
     steps: Steps
@@ -117,7 +117,7 @@ def open_audited(folder: Path, steps: Steps | None = None) -> tuple[sa.Engine, A
     sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     store = LocalStore(folder / "store", create=True)
     if steps is None:
-        return engine, AuditedStore(store, Outbox(engine, VirtualClock()), "1")
+        return engine, AuditedStore(store, AuditOutbox(engine, VirtualClock()), "1")
     outbox = SteppingOutbox(engine, VirtualClock())
     outbox.steps = steps
     return engine, AuditedStore(SteppingStore(store, steps), outbox, "1")

@@ -18,10 +18,11 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.stores import LocalStore, drafts
-from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores import LocalStore
+from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import NewItem
-from millstream.testing.killing import stepping
+from millstream.stores.local import atomic_files
+from millstream.testing.killed_programs import stepping
 
 BODIES = {f"folder {n % 2}/item {n}": b"%d " % n * 50 for n in range(6)}
 
@@ -38,7 +39,7 @@ def open_audited(folder: Path) -> tuple[sa.Engine, AuditedStore]:
     """The audited store in *folder*."""
     folder.mkdir(exist_ok=True)
     engine = sa.create_engine(f"sqlite:///{folder / 'audit.db'}")
-    return engine, AuditedStore(LocalStore(folder / "store"), Outbox(engine, VirtualClock()), "1")
+    return engine, AuditedStore(LocalStore(folder / "store"), AuditOutbox(engine, VirtualClock()), "1")
 
 
 def put(folder: Path, last: int) -> None:
@@ -53,7 +54,7 @@ def put(folder: Path, last: int) -> None:
 
     for name in ("rename", "fsync", "write"):
         setattr(os, name, stepping(getattr(os, name), step))
-    drafts.sync_whole = stepping(drafts.sync_whole, step)  # type: ignore[assignment]
+    atomic_files.sync_filesystem = stepping(atomic_files.sync_filesystem, step)  # type: ignore[assignment]
     for name in ("begin_all", "done_all"):
         setattr(audited.outbox, name, stepping(getattr(audited.outbox, name), step))
     assert audited.bulk is not None
@@ -61,7 +62,7 @@ def put(folder: Path, last: int) -> None:
 
 
 def main(how: str, folder: Path, wanted: list[int]) -> None:
-    drafts.can_sync_whole = lambda _folder: how == "whole"  # type: ignore[assignment]
+    atomic_files.can_sync_filesystem = lambda _folder: how == "whole"  # type: ignore[assignment]
     for last in wanted:
         child = os.fork()
         if child == 0:

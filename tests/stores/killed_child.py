@@ -10,9 +10,9 @@ import os
 import signal
 from pathlib import Path
 
-from millstream.stores import drafts
+from millstream.stores.local import atomic_files
 from millstream.stores.processes import child
-from millstream.testing.killing import stepping
+from millstream.testing.killed_programs import stepping
 
 
 def main(file: Path) -> None:
@@ -24,7 +24,7 @@ def main(file: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.rename = stepping(os.rename, step)
-    drafts.sync_whole = stepping(drafts.sync_whole, step)  # type: ignore[assignment]
+    atomic_files.sync_filesystem = stepping(atomic_files.sync_filesystem, step)  # type: ignore[assignment]
     child.main()
 
 

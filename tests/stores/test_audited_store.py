@@ -17,18 +17,18 @@ import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.stores import (
-    Access,
     AlreadyExistsError,
     ChecksumMismatchError,
     ItemNotFoundError,
     LocalStore,
     MemoryStore,
+    SpaceAccess,
     SpaceNotEmptyError,
     Store,
     StoreUnavailableError,
 )
-from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, AuditEvent, Outbox
-from millstream.stores.audit.holders import is_gone, new_holder
+from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, AuditEvent, AuditOutbox
+from millstream.stores.audit.holders import has_ended, new_holder
 from millstream.testing.faulty_store import LostReplyStore, UnavailableStore
 from millstream.testing.store_content import sha256
 from millstream.testing.stores import StoreConformance
@@ -53,18 +53,18 @@ def engine(folder: Path) -> sa.Engine:
 
 
 @pytest.fixture
-def outbox(tmp_path: Path) -> Outbox:
-    return Outbox(engine(tmp_path), VirtualClock())
+def outbox(tmp_path: Path) -> AuditOutbox:
+    return AuditOutbox(engine(tmp_path), VirtualClock())
 
 
-def audited(outbox: Outbox, store: Store | None = None) -> AuditedStore:
+def audited(outbox: AuditOutbox, store: Store | None = None) -> AuditedStore:
     made = AuditedStore(store or MemoryStore(clock=VirtualClock()), outbox, "1", account="acme", user="ann")
     if store is None:
         made.create_space("s")
     return made
 
 
-def events(outbox: Outbox) -> list[AuditEvent]:
+def events(outbox: AuditOutbox) -> list[AuditEvent]:
     return list(outbox.events())
 
 
@@ -72,18 +72,18 @@ class TestAuditedStore(StoreConformance):
     reopens = False
 
     def open_store(self, folder: Path) -> Store:
-        return AuditedStore(MemoryStore(), Outbox(engine(folder)), "1")
+        return AuditedStore(MemoryStore(), AuditOutbox(engine(folder)), "1")
 
 
-def test_every_change_has_its_event_with_its_fields(outbox: Outbox) -> None:
+def test_every_change_has_its_event_with_its_fields(outbox: AuditOutbox) -> None:
     store = audited(outbox)
     store.put("s", "a", io.BytesIO(b"grain"), mimetype="text/plain", properties={"p": "1"})
     store.set_properties("s", "a", {"p": "2"})
     store.copy("s", "a", "s", "b")
     store.delete("s", "a")
     store.delete("s", "b")
-    store.set_space_acls("s", {"ann": Access.READ})
-    store.set_space_acls("s", {"ann": Access.READ})
+    store.set_space_acls("s", {"ann": SpaceAccess.READ})
+    store.set_space_acls("s", {"ann": SpaceAccess.READ})
     store.delete_space("s")
     seen = events(outbox)
     assert {(e.user, e.account, e.store, e.store_type, e.space) for e in seen} == {("ann", "acme", "1", "memory", "s")}
@@ -109,7 +109,7 @@ def test_every_change_has_its_event_with_its_fields(outbox: Outbox) -> None:
         assert {name: getattr(event, name) for name in fields} == {**dict.fromkeys(fields), **known}
 
 
-def test_reading_and_changing_nothing_are_no_events(outbox: Outbox) -> None:
+def test_reading_and_changing_nothing_are_no_events(outbox: AuditOutbox) -> None:
     store = audited(outbox)
     store.put("s", "a", io.BytesIO(b"grain"))
     before = events(outbox)
@@ -168,7 +168,7 @@ def replayed(history: list[AuditEvent]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("fault", [LostReplyStore, UnavailableStore])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_silent_store_loses_and_invents_no_event(outbox: Outbox, fault: type, seed: int) -> None:
+def test_a_silent_store_loses_and_invents_no_event(outbox: AuditOutbox, fault: type, seed: int) -> None:
     draw = random.Random(seed)
     inner = MemoryStore(clock=VirtualClock())
     store = AuditedStore(fault(inner, None, lambda _: draw.random() < 0.3), outbox, "1")
@@ -216,10 +216,10 @@ def action(event: AuditEvent) -> str:
 def test_what_another_process_is_changing_is_busy_until_it_is_settled(tmp_path: Path) -> None:
     inner = MemoryStore(clock=VirtualClock())
     database = engine(tmp_path)
-    dead = AuditedStore(inner, Outbox(database, VirtualClock()), "1")
+    dead = AuditedStore(inner, AuditOutbox(database, VirtualClock()), "1")
     dead.create_space("s")
     dead.outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "n/a", 0, "local", "1", "memory", "s", "a", sha256="0" * 64))
-    alive = AuditedStore(inner, Outbox(database, VirtualClock()), "1")
+    alive = AuditedStore(inner, AuditOutbox(database, VirtualClock()), "1")
     with pytest.raises(AuditBusyError, match="--recover"):
         alive.put("s", "a", io.BytesIO(b"grain"))
     alive.put("s", "b", io.BytesIO(b"grain"))
@@ -231,7 +231,7 @@ def test_what_another_process_is_changing_is_busy_until_it_is_settled(tmp_path: 
 def test_p8_what_was_cut_short_is_neither_invented_nor_lost_while_the_disk_is_not_mounted(tmp_path: Path) -> None:
     folder, database = tmp_path / "disk", engine(tmp_path)
     inner = LocalStore(folder)
-    dead = AuditedStore(inner, Outbox(database, VirtualClock()), "1")
+    dead = AuditedStore(inner, AuditOutbox(database, VirtualClock()), "1")
     dead.create_space("s")
     before = [dead.put("s", name, io.BytesIO(b"grain")) for name in ("kept", "gone")]
     said = ("n/a", 0, "local", "1", "file", "s")
@@ -242,7 +242,7 @@ def test_p8_what_was_cut_short_is_neither_invented_nor_lost_while_the_disk_is_no
     inner.put("s", "new", io.BytesIO(b"grain"))
     away = folder.rename(tmp_path / "away")
     folder.mkdir()
-    alive = AuditedStore(LocalStore(folder), Outbox(database, VirtualClock()), "1")
+    alive = AuditedStore(LocalStore(folder), AuditOutbox(database, VirtualClock()), "1")
     with pytest.raises(StoreUnavailableError, match="lists no space at all: is its disk mounted"):
         alive.recover()
     folder.rmdir()
@@ -256,7 +256,7 @@ def test_p8_what_was_cut_short_is_neither_invented_nor_lost_while_the_disk_is_no
 
 def test_events_that_were_missed_are_added_together_but_for_items_that_others_are_changing(tmp_path: Path) -> None:
     database = engine(tmp_path)
-    mine, other = Outbox(database, VirtualClock()), Outbox(database, VirtualClock())
+    mine, other = AuditOutbox(database, VirtualClock()), AuditOutbox(database, VirtualClock())
     missed = [AuditEvent(AuditAction.ADD_CONTENT, "mill", 0, "local", "1", "memory", "s", name) for name in "abc"]
     other.begin(missed[1])
     assert mine.add(missed) == 2
@@ -268,16 +268,16 @@ def test_events_that_were_missed_are_added_together_but_for_items_that_others_ar
 
 
 def test_a_holder_is_gone_when_its_process_is() -> None:
-    assert not is_gone(new_holder())
-    assert not is_gone("elsewhere/1/2/ab")
+    assert not has_ended(new_holder())
+    assert not has_ended("elsewhere/1/2/ab")
     child = subprocess.Popen([sys.executable, "-c", ""])
     name = new_holder().split("/")
-    assert is_gone("/".join([name[0], str(child.pid), "1", name[3]]))
+    assert has_ended("/".join([name[0], str(child.pid), "1", name[3]]))
     child.wait()
-    assert is_gone("/".join([name[0], str(child.pid), name[2], name[3]]))
+    assert has_ended("/".join([name[0], str(child.pid), name[2], name[3]]))
 
 
-def test_events_are_delivered_in_order_and_again_after_a_crash(outbox: Outbox) -> None:
+def test_events_are_delivered_in_order_and_again_after_a_crash(outbox: AuditOutbox) -> None:
     store = audited(outbox)
     for number in range(5):
         store.put("s", str(number), io.BytesIO(b"%d" % number))
@@ -303,7 +303,7 @@ def test_events_are_delivered_in_order_and_again_after_a_crash(outbox: Outbox) -
 
 def test_time_never_goes_back(tmp_path: Path) -> None:
     clock = VirtualClock()
-    store = audited(Outbox(engine(tmp_path), clock))
+    store = audited(AuditOutbox(engine(tmp_path), clock))
     clock.sleep(100)
     store.put("s", "a", io.BytesIO(b""))
     store.outbox._clock = VirtualClock()  # a clock that was set back

@@ -33,12 +33,12 @@ from millstream.stores import (
     StoreError,
     StoreInputError,
     StoreUnavailableError,
-    drafts,
 )
-from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, Outbox
-from millstream.stores.audit.targets import Targets
+from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, AuditOutbox
+from millstream.stores.audit.target_locks import TargetLocks
 from millstream.stores.bulk import SMALL, NewItem, bulk_of
 from millstream.stores.hashing import Digests
+from millstream.stores.local import atomic_files
 from millstream.testing.store_content import ODD_IDS
 from suite.engines import open_engine
 
@@ -75,7 +75,7 @@ def kinds(answers: Sequence[object]) -> list[type]:
 def test_what_is_put_together_is_as_if_it_was_put_one_by_one(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafts, "can_sync_whole", lambda _folder: seed % 2 == 0)
+    monkeypatch.setattr(atomic_files, "can_sync_whole", lambda _folder: seed % 2 == 0)
     one, many = LocalStore(tmp_path / "one"), LocalStore(tmp_path / "many")
     names = random.Random(seed).sample(ODD_IDS, 12)
     for store in (one, many):
@@ -105,8 +105,10 @@ def test_an_item_with_which_something_is_wrong_keeps_no_other_from_being_done(st
     assert store.path_of("s", "there").read_bytes() == b"before"
     found = store.bulk.infos("s", ["a", "none", "there"])
     assert kinds(found) == [ItemInfo, ItemNotFoundError, ItemInfo]
-    drafts = store.path_of("s", "a").parents[1] / ".millstream" / "drafts"
-    assert not [path for path in drafts.rglob("*") if path.is_file() and path.suffix != ".lock"], "no draft is left"
+    atomic_files = store.path_of("s", "a").parents[1] / ".millstream" / "drafts"
+    assert not [path for path in atomic_files.rglob("*") if path.is_file() and path.suffix != ".lock"], (
+        "no draft is left"
+    )
 
 
 def test_items_in_the_way_of_one_another_are_spelled_flat_or_done_alone(store: LocalStore) -> None:
@@ -144,13 +146,13 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(
 def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafts, "can_sync_whole", lambda _folder: True)
+    monkeypatch.setattr(atomic_files, "can_sync_whole", lambda _folder: True)
 
     def fail(_folder: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(drafts, "sync_whole", fail)
-    outbox = Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+    monkeypatch.setattr(atomic_files, "sync_whole", fail)
+    outbox = AuditOutbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
     audited = AuditedStore(store, outbox, "1")
     assert audited.bulk is not None
     with pytest.raises(StoreError, match="Input/output error"):
@@ -162,10 +164,10 @@ def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
 def test_no_single_file_is_synced_where_one_sync_does_for_all(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafts, "can_sync_whole", lambda _folder: True)
+    monkeypatch.setattr(atomic_files, "can_sync_whole", lambda _folder: True)
     synced: list[bool] = []
-    sync_whole, fsync = drafts.sync_whole, os.fsync
-    monkeypatch.setattr(drafts, "sync_whole", lambda folder: synced.append(True) or sync_whole(folder))
+    sync_filesystem, fsync = atomic_files.sync_filesystem, os.fsync
+    monkeypatch.setattr(atomic_files, "sync_whole", lambda folder: synced.append(True) or sync_filesystem(folder))
     store.bulk.put("s", [new(f"folder/{n}") for n in range(40)])
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(False) or fsync(handle))
     synced.clear()
@@ -257,7 +259,7 @@ class TestTargets:
     """What a thread holds."""
 
     def test_threads_with_many_targets_never_hold_the_same_one_and_never_wait_for_each_other(self) -> None:
-        targets, inside, most = Targets(), Counter[str](), 0
+        targets, inside, most = TargetLocks(), Counter[str](), 0
         draw = random.Random(1)
         orders = [[draw.sample("abcdefgh", 5) for _ in range(50)] for _ in range(6)]
 
@@ -278,7 +280,7 @@ class TestTargets:
         assert most == 1
 
     def test_others_go_on_meanwhile(self) -> None:
-        targets = Targets()
+        targets = TargetLocks()
         with targets.hold([("1", "s", "a"), ("1", "s", "b")]), targets.hold([("1", "s", "c"), ("2", "s", "a")]):
             pass
         with contextlib.suppress(ValueError), targets.hold([("1", "s", "a")]):
@@ -292,7 +294,7 @@ class TestAudit:
 
     @pytest.fixture
     def audited(self, store: LocalStore, tmp_path: Path) -> AuditedStore:
-        return AuditedStore(store, Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock()), "1")
+        return AuditedStore(store, AuditOutbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock()), "1")
 
     def test_every_item_has_the_event_that_it_would_have_alone(self, audited: AuditedStore) -> None:
         audited.put("s", "alone", io.BytesIO(b"body"), mimetype="text/plain", properties={"p": "1"})
@@ -320,7 +322,7 @@ class TestAudit:
     def test_what_another_process_is_changing_is_busy_and_the_others_are_not(
         self, audited: AuditedStore, tmp_path: Path
     ) -> None:
-        other = Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+        other = AuditOutbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
         theirs = AuditedStore(audited.store, other, "1")
         other.begin(theirs.event(*_adding("busy")))
         assert audited.bulk is not None

@@ -12,8 +12,8 @@ from millstream.stores import (
     CAS_SPACE,
     CasStore,
     ChecksumMismatchError,
-    RefusedError,
     StoreInputError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from millstream.testing.damage import flip_bit
@@ -65,15 +65,15 @@ def test_a_put_heals_a_damaged_file(store: CasStore) -> None:
 
 def test_properties_and_other_spaces_are_refused(store: CasStore) -> None:
     content_id = cid_of(b"grain")
-    with pytest.raises(RefusedError):
+    with pytest.raises(StoreRefusedError):
         store.put(CAS_SPACE, content_id, io.BytesIO(b"grain"), properties={"a": "1"})
     store.put(CAS_SPACE, content_id, io.BytesIO(b"grain"), properties={})
     assert store.set_properties(CAS_SPACE, content_id, {}).properties == {}
-    with pytest.raises(RefusedError):
+    with pytest.raises(StoreRefusedError):
         store.set_properties(CAS_SPACE, content_id, {"a": "1"})
-    with pytest.raises(RefusedError):
+    with pytest.raises(StoreRefusedError):
         store.create_space("other")
-    with pytest.raises(RefusedError):
+    with pytest.raises(StoreRefusedError):
         store.delete_space(CAS_SPACE)
 
 

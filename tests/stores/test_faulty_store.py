@@ -13,10 +13,10 @@ from millstream.core.errors import InputError
 from millstream.stores import ItemNotFoundError, MemoryStore, Store, StoreUnavailableError
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import (
-    Call,
     LostReplyStore,
     SlowStore,
     StaleListingStore,
+    StoreCall,
     UnavailableStore,
     VanishingStore,
     flips_bit,
@@ -33,7 +33,7 @@ def store() -> MemoryStore:
     return store
 
 
-def is_bad(call: Call) -> bool:
+def is_bad(call: StoreCall) -> bool:
     return call.content_id == "bad"
 
 

@@ -20,8 +20,8 @@ from millstream.stores import (
     StoreUnavailableError,
     all_entries,
 )
-from millstream.stores.drafts import Draft
-from millstream.stores.sidecar import MAX_BYTES, DamagedSidecarError
+from millstream.stores.local.atomic_files import AtomicFile
+from millstream.stores.local.sidecar import MAX_BYTES, DamagedSidecarError
 
 
 @pytest.fixture
@@ -297,14 +297,14 @@ class TestCrashBetweenSidecarAndFile:
 
     @pytest.fixture
     def crash(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        place = Draft.place
+        place = AtomicFile.place
 
-        def place_sidecars_only(draft: Draft, folder: int, name: str) -> None:
+        def place_sidecars_only(draft: AtomicFile, folder: int, name: str) -> None:
             if not name.endswith(".json"):
                 raise SystemExit("killed here")
             place(draft, folder, name)
 
-        monkeypatch.setattr(Draft, "place", place_sidecars_only)
+        monkeypatch.setattr(AtomicFile, "place", place_sidecars_only)
 
     def test_leaves_a_replaced_item_as_it_was(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

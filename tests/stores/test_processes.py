@@ -19,9 +19,9 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.settings import SettingsError, load_settings
 from millstream.stores import ItemInfo, LocalStore, MountedStore, StoreError, StoreUnavailableError, open_provider
-from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import SMALL, NewItem
-from millstream.stores.processes import BulkProcesses, pool
+from millstream.stores.processes import BulkProcesses, child_pool
 from millstream.testing.store_content import ODD_IDS
 from millstream.testing.waiting import until
 from suite.engines import open_engine
@@ -137,11 +137,11 @@ def test_they_leave_nothing_behind_when_they_are_closed(tmp_path: Path) -> None:
 def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_the_audit_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CHILD", "killed_child")
+    monkeypatch.setattr(child_pool, "CHILD", "killed_child")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv("DIES_AT", str(tmp_path / "dies at"))
     folder, found = tmp_path / "store", set[int]()
-    outbox = Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+    outbox = AuditOutbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
     for step in range(0, 400, sized(ci=55, long=9)):  # a step before and after each of 200 renames
         space, items = f"s{step}", [new(f"{n}", b"%d" % n * 99) for n in range(100)]
         (tmp_path / "dies at").write_text(str(step))
@@ -166,7 +166,7 @@ def put(store: AuditedStore, space: str, items: list[NewItem]) -> None:
     assert all(isinstance(one, ItemInfo) for one in store.bulk.put(space, items))
 
 
-def told_of(outbox: Outbox, space: str) -> list[str]:
+def told_of(outbox: AuditOutbox, space: str) -> list[str]:
     """The items of the space that have an event, each as often as it has one."""
     return sorted(e.content_id for e in outbox.events(limit=10**6) if e.space == space and e.content_id)
 
@@ -240,7 +240,7 @@ def test_those_who_ask_while_all_are_busy_wait_for_one(store: LocalStore, proces
 def test_where_they_are_killed_again_and_again_it_goes_without_them(
     store: LocalStore, processes: BulkProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for _ in range(pool.LOSSES):
+    for _ in range(child_pool.MAX_LOSSES):
         kill_when_asked(processes, lambda: store.bulk.infos("s", ["a"]))
     assert isinstance(store.bulk.put("s", [new("a")])[0], ItemInfo) and processes.pids == []
     assert "no more of them are started" in caplog.records[-1].getMessage()
@@ -324,4 +324,4 @@ def test_how_many_they_are_is_a_setting() -> None:
     assert load_settings({}, environment={})[0].mill.processes is None
     with pytest.raises(SettingsError, match=r"mill\.processes"):
         mill(-1)
-    assert 0 <= pool.usual_count() <= pool.MOST
+    assert 0 <= child_pool.default_process_count() <= child_pool.MAX_PROCESSES

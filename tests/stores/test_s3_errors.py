@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore import exceptions as boto
 
-from millstream.stores import ItemNotFoundError, RefusedError, StoreError, StoreInputError, StoreUnavailableError
+from millstream.stores import ItemNotFoundError, StoreError, StoreInputError, StoreRefusedError, StoreUnavailableError
 from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError, translated
 
 
@@ -21,7 +21,7 @@ def answer(code: str, status: int) -> boto.ClientError:
         (answer("404", 404), ItemNotFoundError),
         (answer("NoSuchBucket", 404), BucketMissingError),
         (answer("PreconditionFailed", 412), ConditionFailedError),
-        (answer("InvalidObjectState", 403), RefusedError),
+        (answer("InvalidObjectState", 403), StoreRefusedError),
         (answer("KeyTooLongError", 400), StoreInputError),
         (answer("NotImplemented", 501), StoreError),
         (answer("AccessDenied", 403), StoreError),

@@ -20,8 +20,8 @@ from millstream.stores import (
     AlreadyExistsError,
     Checksum,
     ChecksumMismatchError,
+    ChecksumOrigin,
     ItemNotFoundError,
-    Origin,
     StoreError,
     StoreInputError,
     StoreUnavailableError,
@@ -100,7 +100,7 @@ def test_a_large_stream_goes_up_in_parts(
 ) -> None:
     info = store.put("space", "item", source(DATA), mimetype="text/plain", properties={"a": "ä"}, sha256=promised)
     assert (info.etag or "").endswith("-3")
-    assert info.checksums == (Checksum("sha256", SHA256, Origin.USER),)  # neither the ETag nor a sum of sums
+    assert info.checksums == (Checksum("sha256", SHA256, ChecksumOrigin.USER),)  # neither the ETag nor a sum of sums
     assert (info.size, info.mimetype, info.properties) == (len(DATA), "text/plain", {"a": "ä"})
     assert store.info("space", "item") == info
     assert read(store) == DATA
@@ -247,7 +247,7 @@ def test_provider_sums_count_only_where_they_are_of_the_whole_object(moto: S3Ser
     store = moto.new_store(limits=SMALL)
     store.create_space("space")
     info = store.put("space", "item", io.BytesIO(DATA))
-    assert info.checksums == (Checksum("sha256", SHA256, Origin.USER),)
+    assert info.checksums == (Checksum("sha256", SHA256, ChecksumOrigin.USER),)
 
 
 def test_a_missing_bucket_is_no_missing_item(swift: S3Server) -> None:

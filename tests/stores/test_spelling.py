@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
-from millstream.stores.spelling import FLAT_FOLDER, read_flat_name, read_name, spell_name, spellings
+from millstream.stores.path_encoding import FLAT_FOLDER, decode_flat_name, decode_name, encode_name, encoded_paths
 
 odd_text = st.text(
     st.one_of(st.sampled_from("./%\n\\ aé"), st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
@@ -29,7 +29,7 @@ def read_path(path: tuple[str, ...]) -> bytes:
     """The id that a path spells, by the rules of the format document."""
     flat = path[0] == FLAT_FOLDER
     names = path[1:] if flat else path
-    read = read_flat_name if flat else read_name
+    read = decode_flat_name if flat else decode_name
     spelled = b""
     for name in names[:-1]:
         piece = read(name[:-1]) if name.endswith("%") else read(name)
@@ -42,13 +42,13 @@ def read_path(path: tuple[str, ...]) -> bytes:
 
 @given(content_ids)
 def test_every_spelling_reads_back_as_the_id(content_id: str) -> None:
-    for path in spellings(content_id):
+    for path in encoded_paths(content_id):
         assert read_path(path) == content_id.encode()
 
 
 @given(content_ids)
 def test_every_name_is_one_that_a_file_may_have_and_stays_inside(content_id: str) -> None:
-    for path in spellings(content_id):
+    for path in encoded_paths(content_id):
         assert sum(len(name.encode()) + 1 for name in path) < 4096
         for name in path:
             assert 1 <= len(name.encode()) <= 255
@@ -59,23 +59,23 @@ def test_every_name_is_one_that_a_file_may_have_and_stays_inside(content_id: str
 
 @given(st.sets(content_ids, min_size=2, max_size=8))
 def test_no_two_ids_share_a_path(ids: set[str]) -> None:
-    paths = [path for content_id in ids for path in spellings(content_id)]
+    paths = [path for content_id in ids for path in encoded_paths(content_id)]
     assert len(set(paths)) == len(paths)
 
 
 @given(st.text(st.sampled_from(string.ascii_letters + string.digits + " _-."), min_size=1, max_size=50))
 def test_plain_segments_are_spelled_as_they_are(segment: str) -> None:
     plain = segment.lstrip(".") or "x"
-    assert spellings(f"folder/{plain}")[0] == ("folder", plain)
+    assert encoded_paths(f"folder/{plain}")[0] == ("folder", plain)
 
 
 @pytest.mark.parametrize("name", ["%", "%4", "%41", "%2f", "a%2Fb", ".x", "%2e", "a\nb", "%FF", "50%", "caf\udce9"])
 def test_a_name_that_we_would_not_write_is_not_read(name: str) -> None:
-    assert read_name(name) is None
+    assert decode_name(name) is None
 
 
 def test_hidden_names_are_escaped_so_that_no_space_hides_our_own_folder() -> None:
-    assert spell_name(".millstream") == "%2Emillstream"
+    assert encode_name(".millstream") == "%2Emillstream"
 
 
 def test_the_format_document_spells_as_we_do() -> None:
@@ -83,4 +83,4 @@ def test_the_format_document_spells_as_we_do() -> None:
     rows = re.findall(r'^\| `(".*")` \| `(.*)` \|$', document.read_text("utf-8"), re.MULTILINE)
     assert len(rows) >= 8
     for content_id, path in rows:
-        assert "/".join(spellings(json.loads(content_id))[0]) == path
+        assert "/".join(encoded_paths(json.loads(content_id))[0]) == path

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.stores import CAS_SPACE, CasStore, LocalStore, MemoryStore, MountedStore, Origin, Store, ThrottledStore
+from millstream.stores import (
+    CAS_SPACE,
+    CasStore,
+    ChecksumOrigin,
+    LocalStore,
+    MemoryStore,
+    MountedStore,
+    Store,
+    ThrottledStore,
+)
 from millstream.testing.faulty_store import StoreWrapper
 from millstream.testing.s3 import S3Server
 from millstream.testing.stores import CommonStoreConformance, StoreConformance
@@ -53,7 +62,7 @@ class TestCasStore(CommonStoreConformance):
 
 class TestS3StoreOnSwift(StoreConformance):
     longest_id = 900
-    origin = Origin.USER
+    origin = ChecksumOrigin.USER
 
     @pytest.fixture(autouse=True)
     def server(self, swift: S3Server) -> None:
@@ -65,7 +74,7 @@ class TestS3StoreOnSwift(StoreConformance):
 
 class TestS3StoreOnMoto(StoreConformance):
     longest_id = 900
-    origin = Origin.USER
+    origin = ChecksumOrigin.USER
 
     @property
     def odd_ids(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
-from millstream.testing.services import ServiceMissingError
+from millstream.testing.services import LocalServerMissingError
 
 T = TypeVar("T")
 
@@ -29,8 +29,8 @@ def started(start: Callable[[], AbstractContextManager[T]], *, driver: str = "",
     with contextlib.ExitStack() as stack:
         try:
             if driver and importlib.util.find_spec(driver) is None:
-                raise ServiceMissingError(f"{driver} is not installed: pip install 'millstream[{extra}]'")
+                raise LocalServerMissingError(f"{driver} is not installed: pip install 'millstream[{extra}]'")
             server = stack.enter_context(start())
-        except ServiceMissingError as error:
+        except LocalServerMissingError as error:
             end_without(error)
         yield server

@@ -93,12 +93,12 @@ def test_swift_answers_as_s3_and_ends_with_all_its_servers(monkeypatch: pytest.M
 def test_an_explicit_url_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_TEST_MARIADB_URL", "mysql://elsewhere/")
     with services.running("mariadb") as server:
-        assert server == services.Running("mysql://elsewhere/", "environment")
+        assert server == services.RunningServer("mysql://elsewhere/", "environment")
 
 
 def test_a_missing_program_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
-    with pytest.raises(services.ServiceMissingError, match="apt-get install mariadb-server"):
+    with pytest.raises(services.LocalServerMissingError, match="apt-get install mariadb-server"):
         services.MariaDB().prepare(tmp_path)
 
 

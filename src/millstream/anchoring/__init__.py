@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millstream.anchoring.anchor_replay import ReplayReport, replay
     from millstream.anchoring.cas import Cas, MemoryCas
     from millstream.anchoring.errors import (
         AnchoringError,
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
         ProofError,
     )
     from millstream.anchoring.index import AnchorIndex
-    from millstream.anchoring.journal import Journal
+    from millstream.anchoring.journal import BatchJournal
     from millstream.anchoring.ledger import Ledger, LedgerEntry, MemoryLedger
     from millstream.anchoring.local_cas import LocalCas
-    from millstream.anchoring.log_ledger import LogLedger, Repaired
+    from millstream.anchoring.log_ledger import LedgerRepair, LogLedger
     from millstream.anchoring.observer import Observer
     from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
     from millstream.anchoring.prover import prove
     from millstream.anchoring.records import BatchHeader, EncodedBatch, encode_batch
-    from millstream.anchoring.replaying import Replay, replay
     from millstream.anchoring.states import BatchState, BatchStatus
     from millstream.anchoring.store_cas import StoreCas
     from millstream.anchoring.writer import BatchWriter, CutLimits
@@ -37,15 +37,15 @@ _MODULES = {
     "cas": ("Cas", "MemoryCas"),
     "errors": ("AnchoringError", "NotAnchoredError", "NotBatchedError", "ObservationBlockedError", "ProofError"),
     "index": ("AnchorIndex",),
-    "journal": ("Journal",),
+    "journal": ("BatchJournal",),
     "ledger": ("Ledger", "LedgerEntry", "MemoryLedger"),
     "local_cas": ("LocalCas",),
-    "log_ledger": ("LogLedger", "Repaired"),
+    "log_ledger": ("LogLedger", "LedgerRepair"),
     "observer": ("Observer",),
     "proof": ("Replica", "VerifiedProof", "verify_proof"),
     "prover": ("prove",),
     "records": ("BatchHeader", "EncodedBatch", "encode_batch"),
-    "replaying": ("Replay", "replay"),
+    "anchor_replay": ("ReplayReport", "replay"),
     "states": ("BatchState", "BatchStatus"),
     "store_cas": ("StoreCas",),
     "writer": ("BatchWriter", "CutLimits"),
@@ -56,15 +56,16 @@ __all__ = [
     "AnchorIndex",
     "AnchoringError",
     "BatchHeader",
+    "BatchJournal",
     "BatchState",
     "BatchStatus",
     "BatchWriter",
     "Cas",
     "CutLimits",
     "EncodedBatch",
-    "Journal",
     "Ledger",
     "LedgerEntry",
+    "LedgerRepair",
     "LocalCas",
     "LogLedger",
     "MemoryCas",
@@ -74,8 +75,7 @@ __all__ = [
     "ObservationBlockedError",
     "Observer",
     "ProofError",
-    "Repaired",
-    "Replay",
+    "ReplayReport",
     "Replica",
     "StoreCas",
     "VerifiedProof",

@@ -14,7 +14,7 @@ from millstream.anchoring.manifest import (
     MAX_FILE_BYTES,
     MAX_MANIFEST_BYTES,
     BatchFile,
-    Manifest,
+    CutManifest,
     RejectFile,
     decode_manifest,
     parse_anchor_string,
@@ -22,7 +22,7 @@ from millstream.anchoring.manifest import (
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 
 
-class ReadBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AnchoredBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A batch that was read: its id, the file it lies in (CID, offset and size in bytes), leaf hash and message ids."""
 
     batch: str
@@ -37,12 +37,12 @@ class AnchorContent(msgspec.Struct, frozen=True):
     """Everything under one anchor, in the order of the files."""
 
     manifest_cid: str
-    manifest: Manifest
-    batches: Sequence[ReadBatch]
+    manifest: CutManifest
+    batches: Sequence[AnchoredBatch]
     rejects: Sequence[RejectLine]
 
 
-def read_manifest(cas: Cas, anchor: str) -> tuple[str, Manifest]:
+def read_manifest(cas: Cas, anchor: str) -> tuple[str, CutManifest]:
     """The CID and the manifest that the anchor string *anchor* names.
 
     Raises :class:`BatchFormatError` where a rule is broken, other :class:`CasError` where the storage is at fault.
@@ -54,7 +54,7 @@ def read_manifest(cas: Cas, anchor: str) -> tuple[str, Manifest]:
     return cid, manifest
 
 
-def read_anchor(cas: Cas, anchor: str, read: Mapping[str, Sequence[ReadBatch]] = {}) -> AnchorContent:
+def read_anchor(cas: Cas, anchor: str, read: Mapping[str, Sequence[AnchoredBatch]] = {}) -> AnchorContent:
     """All that the anchor string *anchor* stands for, with one file in memory at a time. Errors: `read_manifest`.
 
     *read* is what :func:`read_batches` gave of some files already, by their CIDs: these are not read again.
@@ -84,13 +84,15 @@ def _get(cas: Cas, cid: str, limit: int) -> bytes:
         raise BatchFormatError(str(error)) from error
 
 
-def read_batches(cas: Cas, file: BatchFile) -> Iterator[ReadBatch]:
+def read_batches(cas: Cas, file: BatchFile) -> Iterator[AnchoredBatch]:
     """The batches of *file*, after a check of every line, root and figure. Errors: see :func:`read_manifest`."""
     batches = messages = 0
     for stored in split_batches(read_file(cas, file)):
         ids = message_ids(stored)
         batches, messages = batches + 1, messages + len(ids)
-        yield ReadBatch(stored.header.batch, file.uri, stored.offset, stored.size, leaf_hash(stored.header_line), ids)
+        yield AnchoredBatch(
+            stored.header.batch, file.uri, stored.offset, stored.size, leaf_hash(stored.header_line), ids
+        )
     if (batches, messages) != (file.batches, file.messages):
         raise BatchFormatError(
             f"file {file.uri} holds {batches} batches and {messages} messages; "

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
+from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.records import BatchHeader, EncodedBatch
-from millstream.anchoring.tracing import Traces
 from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.event import Kind
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _FINAL = 'what is anchored is final: batch with late = "reject" or "side", or anchor history (`pipeline anchor`)'
 
 
-class Handed(msgspec.Struct, frozen=True):
+class FeedProgress(msgspec.Struct, frozen=True):
     """What was handed to the batch writer (``known`` batches it had already), and the anchors that came of it."""
 
     batches: int = 0
@@ -46,12 +46,12 @@ class Handed(msgspec.Struct, frozen=True):
     known: int = 0
     anchors: int = 0
 
-    def plus(self, other: Handed) -> Handed:
+    def plus(self, other: FeedProgress) -> FeedProgress:
         """Both together."""
-        return Handed(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+        return FeedProgress(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
-def check_final(rules: Rulebook) -> None:
+def refuse_amending_rules(rules: Rulebook) -> None:
     """Raise :class:`BatchFormatError` where batches come out by *rules* that may be amended later.
 
     No message is anchored twice, so of such rules only history can be anchored, by what is final in it.
@@ -65,23 +65,23 @@ class AnchorFeed:
 
     def __init__(self, source: Log, batches: Log, writer: BatchWriter, config: Mapping[str, Any]) -> None:
         self._source, self._batches, self._writer, self._config = source, batches, writer, config
-        self._traces = Traces(writer.index)
-        self.total = Handed()
+        self._traces = MessageTraces(writer.index)
+        self.total = FeedProgress()
         writer.recover()
 
-    def step(self, *, force: bool = False) -> Handed:
+    def step(self, *, force: bool = False) -> FeedProgress:
         """Anchor what is new, as far as it fills a cut, and with *force* all of it; returns what this step did.
 
-        Raises what :func:`hand_over` and :func:`cut` raise, and :class:`BatchFormatError` for amendments: see
-        :func:`check_final`.
+        Raises what :func:`submit_batches` and :func:`cut` raise, and :class:`BatchFormatError` for amendments: see
+        :func:`refuse_amending_rules`.
         """
-        done = Handed()
+        done = FeedProgress()
         for group in self._new():
             batches = [item for _, item in group if isinstance(item, EventBatch)]
             rejects = [item for _, item in group if isinstance(item, Reject)]
             encoded, messages = _encode(self._source, batches)
-            done = done.plus(hand_over(self._writer, self._source.name, encoded, rejects, self._config))
-            self._traces.handed_over(self._source.name, batches, messages)
+            done = done.plus(submit_batches(self._writer, self._source.name, encoded, rejects, self._config))
+            self._traces.batches_submitted(self._source.name, batches, messages)
             self._batches.set_pointer(CONSUMER, group[-1][0])
         done = done.plus(cut(self._writer, force=force))
         self._traces.cut()
@@ -112,7 +112,7 @@ class AnchorFeed:
             return None
 
 
-class _Item(msgspec.Struct, frozen=True):
+class _BatchLogMessage(msgspec.Struct, frozen=True):
     """A message of a log of batches (``docs/formats/batch-log.md``): a batch or a refused message."""
 
     batch: str = ""
@@ -137,7 +137,7 @@ class _Item(msgspec.Struct, frozen=True):
         return EventBatch(self.batch, self.source, self.start, self.end, self.closed_at, cut, self.events, self.kind)
 
 
-_decoder = msgspec.json.Decoder(_Item)
+_decoder = msgspec.json.Decoder(_BatchLogMessage)
 
 
 def encode_batches(source: Log, batches: Sequence[EventBatch]) -> list[EncodedBatch]:
@@ -184,7 +184,7 @@ def _messages(source: Log, wanted: np.ndarray[Any, Any]) -> pa.Table:
     return pa.Table.from_batches(parts, MESSAGE_SCHEMA)
 
 
-def hand_over(
+def submit_batches(
     writer: BatchWriter,
     log: str,
     batches: Sequence[EncodedBatch],
@@ -192,7 +192,7 @@ def hand_over(
     config: Mapping[str, Any],
     *,
     sealed: bool = False,
-) -> Handed:
+) -> FeedProgress:
     """Give *batches* and *rejects* of *log*, made by the rules *config*, to *writer*, durably.
 
     *sealed* is as in :meth:`~millstream.anchoring.writer.BatchWriter.add`.
@@ -201,7 +201,7 @@ def hand_over(
     """
     added = writer.add(log, batches, rejects, config=config, sealed=sealed)
     check_conflicts(log, added.conflicting)
-    return Handed(added.batches, sum(len(batch.ids) for batch in batches), added.rejects, added.known)
+    return FeedProgress(added.batches, sum(len(batch.ids) for batch in batches), added.rejects, added.known)
 
 
 def check_conflicts(log: str, names: Sequence[str]) -> None:
@@ -213,6 +213,6 @@ def check_conflicts(log: str, names: Sequence[str]) -> None:
         )
 
 
-def cut(writer: BatchWriter, *, force: bool) -> Handed:
+def cut(writer: BatchWriter, *, force: bool) -> FeedProgress:
     """Let *writer* cut what is full, and with *force* whatever waits. Raises what the writer raises."""
-    return Handed(anchors=len(writer.cut(force=force)))
+    return FeedProgress(anchors=len(writer.cut(force=force)))

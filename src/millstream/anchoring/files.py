@@ -24,7 +24,7 @@ class PackedFile(msgspec.Struct, frozen=True):
     messages: int
 
 
-class Part(msgspec.Struct, frozen=True):
+class BatchFilePart(msgspec.Struct, frozen=True):
     """A batch on its way into a file: header line and message lines (with their newlines), and the messages' count."""
 
     header_line: bytes
@@ -37,7 +37,7 @@ class Part(msgspec.Struct, frozen=True):
         return len(self.header_line) + 1 + len(self.lines)
 
 
-class StoredBatch(msgspec.Struct, frozen=True):
+class BatchFileEntry(msgspec.Struct, frozen=True):
     """A batch as it lies in a batch file, from byte ``offset`` on for ``size`` bytes.
 
     ``text`` are its message lines as they stand there, ``lines`` the same without their newlines.
@@ -62,7 +62,7 @@ _encoder = msgspec.json.Encoder()
 _reject_decoder = msgspec.json.Decoder(RejectLine)
 
 
-def pack_batches(parts: Iterable[Part], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:
+def pack_batches(parts: Iterable[BatchFilePart], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:
     """*parts* in files of at most *limit* bytes, never splitting one. A part is at most *limit* bytes by itself."""
     chunks, size, entries, messages = list[bytes](), 0, 0, 0
     for part in parts:
@@ -95,7 +95,7 @@ def pack_rejects(rejects: Iterable[tuple[int, str]], limit: int = MAX_FILE_BYTES
         yield PackedFile(b"".join(lines), len(lines), 0)
 
 
-def split_batches(data: bytes) -> Iterator[StoredBatch]:
+def split_batches(data: bytes) -> Iterator[BatchFileEntry]:
     """The batches of a batch file; message lines are cut out, not read. Raises :class:`BatchFormatError`."""
     lines, at, offset = _lines(data), 0, 0
     while at < len(lines):
@@ -106,11 +106,11 @@ def split_batches(data: bytes) -> Iterator[StoredBatch]:
             raise BatchFormatError(f"batch {name!r} counts {header.count} messages, but {len(own)} lines follow")
         size = len(lines[at]) + 1 + sum(map(len, own)) + len(own)
         text = data[offset + len(lines[at]) + 1 : offset + size]
-        yield StoredBatch(header, lines[at], text, own, offset, size)
+        yield BatchFileEntry(header, lines[at], text, own, offset, size)
         at, offset = at + 1 + header.count, offset + size
 
 
-def message_ids(batch: StoredBatch) -> list[int]:
+def message_ids(batch: BatchFileEntry) -> list[int]:
     """The ids of the messages of *batch*, after a check of every line and of the root over them.
 
     Raises :class:`BatchFormatError`.
@@ -123,7 +123,7 @@ def message_ids(batch: StoredBatch) -> list[int]:
 
 def checked_batch(batch: EncodedBatch) -> EncodedBatch:
     """*batch*, after a check that its lines and ids are what its header says. Raises :class:`BatchFormatError`."""
-    stored = StoredBatch(batch.header, batch.header_line, batch.lines, _lines(batch.lines), 0, len(batch.lines))
+    stored = BatchFileEntry(batch.header, batch.header_line, batch.lines, _lines(batch.lines), 0, len(batch.lines))
     decode_header(stored.header_line)
     if len(stored.lines) != batch.header.count or tuple(message_ids(stored)) != tuple(batch.ids):
         raise BatchFormatError(f"batch {batch.batch[:80]!r} does not hold the messages that its header and ids say")

@@ -17,13 +17,13 @@ from millstream.anchoring.errors import HttpError
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 
-SECONDS = 30.0
-"""How long a server may take for an answer, beside what its bytes need at :data:`LEAST_RATE`."""
+RESPONSE_SECONDS = 30.0
+"""How long a server may take for an answer, beside what its bytes need at :data:`MIN_BYTES_PER_SECOND`."""
 
-LEAST_RATE = 20_000
+MIN_BYTES_PER_SECOND = 20_000
 """Bytes a second that a server has to send on average."""
 
-REDIRECTS = 5
+MAX_REDIRECTS = 5
 
 _CHUNK = 1 << 16
 _MOVED = frozenset({301, 302, 303, 307, 308})
@@ -44,13 +44,13 @@ def check_url(url: str) -> SplitResult:
     if not usable:
         raise UrlError(f"{url[:200]!r} is no web address: write http://HOST/PATH or https://HOST/PATH")
     if parts.username is not None or parts.fragment:
-        raise UrlError(f"{shown(url)} has a user or a part after '#' in it: leave that out")
+        raise UrlError(f"{redacted_url(url)} has a user or a part after '#' in it: leave that out")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise UrlError(f"{shown(url)!r} has characters that a URL writes as %XX")
+        raise UrlError(f"{redacted_url(url)!r} has characters that a URL writes as %XX")
     return parts
 
 
-def shown(url: str) -> str:
+def redacted_url(url: str) -> str:
     """*url* as it may be printed: its user and its query, which are often secret, are left out."""
     bare = url.partition("?")[0].partition("#")[0]
     scheme, separator, rest = bare.partition("://")
@@ -61,31 +61,31 @@ def shown(url: str) -> str:
 class HttpReader:
     """Asks web servers, each of which may take *seconds* for an answer and somewhat longer for a long one."""
 
-    def __init__(self, *, seconds: float = SECONDS, clock: Clock | None = None) -> None:
+    def __init__(self, *, seconds: float = RESPONSE_SECONDS, clock: Clock | None = None) -> None:
         self._seconds = seconds
         self._clock = clock or SystemClock()
 
     @contextlib.contextmanager
-    def open(self, url: str, headers: Mapping[str, str] = {}) -> Iterator[HttpAnswer]:
-        """The answer to GET *url*, after at most :data:`REDIRECTS` redirects, for the length of the block.
+    def open(self, url: str, headers: Mapping[str, str] = {}) -> Iterator[HttpResponse]:
+        """The answer to GET *url*, after at most :data:`MAX_REDIRECTS` redirects, for the length of the block.
 
         Raises :class:`HttpError` where there is none; the status of an answer is the caller's to judge.
         """
         with contextlib.ExitStack() as stack:
             yield self._answer(url, headers, stack)
 
-    def _answer(self, url: str, headers: Mapping[str, str], stack: contextlib.ExitStack) -> HttpAnswer:
+    def _answer(self, url: str, headers: Mapping[str, str], stack: contextlib.ExitStack) -> HttpResponse:
         first = url
-        for _ in range(REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             answer = stack.enter_context(_asked(url, headers, self._seconds, self._clock))
             target = answer.headers.get("location")
             if answer.status not in _MOVED or target is None:
                 return answer
             url = _redirected(url, target)
-        raise HttpError(shown(first), f"it redirects more than {REDIRECTS} times")
+        raise HttpError(redacted_url(first), f"it redirects more than {MAX_REDIRECTS} times")
 
 
-class HttpAnswer:
+class HttpResponse:
     """The answer of a server: its ``status``, its ``headers``, and its body in pieces."""
 
     def __init__(self, url: str, response: http.client.HTTPResponse, watchdog: _Watchdog) -> None:
@@ -126,7 +126,7 @@ class _Watchdog:
 
     def received(self, size: int) -> None:
         """*size* bytes came, which gives the sender more time."""
-        self._deadline += size / LEAST_RATE
+        self._deadline += size / MIN_BYTES_PER_SECOND
 
     def stop(self) -> None:
         """Watch no longer."""
@@ -153,7 +153,7 @@ class _Watchdog:
 
 
 @contextlib.contextmanager
-def _asked(url: str, headers: Mapping[str, str], seconds: float, clock: Clock) -> Iterator[HttpAnswer]:
+def _asked(url: str, headers: Mapping[str, str], seconds: float, clock: Clock) -> Iterator[HttpResponse]:
     connection = _connection(check_url(url), seconds)
     watchdog = None
     try:
@@ -165,7 +165,7 @@ def _asked(url: str, headers: Mapping[str, str], seconds: float, clock: Clock) -
             connection.request("GET", _target(url), headers={**_HEADERS, **headers})
             response = connection.getresponse()
         with contextlib.closing(response):  # it keeps the socket that the connection has let go
-            yield HttpAnswer(url, response, watchdog)
+            yield HttpResponse(url, response, watchdog)
     finally:
         if watchdog is not None:
             watchdog.stop()
@@ -190,9 +190,9 @@ def _redirected(url: str, target: str) -> str:
         found = urljoin(url, target)
         parts = check_url(found.partition("#")[0])
     except (InputError, ValueError) as error:
-        raise HttpError(shown(url), "it redirects to what is no web address") from error
+        raise HttpError(redacted_url(url), "it redirects to what is no web address") from error
     if urlsplit(url).scheme == "https" and parts.scheme != "https":
-        raise HttpError(shown(url), "it redirects from https to http")
+        raise HttpError(redacted_url(url), "it redirects from https to http")
     return parts.geturl()
 
 
@@ -202,7 +202,7 @@ def _translated(url: str, watchdog: _Watchdog | None) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException, ValueError) as error:
         slow = isinstance(error, TimeoutError) or (watchdog is not None and watchdog.has_ended)
-        raise HttpError(shown(url), "it is too slow" if slow else _reason(error)) from error
+        raise HttpError(redacted_url(url), "it is too slow" if slow else _reason(error)) from error
 
 
 def _reason(error: Exception) -> str:

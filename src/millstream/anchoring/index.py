@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from millstream.anchoring.content import AnchorContent
 from millstream.anchoring.database import among, insert_rows, metadata
+from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates, flat_ids
 from millstream.anchoring.ledger import LedgerEntry
-from millstream.anchoring.screening import Member, flat_ids, refusals
 from millstream.core.sql import make_tables, writing
 
 _anchors = sa.Table(
@@ -77,7 +77,7 @@ class AnchorStatus(msgspec.Struct, frozen=True):
     rejects: int
 
 
-class Location(msgspec.Struct, frozen=True):
+class MessageLocation(msgspec.Struct, frozen=True):
     """Where an anchored batch lies: in which anchor, as which of its batches, and in which bytes of which file."""
 
     number: int
@@ -89,7 +89,7 @@ class Location(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Totals(msgspec.Struct, frozen=True):
+class IndexTotals(msgspec.Struct, frozen=True):
     """How much has been observed; ``invalid_batches`` lie in anchors that are valid otherwise."""
 
     anchors: int
@@ -126,7 +126,7 @@ class AnchorIndex:
         ]
         self._record(entry, _anchor_values(content, refused), rows)
 
-    def screen(self, log: str, members: Sequence[Member]) -> dict[int, str]:
+    def check_duplicates(self, log: str, members: Sequence[BatchMembers]) -> dict[int, str]:
         """Why some of *members*, anchored now in this order, would be invalid: reasons by ordinal.
 
         The first one holds: a batch id, or a message, that lies in a valid batch of an anchor or before it in
@@ -140,9 +140,9 @@ class AnchorIndex:
         distinct = len({member.batch for member in members}) == len(members)
         if not messages and not batches and distinct and not repeated:
             return {}
-        return refusals(members, messages, batches)
+        return find_duplicates(members, messages, batches)
 
-    def locate(self, log: str, message_id: int) -> Location | None:
+    def locate(self, log: str, message_id: int) -> MessageLocation | None:
         """The valid batch that holds the message; None where no anchor has it."""
         for number, stored, ordinals in self._arrays(log, message_id, message_id):
             at = int(np.searchsorted(stored, message_id))
@@ -150,10 +150,10 @@ class AnchorIndex:
                 return self._location(number, int(np.frombuffer(ordinals, "<u4")[at]))
         return None
 
-    def find_batch(self, log: str, batch: str) -> Sequence[Location]:
+    def find_batch(self, log: str, batch: str) -> Sequence[MessageLocation]:
         """Every place where the batch id is anchored, in order; all but the first are invalid."""
         query = _locations().where(_batches.c.log == log, _batches.c.batch == batch)
-        return [Location(*row) for row in self._rows(query.order_by(_batches.c.number, _batches.c.ordinal))]
+        return [MessageLocation(*row) for row in self._rows(query.order_by(_batches.c.number, _batches.c.ordinal))]
 
     def reject_reason(self, log: str, message_id: int) -> tuple[int, str] | None:
         """The first anchor whose rejects hold the message, and the reason."""
@@ -188,13 +188,13 @@ class AnchorIndex:
         single = [(found.number, found.batch, found.reason or "") for found in self._refused()]
         yield from sorted([*whole, *single], key=lambda item: item[0])
 
-    def totals(self) -> Totals:
+    def totals(self) -> IndexTotals:
         """How much has been observed."""
         count, column = sa.func.count, _anchors.c
         sums = [sa.func.coalesce(sa.func.sum(each), 0) for each in (column.batches, column.messages, column.rejects)]
         anchors = self._rows(sa.select(count(column.number), count(column.reason), *sums))[0]
         refused = self._rows(sa.select(count(_batches.c.reason)))[0][0]
-        return Totals(anchors[0], anchors[1], anchors[2], refused, anchors[3], anchors[4])
+        return IndexTotals(anchors[0], anchors[1], anchors[2], refused, anchors[3], anchors[4])
 
     def rows(self, number: int) -> tuple[Sequence[Any], Sequence[Any]]:
         """All that is stored of an anchor (its row; its batches' rows), to compare two indexes."""
@@ -238,15 +238,15 @@ class AnchorIndex:
         query = sa.select(column.batch, column.number).where(column.log == log, among(column.batch, names))
         return {row.batch: row.number for row in self._rows(query.where(column.reason.is_(None)))}
 
-    def _location(self, number: int, ordinal: int) -> Location | None:
+    def _location(self, number: int, ordinal: int) -> MessageLocation | None:
         row = self._row(_locations().where(_batches.c.number == number, _batches.c.ordinal == ordinal))
-        return None if row is None else Location(*row)
+        return None if row is None else MessageLocation(*row)
 
-    def _refused(self, number: int | None = None) -> Sequence[Location]:
+    def _refused(self, number: int | None = None) -> Sequence[MessageLocation]:
         query = _locations().where(_batches.c.reason.is_not(None))
         if number is not None:
             query = query.where(_batches.c.number == number)
-        return [Location(*row) for row in self._rows(query.order_by(_batches.c.number, _batches.c.ordinal))]
+        return [MessageLocation(*row) for row in self._rows(query.order_by(_batches.c.number, _batches.c.ordinal))]
 
     def _rows(self, query: Any) -> Sequence[Any]:
         with self._engine.connect() as connection:
@@ -261,7 +261,7 @@ def _statuses() -> sa.Select[Any]:
 
 
 def _locations() -> sa.Select[Any]:
-    return sa.select(*[_batches.c[name] for name in Location.__struct_fields__])
+    return sa.select(*[_batches.c[name] for name in MessageLocation.__struct_fields__])
 
 
 def _anchor_values(content: AnchorContent, refused: Mapping[int, str]) -> dict[str, Any]:

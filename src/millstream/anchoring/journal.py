@@ -14,21 +14,21 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
-from millstream.anchoring.accepting import accept, insert_packed, known_roots, stream_of
 from millstream.anchoring.database import among, metadata
 from millstream.anchoring.errors import JournalBusyError
-from millstream.anchoring.files import Part
+from millstream.anchoring.files import BatchFilePart
+from millstream.anchoring.journal_writing import accept, insert_packed, known_roots, stream_of
 from millstream.anchoring.packing import PackedBatch
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import (
-    Added,
+    AddResult,
     BatchState,
     BatchStatus,
-    Candidate,
-    Cut,
+    BatchStream,
+    CutCandidate,
+    CutPlan,
+    JournalCut,
     JournalTotals,
-    Plan,
-    Stream,
 )
 from millstream.core.sql import make_tables, writing
 
@@ -36,7 +36,7 @@ _ID_BYTES = 8
 _KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")
 
 
-class Journal:
+class BatchJournal:
     """The journal in a database. Thread-safe; every call is one transaction and durable when it returns.
 
     *engine* is an SQLAlchemy engine on SQLite; the tables are made where absent.
@@ -48,7 +48,7 @@ class Journal:
 
     def add(
         self, log: str, config: Mapping[str, Any], batches: Sequence[EncodedBatch], rejects: Sequence[tuple[int, str]]
-    ) -> Added:
+    ) -> AddResult:
         """Accept *batches* and *rejects* (message id, reason) of *log*, all or none; known ones are left as they are.
 
         Raises :class:`BatchFormatError` for a reason that no reject file may hold.
@@ -56,7 +56,7 @@ class Journal:
         with writing(self._engine) as connection:
             return accept(connection, log, config, batches, rejects)
 
-    def stream(self, log: str, config: Mapping[str, Any]) -> Stream:
+    def stream(self, log: str, config: Mapping[str, Any]) -> BatchStream:
         """The stream of *log* under *config*. Raises :class:`BatchFormatError` for a configuration that is too long."""
         with writing(self._engine) as connection:
             return stream_of(connection, log, config)
@@ -66,41 +66,41 @@ class Journal:
         with self._engine.connect() as connection:
             return known_roots(connection, log, names)
 
-    def streams(self) -> Sequence[Stream]:
+    def streams(self) -> Sequence[BatchStream]:
         """The streams that have accepted batches waiting, by log and configuration."""
         waiting = sa.select(t.batches.c.stream).where(t.WAITING).distinct()
         query = sa.select(t.streams).where(t.streams.c.stream.in_(waiting))
-        return [Stream(*row) for row in self._rows(query.order_by(t.streams.c.log, t.streams.c.config))]
+        return [BatchStream(*row) for row in self._rows(query.order_by(t.streams.c.log, t.streams.c.config))]
 
-    def candidates(self, stream: Stream, limit: int) -> Sequence[Candidate]:
+    def candidates(self, stream: BatchStream, limit: int) -> Sequence[CutCandidate]:
         """The first *limit* accepted batches of *stream*, in the order of adding."""
         query = sa.select(t.batches.c.seq, t.batches.c.batch, t.batches.c.size)
         query = query.where(t.WAITING, t.batches.c.stream == stream.stream)
-        return [Candidate(*row) for row in self._rows(query.order_by(t.batches.c.seq).limit(limit))]
+        return [CutCandidate(*row) for row in self._rows(query.order_by(t.batches.c.seq).limit(limit))]
 
-    def message_ids(self, stream: Stream, last_seq: int) -> Iterator[list[int]]:
+    def message_ids(self, stream: BatchStream, last_seq: int) -> Iterator[list[int]]:
         """The message ids of each accepted batch of *stream* up to *last_seq*, in the order of adding."""
         query = sa.select(t.payloads.c.ids).join(t.batches, t.batches.c.seq == t.payloads.c.seq)
         query = query.where(_waiting_batches(stream, last_seq))
         for row in self._rows(query.order_by(t.batches.c.seq)):
             yield np.frombuffer(row.ids, "<u8").tolist()
 
-    def waiting_parts(self, stream: Stream, last_seq: int) -> Iterator[Part]:
+    def waiting_parts(self, stream: BatchStream, last_seq: int) -> Iterator[BatchFilePart]:
         """The accepted batches of *stream* up to *last_seq*, in the order of a manifest.
 
         That is the order of start, source and batch id, so the same batches give the same files.
         """
         return self._parts(_waiting_batches(stream, last_seq))
 
-    def cut_parts(self, cut: Cut) -> Iterator[Part]:
+    def cut_parts(self, cut: JournalCut) -> Iterator[BatchFilePart]:
         """The batches of *cut*, in the order of a manifest."""
         return self._parts(t.batches.c.cut == cut.cut)
 
-    def waiting_rejects(self, stream: Stream, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
+    def waiting_rejects(self, stream: BatchStream, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
         """Up to *limit* rejects (message id, reason), by id, of those of *stream* that wait, added by *last_seq*."""
         return self._rejects(_waiting_rejects(stream, last_seq), limit)
 
-    def cut_rejects(self, cut: Cut) -> Sequence[tuple[int, str]]:
+    def cut_rejects(self, cut: JournalCut) -> Sequence[tuple[int, str]]:
         """The rejects (message id, reason) of *cut*, by id."""
         return self._rejects(t.rejects.c.cut == cut.cut)
 
@@ -113,7 +113,7 @@ class Journal:
             connection.execute(update.values(reason=sa.bindparam("why")), values)
             connection.execute(_KEEP_IDS.where(among(t.payloads.c.seq, reasons)))
 
-    def prepare(self, plan: Plan) -> Cut:
+    def prepare(self, plan: CutPlan) -> JournalCut:
         """Write the cut down before anything of it leaves this database.
 
         Raises :class:`JournalBusyError` where another process has cut or added in between.
@@ -125,7 +125,7 @@ class Journal:
                 raise JournalBusyError
         return cut
 
-    def prepare_packed(self, plan: Plan, batches: Sequence[PackedBatch]) -> Cut | None:
+    def prepare_packed(self, plan: CutPlan, batches: Sequence[PackedBatch]) -> JournalCut | None:
         """Accept *batches*, whose files lie in storage, and write down the cut that they are, at once.
 
         None, and nothing is changed, where one of them is known. Raises :class:`JournalBusyError` where another process
@@ -139,30 +139,30 @@ class Journal:
             return None
         return cut
 
-    def is_packed(self, cut: Cut) -> bool:
+    def is_packed(self, cut: JournalCut) -> bool:
         """Whether the batch files of *cut*, which is not observed yet, lay in storage before it was written down."""
         query = sa.select(sa.func.length(t.payloads.c.header)).join(t.batches, t.batches.c.seq == t.payloads.c.seq)
         rows = self._rows(query.where(t.batches.c.cut == cut.cut).limit(1))
         return bool(rows) and rows[0][0] == 0
 
-    def members(self, cut: Cut) -> Sequence[str]:
+    def members(self, cut: JournalCut) -> Sequence[str]:
         """The batch ids of *cut*."""
         return [row.batch for row in self._rows(sa.select(t.batches.c.batch).where(t.batches.c.cut == cut.cut))]
 
-    def open_cuts(self) -> Sequence[Cut]:
+    def open_cuts(self) -> Sequence[JournalCut]:
         """The cuts that are not observed yet, oldest first."""
-        columns = [t.cuts.c[name] for name in Cut.__struct_fields__]
+        columns = [t.cuts.c[name] for name in JournalCut.__struct_fields__]
         rows = self._rows(sa.select(*columns).where(t.OPEN).order_by(t.cuts.c.cut))
-        return [msgspec.structs.replace(Cut(*row), state=BatchState(row.state)) for row in rows]
+        return [msgspec.structs.replace(JournalCut(*row), state=BatchState(row.state)) for row in rows]
 
-    def anchored(self, cut: Cut, anchor: int) -> Cut:
+    def anchored(self, cut: JournalCut, anchor: int) -> JournalCut:
         """The ledger has the cut as entry number *anchor*."""
         mine = sa.update(t.cuts).where(t.cuts.c.cut == cut.cut, t.OPEN)
         with writing(self._engine) as connection:
             connection.execute(mine.values(state=BatchState.ANCHORED, anchor=anchor))
         return msgspec.structs.replace(cut, state=BatchState.ANCHORED, anchor=anchor)
 
-    def observed(self, cut: Cut, refused: Mapping[str, str]) -> None:
+    def observed(self, cut: JournalCut, refused: Mapping[str, str]) -> None:
         """The observer has read the cut back; *refused* gives the reasons of batches it found invalid. Payloads go,
         but for the message ids of those."""
         mine = t.batches.c.cut == cut.cut
@@ -213,14 +213,14 @@ class Journal:
         waiting = self._rows(sa.select(sa.func.count()).select_from(t.rejects).where(t.rejects.c.cut.is_(None)))[0][0]
         return JournalTotals(**counts, waiting_rejects=waiting)
 
-    def _parts(self, chosen: sa.ColumnElement[bool]) -> Iterator[Part]:
+    def _parts(self, chosen: sa.ColumnElement[bool]) -> Iterator[BatchFilePart]:
         query = sa.select(t.payloads.c.header, t.payloads.c.lines, sa.func.length(t.payloads.c.ids))
         query = query.join(t.batches, t.batches.c.seq == t.payloads.c.seq).where(chosen)
         with self._engine.connect() as connection:
             for header, lines, size in connection.execute(
                 query.order_by(t.batches.c.start, t.batches.c.source, t.batches.c.batch)
             ):
-                yield Part(header, lines, size // _ID_BYTES)
+                yield BatchFilePart(header, lines, size // _ID_BYTES)
 
     def _rejects(self, chosen: sa.ColumnElement[bool], limit: int | None = None) -> Sequence[tuple[int, str]]:
         query = sa.select(t.rejects.c.id, t.rejects.c.reason).where(chosen)
@@ -231,26 +231,26 @@ class Journal:
             return connection.execute(query).all()
 
 
-def _begin(connection: sa.Connection, plan: Plan) -> Cut:
+def _begin(connection: sa.Connection, plan: CutPlan) -> JournalCut:
     """The new cut of *plan*, with its rejects. Raises :class:`JournalBusyError` where another process was faster."""
     if connection.execute(sa.select(t.cuts.c.cut).where(t.OPEN)).first() is not None:
         raise JournalBusyError
     values = (plan.stream.stream, BatchState.CUT, plan.anchor_string, plan.manifest, plan.ledger_after)
-    insert = sa.insert(t.cuts).values(dict(zip(Cut.__struct_fields__[1:-1], values, strict=True)))
+    insert = sa.insert(t.cuts).values(dict(zip(JournalCut.__struct_fields__[1:-1], values, strict=True)))
     cut = int(connection.execute(insert).inserted_primary_key[0])  # type: ignore[index]
     rejects = sa.update(t.rejects).where(
         _waiting_rejects(plan.stream, plan.last_seq), t.rejects.c.id <= plan.last_reject
     )
     if connection.execute(rejects.values(cut=cut)).rowcount != plan.rejects:
         raise JournalBusyError
-    return Cut(cut, *values, anchor=None)
+    return JournalCut(cut, *values, anchor=None)
 
 
-def _waiting_batches(stream: Stream, last_seq: int) -> sa.ColumnElement[bool]:
+def _waiting_batches(stream: BatchStream, last_seq: int) -> sa.ColumnElement[bool]:
     return sa.and_(t.WAITING, t.batches.c.stream == stream.stream, t.batches.c.seq <= last_seq)
 
 
-def _waiting_rejects(stream: Stream, last_seq: int) -> sa.ColumnElement[bool]:
+def _waiting_rejects(stream: BatchStream, last_seq: int) -> sa.ColumnElement[bool]:
     return sa.and_(t.rejects.c.cut.is_(None), t.rejects.c.stream == stream.stream, t.rejects.c.seq <= last_seq)
 
 

@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from millstream.anchoring.errors import HttpError, LedgerError, LedgerFormatError, LedgerUnavailableError
-from millstream.anchoring.http_reader import HttpAnswer, HttpReader, UrlError, check_url, printable, shown
+from millstream.anchoring.http_reader import HttpReader, HttpResponse, UrlError, check_url, printable, redacted_url
 from millstream.anchoring.ledger import GENESIS, LedgerEntry, checked_chain, entry_hash
 from millstream.anchoring.remote_cas import folder_of
 from millstream.core.canonical import MAX_SAFE_INTEGER, CanonicalError
@@ -29,9 +29,9 @@ NODE_LEDGER = "/sidetree/v1/ledger"
 """Where a node serves the ledger of its registry, a page at a time."""
 
 PAGE = 1000
-MOST_PAGE_BYTES = 8 << 20
+MAX_PAGE_BYTES = 8 << 20
 LINE_BYTES = 8192
-MOST_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 """How long a file of entries on a web server may be; it is kept on the disk while it is read."""
 
 
@@ -136,7 +136,7 @@ class WebLedger(_LineLedger):
     """The lines of a file on a web server."""
 
     def __init__(self, url: str, reader: HttpReader) -> None:
-        super().__init__(shown(url))
+        super().__init__(redacted_url(url))
         self._url, self._reader = url, reader
 
     @contextlib.contextmanager
@@ -152,11 +152,11 @@ class WebLedger(_LineLedger):
                 self._download(answer, file)
                 yield _bounded(file, self.name)
 
-    def _download(self, answer: HttpAnswer, file: BinaryIO) -> None:
+    def _download(self, answer: HttpResponse, file: BinaryIO) -> None:
         for chunk in answer.chunks():
             file.write(chunk)
-            if file.tell() > MOST_BYTES:
-                raise LedgerFormatError(f"{self.name} is longer than {MOST_BYTES:,} bytes")
+            if file.tell() > MAX_BYTES:
+                raise LedgerFormatError(f"{self.name} is longer than {MAX_BYTES:,} bytes")
         file.seek(0)
 
 
@@ -167,7 +167,7 @@ class NodeLedger:
 
     def __init__(self, url: str, reader: HttpReader) -> None:
         bare = url.rstrip("/")
-        self.name = shown(bare)
+        self.name = redacted_url(bare)
         self._url = bare if bare.endswith(NODE_LEDGER) else bare + NODE_LEDGER
         self._reader = reader
         self._total = self._taken = 0
@@ -203,8 +203,8 @@ class NodeLedger:
             _check_status(answer)
             for chunk in answer.chunks():
                 data += chunk
-                if len(data) > MOST_PAGE_BYTES:
-                    raise LedgerFormatError(f"{self.name} sends pages of more than {MOST_PAGE_BYTES:,} bytes")
+                if len(data) > MAX_PAGE_BYTES:
+                    raise LedgerFormatError(f"{self.name} sends pages of more than {MAX_PAGE_BYTES:,} bytes")
         try:
             return msgspec.json.decode(data, type=LedgerPage)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -299,9 +299,9 @@ def _sealed(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterator
         number, previous = entry.number, sealed
 
 
-def _check_status(answer: HttpAnswer) -> None:
+def _check_status(answer: HttpResponse) -> None:
     if answer.status != 200:
-        raise LedgerUnavailableError(f"{shown(answer.url)} answered with status {answer.status}")
+        raise LedgerUnavailableError(f"{redacted_url(answer.url)} answered with status {answer.status}")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ _ASIDE = "ledger/aside"
 """The note with the ids of messages that are no entries: pairs of the first and the last of a run."""
 
 
-class Repaired(msgspec.Struct, frozen=True):
+class LedgerRepair(msgspec.Struct, frozen=True):
     """A ledger after a repair: ``entries`` form its chain, ``put_aside`` are the ids of messages that are none."""
 
     entries: int
@@ -67,7 +67,7 @@ class LogLedger:
     def verify(self) -> LedgerEntry | None:
         return verified_head(self.entries())
 
-    def repair(self, *, known: int = 0) -> Repaired:
+    def repair(self, *, known: int = 0) -> LedgerRepair:
         """Put aside, durably, messages that are no entries: they stay where they are, and count no more.
 
         One of them ended a ledger in the releases in which everybody could write to it. Raises :class:`LedgerError`
@@ -85,8 +85,8 @@ class LogLedger:
                     "changed. Restore it from a copy"
                 )
             if aside != self._aside():
-                self._log.put_note(_ASIDE, msgspec.json.encode([[ids.first, ids.last] for ids in aside]))
-            return Repaired(head.number if head else 0, foreign)
+                self._log.put_metadata(_ASIDE, msgspec.json.encode([[ids.first, ids.last] for ids in aside]))
+            return LedgerRepair(head.number if head else 0, foreign)
 
     def _refuse_entries(self, foreign: Sequence[int]) -> None:
         """Raise :class:`LedgerError` where one of the messages *foreign* is an entry that was changed."""
@@ -117,7 +117,7 @@ class LogLedger:
                 yield from enumerate(batch.arrow.column("body").to_pylist(), batch.first_id)
 
     def _aside(self) -> Sequence[IdRange]:
-        note = self._log.note(_ASIDE)
+        note = self._log.metadata(_ASIDE)
         return (
             [IdRange(first, last) for first, last in msgspec.json.decode(note, type=list[tuple[int, int]])]
             if note

@@ -49,14 +49,14 @@ class RejectFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uri: str
 
 
-class Rejects(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RejectList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All rejects of a manifest."""
 
     count: int = 0
     files: tuple[RejectFile, ...] = ()
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CutManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an anchor stands for: ``count`` batches with ``messages`` messages of ``log``, under one Merkle ``root``."""
 
     config: dict[str, Any]
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: str
     messages: int
     protocol: str
-    rejects: Rejects
+    rejects: RejectList
     root: str
 
     @property
@@ -87,7 +87,7 @@ def parse_anchor_string(text: str) -> tuple[int, str]:
     return int(match[1]), match[2]
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: CutManifest) -> bytes:
     """The canonical bytes of *manifest*. Raises :class:`BatchFormatError` where it breaks a rule of its own."""
     _check(manifest)
     data = canonical_json(msgspec.to_builtins(manifest))
@@ -96,17 +96,17 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return data
 
 
-def decode_manifest(data: bytes) -> Manifest:
+def decode_manifest(data: bytes) -> CutManifest:
     """The manifest in *data*. Raises :class:`BatchFormatError` that says which rule is broken."""
     try:
-        manifest = msgspec.convert(parse_canonical(data), Manifest)
+        manifest = msgspec.convert(parse_canonical(data), CutManifest)
     except (CanonicalError, msgspec.ValidationError) as error:
         raise BatchFormatError(f"not a manifest: {error}") from error
     _check(manifest)
     return manifest
 
 
-def _check(manifest: Manifest) -> None:
+def _check(manifest: CutManifest) -> None:
     """Raise where the manifest contradicts itself or goes beyond a limit."""
     files, rejects = manifest.files, manifest.rejects
     sizes = [file.bytes for file in files] + [file.bytes for file in rejects.files]

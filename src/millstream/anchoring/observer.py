@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.content import ReadBatch, read_anchor
+from millstream.anchoring.content import AnchoredBatch, read_anchor
+from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, ObservationBlockedError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, check_seal
-from millstream.anchoring.screening import Member
 
 
-class Observed(msgspec.Struct, frozen=True):
+class ObserverProgress(msgspec.Struct, frozen=True):
     """How far the observer is (``position``, 0 before the first entry) and how many entries it has just read."""
 
     position: int
@@ -35,7 +35,7 @@ class Observer:
         self._ledger = ledger
         self._observing = threading.Lock()
 
-    def observe(self, read: Mapping[str, Sequence[ReadBatch]] = {}) -> Observed:
+    def observe(self, read: Mapping[str, Sequence[AnchoredBatch]] = {}) -> ObserverProgress:
         """Read all entries that are new; *read* is what is in some of their files, as in :func:`read_anchor`.
 
         Raises :class:`ObservationBlockedError` at an entry whose files cannot be read, and :class:`LedgerError` where
@@ -48,7 +48,7 @@ class Observer:
                 self._check_follows(entry, number, last)
                 observe_entry(self.index, self._cas, entry, read)
                 number, last, count = entry.number, entry.hash, count + 1
-            return Observed(number, count)
+            return ObserverProgress(number, count)
 
     @staticmethod
     def _check_follows(entry: LedgerEntry, number: int, last: str) -> None:
@@ -60,7 +60,7 @@ class Observer:
 
 
 def observe_entry(
-    index: AnchorIndex, cas: Cas, entry: LedgerEntry, read: Mapping[str, Sequence[ReadBatch]] = {}
+    index: AnchorIndex, cas: Cas, entry: LedgerEntry, read: Mapping[str, Sequence[AnchoredBatch]] = {}
 ) -> None:
     """Judge *entry* by all reader rules and write the verdict into *index*, which has all entries before it.
 
@@ -75,5 +75,5 @@ def observe_entry(
         return
     except CasError as error:
         raise ObservationBlockedError(f"anchor {entry.number} cannot be read: {error}") from error
-    members = [Member(batch.batch, batch.ids) for batch in content.batches]
-    index.record(entry, content, index.screen(content.manifest.log, members))
+    members = [BatchMembers(batch.batch, batch.ids) for batch in content.batches]
+    index.record(entry, content, index.check_duplicates(content.manifest.log, members))

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.content import ReadBatch, read_batches
+from millstream.anchoring.content import AnchoredBatch, read_batches
 from millstream.anchoring.errors import BatchFormatError
-from millstream.anchoring.files import PackedFile, Part, check_size, pack_batches
+from millstream.anchoring.files import BatchFilePart, PackedFile, check_size, pack_batches
 from millstream.anchoring.manifest import BatchFile
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.records import BatchHeader, EncodedBatch
@@ -27,7 +27,7 @@ class PackedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: int
     ended: str
     root: str
-    read: ReadBatch
+    read: AnchoredBatch
 
 
 class PackedCut(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +42,7 @@ class PackedCut(msgspec.Struct, frozen=True, array_like=True):
     line_bytes: int
 
     @property
-    def content(self) -> Mapping[str, Sequence[ReadBatch]]:
+    def content(self) -> Mapping[str, Sequence[AnchoredBatch]]:
         """What each of the files holds, by its CID."""
         rest = iter(self.batches)
         return {file.uri: [batch.read for batch in itertools.islice(rest, file.batches)] for file in self.files}
@@ -54,7 +54,7 @@ def pack_cut(cas: Cas, batches: Sequence[EncodedBatch], limit: int) -> PackedCut
     To do it again changes nothing. Raises :class:`BatchFormatError` for a batch that fits in no file, and where a file
     does not hold what was written; :class:`CasError`.
     """
-    parts = [Part(batch.header_line, batch.lines, len(batch.ids)) for batch in batches]
+    parts = [BatchFilePart(batch.header_line, batch.lines, len(batch.ids)) for batch in batches]
     for part in parts:
         check_size(part.size, limit)
     files = _write(cas, pack_batches(parts, limit))
@@ -79,5 +79,5 @@ def _write(cas: Cas, packed: Iterable[PackedFile]) -> tuple[BatchFile, ...]:
     return tuple(BatchFile(*count, uri) for count, uri in zip(counts, cids, strict=True))
 
 
-def _packed(header: BatchHeader, read: ReadBatch) -> PackedBatch:
+def _packed(header: BatchHeader, read: AnchoredBatch) -> PackedBatch:
     return PackedBatch(header.source, header.start, header.end, header.cut, header.root, read)

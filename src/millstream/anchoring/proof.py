@@ -15,9 +15,9 @@ import msgspec
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_file, read_manifest
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, MerklePathError, ProofError
-from millstream.anchoring.files import StoredBatch, split_batches
+from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.ledger import LedgerEntry, check_tail
-from millstream.anchoring.manifest import BatchFile, Manifest
+from millstream.anchoring.manifest import BatchFile, CutManifest
 from millstream.anchoring.merkle import leaf_hash, root_of_path
 from millstream.anchoring.records import BatchHeader, decode_message, encode_header
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
@@ -192,7 +192,7 @@ def _check_files(proof: Proof, cas: Cas) -> None:
         raise ProofError(f"message {proof.id} does not stand in file {file.uri} where the proof says")
 
 
-def _file_of(manifest: Manifest, batch_index: int) -> tuple[BatchFile, int]:
+def _file_of(manifest: CutManifest, batch_index: int) -> tuple[BatchFile, int]:
     """The file that holds a batch of the manifest, and the batch's place in the file."""
     place = batch_index
     for file in manifest.files:
@@ -202,7 +202,7 @@ def _file_of(manifest: Manifest, batch_index: int) -> tuple[BatchFile, int]:
     raise ProofError(f"the manifest has no batch {batch_index}")
 
 
-def _batch_at(data: bytes, place: int) -> StoredBatch | None:
+def _batch_at(data: bytes, place: int) -> BatchFileEntry | None:
     return next((batch for at, batch in enumerate(split_batches(data)) if at == place), None)
 
 

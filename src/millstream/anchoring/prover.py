@@ -10,9 +10,9 @@ import msgspec
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError, NotBatchedError
-from millstream.anchoring.files import StoredBatch, split_batches
-from millstream.anchoring.index import AnchorIndex, Location
-from millstream.anchoring.journal import Journal
+from millstream.anchoring.files import BatchFileEntry, split_batches
+from millstream.anchoring.index import AnchorIndex, MessageLocation
+from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, check_tail
 from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.anchoring.merkle import inclusion_path, leaf_hash
@@ -30,7 +30,7 @@ def prove(
     index: AnchorIndex,
     cas: Cas,
     ledger: Ledger,
-    journal: Journal | None = None,
+    journal: BatchJournal | None = None,
     replicas: FindReplicas | None = None,
 ) -> bytes:
     """The proof that message *message_id* of *log* is anchored, as canonical JSON without a newline.
@@ -66,7 +66,7 @@ def prove(
     return encode_proof(msgspec.to_builtins(members))
 
 
-def _stored_batch(cas: Cas, location: Location) -> StoredBatch:
+def _stored_batch(cas: Cas, location: MessageLocation) -> BatchFileEntry:
     data = cas.get(location.uri, MAX_FILE_BYTES)[location.offset : location.offset + location.size]
     try:
         stored = next(split_batches(data))
@@ -77,21 +77,21 @@ def _stored_batch(cas: Cas, location: Location) -> StoredBatch:
     return stored
 
 
-def _place_of(stored: StoredBatch, message_id: int, location: Location) -> int:
+def _place_of(stored: BatchFileEntry, message_id: int, location: MessageLocation) -> int:
     for place, line in enumerate(stored.lines):
         if decode_message(line).id == message_id:
             return place
     raise _misplaced(location)
 
 
-def _misplaced(location: Location) -> AnchoringError:
+def _misplaced(location: MessageLocation) -> AnchoringError:
     return AnchoringError(
         f"the index is wrong about where batch {location.batch!r} of anchor {location.number} lies; "
         "`millstream anchor replay` compares it with the files"
     )
 
 
-def _why_not(log: str, message_id: int, index: AnchorIndex, journal: Journal | None) -> NotAnchoredError:
+def _why_not(log: str, message_id: int, index: AnchorIndex, journal: BatchJournal | None) -> NotAnchoredError:
     what = f"message {message_id} of log {log!r} is not anchored"
     rejected = index.reject_reason(log, message_id)
     if rejected is not None:
@@ -102,7 +102,7 @@ def _why_not(log: str, message_id: int, index: AnchorIndex, journal: Journal | N
     return NotAnchoredError(f"{what}: {said}")
 
 
-def _what_the_journal_says(log: str, message_id: int, journal: Journal | None) -> str | None:
+def _what_the_journal_says(log: str, message_id: int, journal: BatchJournal | None) -> str | None:
     reason = journal and journal.reject_reason(log, message_id)
     batch = journal and journal.batch_of(log, message_id)
     status = journal.status(log, batch) if journal and batch else None

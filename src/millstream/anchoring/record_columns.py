@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.merkle import leaf_hash, merkle_root
-from millstream.batching.texts import json_integers, json_strings, woven
+from millstream.batching.json_columns import concatenated, json_integers, json_strings
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.message import encode_line, from_arrow
 
@@ -25,7 +25,7 @@ def encode_lines(messages: pa.Table) -> list[bytes]:
     columns = _columns(messages)
     if columns is None:
         return [encode_line(message) for batch in messages.to_batches() for message in from_arrow(batch)]
-    lines: list[bytes] = woven(*columns).cast(pa.large_binary()).to_pylist()
+    lines: list[bytes] = concatenated(*columns).cast(pa.large_binary()).to_pylist()
     return lines
 
 

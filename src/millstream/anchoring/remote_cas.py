@@ -21,7 +21,7 @@ from millstream.anchoring.errors import (
     CasUnavailableError,
     HttpError,
 )
-from millstream.anchoring.http_reader import HttpAnswer, HttpReader, check_url, printable, shown
+from millstream.anchoring.http_reader import HttpReader, HttpResponse, check_url, printable, redacted_url
 from millstream.anchoring.local_cas import LocalCas
 from millstream.core.cid import CidHasher, form_of
 from millstream.core.clock import Clock, SystemClock
@@ -30,16 +30,16 @@ from millstream.core.errors import InputError
 NODE_FILES = "/sidetree/v1/files"
 """Where a node serves the files of its registry."""
 
-MOST_BYTES = 128 << 20
+MAX_BYTES = 128 << 20
 """How much of an overlong file is read to find out whether it is really the one that was asked for."""
 
-REST_SECONDS = 60.0
+BACKOFF_SECONDS = 60.0
 """How long a place that did not answer is asked after all others."""
 
 _ABSENT = frozenset({404, 410})
 
 
-class CasPlaceError(InputError):
+class CasSourceError(InputError):
     """This is no place that content-addressed files can be read from."""
 
 
@@ -49,7 +49,7 @@ class HttpCas:
     def __init__(self, url: str, reader: HttpReader | None = None) -> None:
         parts = check_url(url)
         if parts.query:
-            raise CasPlaceError(f"{shown(url)} has a query; write the address that the CID is put behind")
+            raise CasSourceError(f"{redacted_url(url)} has a query; write the address that the CID is put behind")
         self.url = url.rstrip("/") + (NODE_FILES if parts.path in ("", "/") else "")
         self._reader = reader or HttpReader()
 
@@ -75,14 +75,14 @@ class HttpCas:
         return checked(cid, b"".join(chunks), limit)
 
     def is_whole(self, cid: str) -> bool:
-        """Whether the file *cid* is really there, however long it is, up to :data:`MOST_BYTES`; none of it is kept."""
+        """Whether the file *cid* is really there, however long it is, up to :data:`MAX_BYTES`; none of it is kept."""
         hasher, size = CidHasher(form_of(cid)), 0
         try:
             with self._reader.open(f"{self.url}/{cid}") as answer:
                 self._check_status(answer, cid)
                 for chunk in answer.chunks():
                     size += len(chunk)
-                    if size > MOST_BYTES:
+                    if size > MAX_BYTES:
                         return False
                     hasher.update(chunk)
         except (HttpError, CasError):
@@ -90,21 +90,21 @@ class HttpCas:
         return hasher.cid() == cid
 
     @staticmethod
-    def _check_status(answer: HttpAnswer, cid: str) -> None:
+    def _check_status(answer: HttpResponse, cid: str) -> None:
         if answer.status in _ABSENT:
             raise not_found(cid)
         if answer.status != 200:
             raise CasUnavailableError(f"it answered with status {answer.status}")
 
 
-class CasPlace(msgspec.Struct, frozen=True):
+class CasSource(msgspec.Struct, frozen=True):
     """A place to read files from, and what it is called."""
 
     name: str
     files: CasReader
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class CasFailure(msgspec.Struct, frozen=True):
     """A place did not give the file *cid*: it has it not, sent something else, or did not answer."""
 
     place: str
@@ -115,18 +115,18 @@ class Refusal(msgspec.Struct, frozen=True):
 class FallbackCas:
     """The first of *places* that has a file gives it. Thread-safe. *told* hears of each place that did not.
 
-    One that does not answer, or sends something else, is asked after all others for :data:`REST_SECONDS`.
+    One that does not answer, or sends something else, is asked after all others for :data:`BACKOFF_SECONDS`.
     """
 
     def __init__(
         self,
-        places: Sequence[CasPlace],
-        told: Callable[[Refusal], object] = lambda _: None,
+        places: Sequence[CasSource],
+        told: Callable[[CasFailure], object] = lambda _: None,
         *,
         clock: Clock | None = None,
     ) -> None:
         if not places:
-            raise CasPlaceError("no place for the files is named: give one with --cas")
+            raise CasSourceError("no place for the files is named: give one with --cas")
         self._places, self._told, self._clock = places, told, clock or SystemClock()
         self._resting: dict[str, float] = {}
 
@@ -137,31 +137,31 @@ class FallbackCas:
         only for one that was compared with its name, and :class:`CasUnavailableError` otherwise; all are named.
         """
         form_of(cid)
-        refusals = list[Refusal]()
+        refusals = list[CasFailure]()
         for place in self._in_order():
             try:
                 data = place.files.get(cid, limit)
             except CasTooLargeError:
                 raise
             except CasError as error:
-                refusals.append(self._refused(Refusal(place.name, cid, error)))
+                refusals.append(self._refused(CasFailure(place.name, cid, error)))
             else:
                 self._resting.pop(place.name, None)
                 return data
         self._raise_if_too_large(cid, limit, refusals)
         raise _missing(cid, refusals)
 
-    def _in_order(self) -> Sequence[CasPlace]:
+    def _in_order(self) -> Sequence[CasSource]:
         now = self._clock.monotonic()
         return sorted(self._places, key=lambda place: self._resting.get(place.name, now) > now)
 
-    def _refused(self, refusal: Refusal) -> Refusal:
+    def _refused(self, refusal: CasFailure) -> CasFailure:
         if not isinstance(refusal.error, CasNotFoundError):
-            self._resting[refusal.place] = self._clock.monotonic() + REST_SECONDS
+            self._resting[refusal.place] = self._clock.monotonic() + BACKOFF_SECONDS
         self._told(refusal)
         return refusal
 
-    def _raise_if_too_large(self, cid: str, limit: int, refusals: Sequence[Refusal]) -> None:
+    def _raise_if_too_large(self, cid: str, limit: int, refusals: Sequence[CasFailure]) -> None:
         """A file that really is longer than allowed is the anchor's fault; it must not hold up a reader for ever."""
         suspects = {refusal.place for refusal in refusals if isinstance(refusal.error, CasOverlongError)}
         for place in self._places:
@@ -169,7 +169,7 @@ class FallbackCas:
                 raise too_large(cid, limit)
 
 
-def open_place(text: str, *, seconds: float | None = None) -> CasPlace:
+def open_cas_source(text: str, *, seconds: float | None = None) -> CasSource:
     """The place that *text* names, which is only ever read.
 
     ``http(s)://HOST`` is a node, any other web address is put before ``/<CID>``; ``file:///folder``, ``cas:///folder``
@@ -179,13 +179,13 @@ def open_place(text: str, *, seconds: float | None = None) -> CasPlace:
     scheme = urlsplit(text).scheme if "://" in text else ""
     if scheme in ("http", "https"):
         reader = HttpReader() if seconds is None else HttpReader(seconds=seconds)
-        return CasPlace(shown(text), HttpCas(text, reader))
+        return CasSource(redacted_url(text), HttpCas(text, reader))
     if scheme in ("", "file", "cas"):
-        return CasPlace(text, LocalCas(folder_of(text) if scheme else Path(text)))
+        return CasSource(text, LocalCas(folder_of(text) if scheme else Path(text)))
     from millstream.anchoring.store_cas import StoreCas
     from millstream.stores import open_provider
 
-    return CasPlace(shown(text), StoreCas(open_provider(text), create=False))
+    return CasSource(redacted_url(text), StoreCas(open_provider(text), create=False))
 
 
 def overlong(cid: str, limit: int) -> CasOverlongError:
@@ -194,14 +194,14 @@ def overlong(cid: str, limit: int) -> CasOverlongError:
 
 
 def folder_of(text: str) -> Path:
-    """The path in the URL *text*. Raises :class:`CasPlaceError` where it is not one of this machine."""
+    """The path in the URL *text*. Raises :class:`CasSourceError` where it is not one of this machine."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or parts.query or "\0" in unquote(parts.path):
-        raise CasPlaceError(f"{text[:200]!r} names no folder of this machine: write {parts.scheme}:///folder")
+        raise CasSourceError(f"{text[:200]!r} does not name a folder of this machine: write {parts.scheme}:///folder")
     return Path(unquote(parts.path))
 
 
-def _missing(cid: str, refusals: Sequence[Refusal]) -> CasError:
+def _missing(cid: str, refusals: Sequence[CasFailure]) -> CasError:
     reasons = "; ".join(f"{refusal.place}: {reason_of(refusal.error)}" for refusal in refusals)
     answered = not any(isinstance(refusal.error, CasUnavailableError) for refusal in refusals)
     kind = CasNotFoundError if answered else CasUnavailableError

@@ -25,7 +25,7 @@ class BatchStatus(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Added(msgspec.Struct, frozen=True):
+class AddResult(msgspec.Struct, frozen=True):
     """What a call of ``add`` brought about.
 
     ``conflicting`` names batches whose id was known with other messages in it: the first one holds, these were not
@@ -38,7 +38,7 @@ class Added(msgspec.Struct, frozen=True):
     conflicting: tuple[str, ...] = ()
 
 
-class Stream(msgspec.Struct, frozen=True):
+class BatchStream(msgspec.Struct, frozen=True):
     """Batches that may share a manifest: those of one log under one batching configuration (canonical JSON)."""
 
     stream: int
@@ -46,7 +46,7 @@ class Stream(msgspec.Struct, frozen=True):
     config: str
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class CutCandidate(msgspec.Struct, frozen=True):
     """An accepted batch: its place in the order of adding, its id, and its bytes in a file."""
 
     seq: int
@@ -54,7 +54,7 @@ class Candidate(msgspec.Struct, frozen=True):
     size: int
 
 
-class Cut(msgspec.Struct, frozen=True):
+class JournalCut(msgspec.Struct, frozen=True):
     """A cut that is under way: ``state`` is ``cut`` or ``anchored``; the ledger had ``ledger_after`` entries before."""
 
     cut: int
@@ -66,11 +66,11 @@ class Cut(msgspec.Struct, frozen=True):
     anchor: int | None
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CutPlan(msgspec.Struct, frozen=True):
     """A cut to be: the accepted batches of *stream* up to *last_seq*, and the rejects added no later with ids up to
     *last_reject*."""
 
-    stream: Stream
+    stream: BatchStream
     last_seq: int
     last_reject: int
     batches: int

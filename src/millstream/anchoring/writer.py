@@ -13,20 +13,21 @@ from typing import Any, Protocol
 
 import msgspec
 
-from millstream.anchoring.assembling import files_of, manifest_of, manifest_over
+from millstream.anchoring.batch_file_builder import build_files, build_manifest, build_manifest_over_files
 from millstream.anchoring.cas import Cas, not_found
-from millstream.anchoring.content import ReadBatch
+from millstream.anchoring.content import AnchoredBatch
+from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
-from millstream.anchoring.files import Part, checked_batch
+from millstream.anchoring.files import BatchFilePart, checked_batch
 from millstream.anchoring.index import AnchorIndex
-from millstream.anchoring.journal import Journal
+from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.manifest import (
     MAX_BATCHES,
     MAX_CONTENT_BYTES,
     MAX_FILE_BYTES,
     MAX_REJECTS,
-    Manifest,
+    CutManifest,
     anchor_string,
     decode_manifest,
     encode_manifest,
@@ -34,8 +35,7 @@ from millstream.anchoring.manifest import (
 from millstream.anchoring.observer import Observer
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
-from millstream.anchoring.screening import Member
-from millstream.anchoring.states import Added, BatchState, Candidate, Cut, Plan, Stream
+from millstream.anchoring.states import AddResult, BatchState, BatchStream, CutCandidate, CutPlan, JournalCut
 from millstream.core import tracing
 from millstream.core.cid import cid_of
 
@@ -43,8 +43,8 @@ _ANY = (1 << 63) - 1
 """A place in the order of adding that is after all others."""
 
 
-class Reject(Protocol):
-    """A message that is in no batch (:class:`millstream.batching.Reject`)."""
+class RejectedRecord(Protocol):
+    """A message that is in no batch (:class:`millstream.batching.RejectedRecord`)."""
 
     @property
     def rejected(self) -> int: ...
@@ -76,7 +76,7 @@ class BatchWriter:
     """
 
     def __init__(
-        self, journal: Journal, cas: Cas, ledger: Ledger, observer: Observer, *, limits: CutLimits | None = None
+        self, journal: BatchJournal, cas: Cas, ledger: Ledger, observer: Observer, *, limits: CutLimits | None = None
     ) -> None:
         self.journal = journal
         self._cas = cas
@@ -89,11 +89,11 @@ class BatchWriter:
         self,
         log: str,
         batches: Iterable[EncodedBatch],
-        rejects: Iterable[Reject] = (),
+        rejects: Iterable[RejectedRecord] = (),
         *,
         config: Mapping[str, Any],
         sealed: bool = False,
-    ) -> Added:
+    ) -> AddResult:
         """Accept *batches* and *rejects* of *log* durably, all or none; what is known already is not added again.
 
         *config* is the batching configuration as JSON members; it goes into the manifest. Rejects travel with the next
@@ -132,12 +132,12 @@ class BatchWriter:
             self._finish_open()
             self._observer.observe()
             stream = self.journal.stream(log, config)
-            members = [Member(batch.read.batch, batch.read.ids) for batch in packed.batches]
-            if self.journal.candidates(stream, 1) or self.index.screen(log, members):
+            members = [BatchMembers(batch.read.batch, batch.read.ids) for batch in packed.batches]
+            if self.journal.candidates(stream, 1) or self.index.check_duplicates(log, members):
                 return None
             rejects = self.journal.waiting_rejects(stream, _ANY, MAX_REJECTS)
             leaves = [batch.read.leaf for batch in packed.batches]
-            manifest = manifest_over(stream, packed.files, leaves, rejects, self._limits.file_bytes)
+            manifest = build_manifest_over_files(stream, packed.files, leaves, rejects, self._limits.file_bytes)
             plan = self._plan_under(manifest, stream, _ANY, rejects)
             cut = self.journal.prepare_packed(plan, packed.batches)
             return self._finish(cut, packed.content) if cut else None
@@ -160,7 +160,7 @@ class BatchWriter:
     def _finish_open(self) -> list[LedgerEntry]:
         return [self._finish(cut) for cut in self.journal.open_cuts()]
 
-    def _plan(self, stream: Stream, force: bool) -> Plan | None:
+    def _plan(self, stream: BatchStream, force: bool) -> CutPlan | None:
         """The next cut of *stream*, None where nothing is to be cut."""
         while True:
             waiting = self.journal.candidates(stream, self._limits.batches)
@@ -172,13 +172,13 @@ class BatchWriter:
                 return self._plan_of(stream, taken)
             self.journal.reject(refused)
 
-    def _that_fit(self, waiting: Sequence[Candidate]) -> Sequence[Candidate]:
+    def _that_fit(self, waiting: Sequence[CutCandidate]) -> Sequence[CutCandidate]:
         """The first candidates up to the limit of bytes, at least one."""
         totals = itertools.accumulate(candidate.size for candidate in waiting)
         fitting = sum(1 for total in totals if total <= self._limits.cut_bytes)
         return waiting[: max(1, fitting)]
 
-    def _too_large(self, taken: Sequence[Candidate]) -> dict[int, str]:
+    def _too_large(self, taken: Sequence[CutCandidate]) -> dict[int, str]:
         """Why batches fit in no file, by their place in the order of adding."""
         limit = self._limits.file_bytes
         return {
@@ -187,28 +187,28 @@ class BatchWriter:
             if candidate.size > limit
         }
 
-    def _screen(self, stream: Stream, taken: Sequence[Candidate]) -> dict[int, str]:
+    def _screen(self, stream: BatchStream, taken: Sequence[CutCandidate]) -> dict[int, str]:
         """Why readers would find batches invalid, by their place in the order of adding."""
         ids = list(self.journal.message_ids(stream, taken[-1].seq))
         if len(ids) != len(taken):
             raise JournalBusyError
-        members = [Member(candidate.batch, own) for candidate, own in zip(taken, ids, strict=True)]
-        refused = self._observer.index.screen(stream.log, members)
+        members = [BatchMembers(candidate.batch, own) for candidate, own in zip(taken, ids, strict=True)]
+        refused = self._observer.index.check_duplicates(stream.log, members)
         return {taken[ordinal].seq: reason for ordinal, reason in refused.items()}
 
-    def _plan_of(self, stream: Stream, taken: Sequence[Candidate]) -> Plan:
+    def _plan_of(self, stream: BatchStream, taken: Sequence[CutCandidate]) -> CutPlan:
         last = taken[-1].seq
         rejects = self.journal.waiting_rejects(stream, last, MAX_REJECTS)
-        manifest = manifest_of(stream, self.journal.waiting_parts(stream, last), rejects, self._limits.file_bytes)
+        manifest = build_manifest(stream, self.journal.waiting_parts(stream, last), rejects, self._limits.file_bytes)
         if manifest.count != len(taken):
             raise JournalBusyError
         return self._plan_under(manifest, stream, last, rejects)
 
     def _plan_under(
-        self, manifest: Manifest, stream: Stream, last_seq: int, rejects: Sequence[tuple[int, str]]
-    ) -> Plan:
+        self, manifest: CutManifest, stream: BatchStream, last_seq: int, rejects: Sequence[tuple[int, str]]
+    ) -> CutPlan:
         data, head = encode_manifest(manifest), self._ledger.head()
-        return Plan(
+        return CutPlan(
             stream=stream,
             last_seq=last_seq,
             last_reject=rejects[-1][0] if rejects else 0,
@@ -219,7 +219,7 @@ class BatchWriter:
             ledger_after=head.number if head else 0,
         )
 
-    def _finish(self, cut: Cut, content: Mapping[str, Sequence[ReadBatch]] = {}) -> LedgerEntry:
+    def _finish(self, cut: JournalCut, content: Mapping[str, Sequence[AnchoredBatch]] = {}) -> LedgerEntry:
         """Take *cut* from where it stands to the end; *content* is what some of its files hold, by their CIDs."""
         with tracing.span("cut", cut=cut.cut, anchor_string=cut.anchor_string):
             with tracing.span(
@@ -237,16 +237,16 @@ class BatchWriter:
             self.journal.observed(cut, self._refused(cut, entry.number))
             return entry
 
-    def _write_files(self, cut: Cut) -> None:
+    def _write_files(self, cut: JournalCut) -> None:
         manifest, expected = decode_manifest(cut.manifest), list[str]()
         if self.journal.is_packed(cut):
             self._check_stored(manifest)
-            parts: Iterable[Part] = ()
+            parts: Iterable[BatchFilePart] = ()
         else:
             parts = self.journal.cut_parts(cut)
             expected += [file.uri for file in manifest.files]
         expected += [file.uri for file in manifest.rejects.files]
-        files = files_of(manifest, parts, self.journal.cut_rejects(cut))
+        files = build_files(manifest, parts, self.journal.cut_rejects(cut))
         *written, _ = self._cas.put_many(itertools.chain(files, [cut.manifest]))
         if written == expected:
             return
@@ -257,13 +257,13 @@ class BatchWriter:
             "restore node.db from a backup"
         )
 
-    def _check_stored(self, manifest: Manifest) -> None:
+    def _check_stored(self, manifest: CutManifest) -> None:
         """Raise where a batch file, which was there when the cut was written down, has gone since."""
         for file in manifest.files:
             if not self._cas.has(file.uri):
                 raise not_found(file.uri)
 
-    def _anchored_entry(self, cut: Cut) -> LedgerEntry:
+    def _anchored_entry(self, cut: JournalCut) -> LedgerEntry:
         entry = self._ledger.find(cut.anchor_string, after=cut.ledger_after)
         if entry is None or entry.number != cut.anchor:
             raise AnchoringError(
@@ -272,7 +272,7 @@ class BatchWriter:
             )
         return entry
 
-    def _refused(self, cut: Cut, number: int) -> Mapping[str, str]:
+    def _refused(self, cut: JournalCut, number: int) -> Mapping[str, str]:
         """The batches of *cut* that the observer found invalid, with reasons."""
         status = self._observer.index.anchor(number)
         if status is not None and status.reason is not None:

@@ -4,24 +4,24 @@ They do no input or output and have no clock; the same class runs in process, in
 """
 
 from millstream.batching.batcher import Batcher
-from millstream.batching.config import BatchConfig, ConflictCut, Late, Mode
+from millstream.batching.config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
 from millstream.batching.errors import BatchingError, BoundBrokenError, ConfigError, FlushedError, SnapshotError
-from millstream.batching.event import Event, EventBatch, Outcome, Reject
+from millstream.batching.event import BatcherOutput, Event, EventBatch, Reject
 from millstream.batching.rulebook import Override, Rulebook
 
 __all__ = [
     "BatchConfig",
     "Batcher",
+    "BatcherOutput",
     "BatchingError",
+    "BatchingMode",
     "BoundBrokenError",
     "ConfigError",
     "ConflictCut",
     "Event",
     "EventBatch",
     "FlushedError",
-    "Late",
-    "Mode",
-    "Outcome",
+    "LatePolicy",
     "Override",
     "Reject",
     "Rulebook",

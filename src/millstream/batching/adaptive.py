@@ -10,17 +10,17 @@ from __future__ import annotations
 import pyarrow as pa
 
 from millstream.batching.batcher import Batcher
-from millstream.batching.columnbatcher import ColumnBatcher
-from millstream.batching.columnengines import Closed, closed_of, records_of
+from millstream.batching.column_batcher import ColumnBatcher
+from millstream.batching.column_engines import ClosedTables, events_from_table, output_tables
+from millstream.batching.composite_engine import CompositeEngine
 from millstream.batching.config import BatchConfig
-from millstream.batching.event import Outcome
+from millstream.batching.event import BatcherOutput
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.standing import Together
 
-LARGE = 2000
+LARGE_STEP = 2000
 """So many records of a step go through columns sooner than one by one."""
 
-PATIENCE = 64
+SMALL_STEPS_BEFORE_SWITCH = 64
 """So many small steps in a row are worth a change to single records: it costs what is open, written and read."""
 
 
@@ -32,8 +32,8 @@ class AdaptiveBatcher:
 
     def __init__(self, rules: BatchConfig | Rulebook, snapshot: bytes | None = None) -> None:
         self.rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
-        self._host: ColumnBatcher | _Records = ColumnBatcher(self.rules, snapshot)
-        self._small = PATIENCE  # what comes first decides
+        self._host: ColumnBatcher | _RecordBatcher = ColumnBatcher(self.rules, snapshot)
+        self._small = SMALL_STEPS_BEFORE_SWITCH  # what comes first decides
 
     @property
     def clock(self) -> int | None:
@@ -50,12 +50,12 @@ class AdaptiveBatcher:
         """How many sources have records that are in no closed batch yet."""
         return self._host.open_sources
 
-    def step(self, events: pa.Table, bound: int) -> Closed:
+    def step(self, events: pa.Table, bound: int) -> ClosedTables:
         """As :meth:`ColumnBatcher.step`."""
         self._choose(len(events))
         return self._host.step(events, bound)
 
-    def flush(self) -> Closed:
+    def flush(self) -> ClosedTables:
         """Close all that is open: the stream has ended."""
         return self._host.flush()
 
@@ -66,26 +66,26 @@ class AdaptiveBatcher:
     def _choose(self, count: int) -> None:
         """Let the batcher go on that is right for steps of *count* records."""
         in_columns = isinstance(self._host, ColumnBatcher)
-        self._small = self._small + 1 if count < LARGE else 0
-        if in_columns and self._small > PATIENCE:
-            self._host = _Records(self.rules, self._host.snapshot())
+        self._small = self._small + 1 if count < LARGE_STEP else 0
+        if in_columns and self._small > SMALL_STEPS_BEFORE_SWITCH:
+            self._host = _RecordBatcher(self.rules, self._host.snapshot())
         elif not in_columns and not self._small:
             self._host = ColumnBatcher(self.rules, self._host.snapshot())
 
 
-class _Records(Together[Batcher]):
+class _RecordBatcher(CompositeEngine[Batcher]):
     """A :class:`Batcher` that takes tables."""
 
     def __init__(self, rules: Rulebook, snapshot: bytes) -> None:
         self._batcher = Batcher.restore(snapshot, rules)
         super().__init__(self._batcher)
 
-    def step(self, events: pa.Table, bound: int) -> Closed:
-        first, then = self._batcher.receive_many(records_of(events)), self._batcher.advance(bound)
-        return closed_of(Outcome([*first.batches, *then.batches], [*first.rejects, *then.rejects]))
+    def step(self, events: pa.Table, bound: int) -> ClosedTables:
+        first, then = self._batcher.receive_many(events_from_table(events)), self._batcher.advance(bound)
+        return output_tables(BatcherOutput([*first.batches, *then.batches], [*first.rejects, *then.rejects]))
 
-    def flush(self) -> Closed:
-        return closed_of(self._batcher.flush())
+    def flush(self) -> ClosedTables:
+        return output_tables(self._batcher.flush())
 
     def snapshot(self) -> bytes:
         return self._batcher.snapshot()

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from millstream.batching.config import BatchConfig, ConflictCut, Late, Mode
+from millstream.batching.config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
 from millstream.batching.engine import Engine
 from millstream.batching.errors import SnapshotError
-from millstream.batching.event import Event, Outcome
-from millstream.batching.faithful import Faithful
-from millstream.batching.late import Amend, Side
-from millstream.batching.orderfree import OrderFree
-from millstream.batching.routed import Routed
+from millstream.batching.event import BatcherOutput, Event
+from millstream.batching.faithful import FaithfulEngine
+from millstream.batching.late_engines import LateAmendEngine, LateSideEngine
+from millstream.batching.order_free import OrderFreeEngine
+from millstream.batching.rule_dispatch import RuleDispatchEngine
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.snapshot import decode_snapshot, encode_snapshot
 
@@ -42,11 +42,11 @@ class Batcher:
         max_delay: int,
         leap: int | None = None,
         conflict_cut: ConflictCut = "at_event",
-        mode: Mode = "order-free",
+        mode: BatchingMode = "order-free",
         *,
         max_count: int | None = None,
         max_bytes: int | None = None,
-        late: Late | None = None,
+        late: LatePolicy | None = None,
         grace: int | None = None,
     ) -> None:
         self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode, max_count, max_bytes, late, grace)
@@ -64,7 +64,7 @@ class Batcher:
 
     def _begin(self, rules: Rulebook) -> None:
         self.rules = rules
-        self._engine: Engine = Routed(rules, _engine) if rules.overrides else _engine(rules.default)
+        self._engine: Engine = RuleDispatchEngine(rules, _engine) if rules.overrides else _engine(rules.default)
 
     @property
     def clock(self) -> int | None:
@@ -81,11 +81,11 @@ class Batcher:
         """How many sources have records that are in no closed batch yet."""
         return self._engine.open_sources
 
-    def receive(self, event: Event) -> Outcome:
+    def receive(self, event: Event) -> BatcherOutput:
         """Take one record; see :meth:`receive_many`."""
         return self._engine.receive((event,))
 
-    def receive_many(self, events: Iterable[Event]) -> Outcome:
+    def receive_many(self, events: Iterable[Event]) -> BatcherOutput:
         """Take *events*, in any order (``faithful``: in the order in which they are processed).
 
         Late and future records are refused at once, copies by the time their batch closes. A batch is closed here
@@ -95,14 +95,14 @@ class Batcher:
         """
         return self._engine.receive(events if isinstance(events, (list, tuple)) else list(events))
 
-    def advance(self, bound: int) -> Outcome:
+    def advance(self, bound: int) -> BatcherOutput:
         """Close all that is certain once no later record, of any source, has ``received_at`` below *bound*.
 
         Batches come by ``closed_at``, then source. A bound below the clock changes nothing.
         """
         return self._engine.advance(bound)
 
-    def flush(self) -> Outcome:
+    def flush(self) -> BatcherOutput:
         """Close all that is open, with ``closed_at`` None: the stream has ended (a second call returns nothing)."""
         return self._engine.flush()
 
@@ -133,7 +133,7 @@ class Batcher:
 def _engine(config: BatchConfig) -> Engine:
     """What batches by the rules of *config*."""
     if config.mode == "faithful":
-        return Faithful(config)
+        return FaithfulEngine(config)
     if config.policy == "side":
-        return Side(config)
-    return Amend(config) if config.policy == "amend" else OrderFree(config)
+        return LateSideEngine(config)
+    return LateAmendEngine(config) if config.policy == "amend" else OrderFreeEngine(config)

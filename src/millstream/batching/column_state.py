@@ -1,4 +1,4 @@
-"""Open records as columns: what a :class:`~millstream.batching.columnbatcher.ColumnBatcher` remembers.
+"""Open records as columns: what a :class:`~millstream.batching.column_batcher.ColumnBatcher` remembers.
 
 The same memory can be had as an :class:`~millstream.batching.engine.EngineState`, so that either batcher goes on from
 the snapshot of the other.
@@ -29,7 +29,7 @@ EVENT_SCHEMA = pa.schema(
 """One row an event: the source, then the members of a :data:`~millstream.batching.event.Row`."""
 
 
-def rows_of(state: EngineState) -> pa.Table:
+def rows_from_state(state: EngineState) -> pa.Table:
     """The open records of *state*, which must be that of one order-free engine, in no batch yet."""
     found: list[tuple[Any, ...]] = []
     for source in state.sources:
@@ -41,7 +41,7 @@ def rows_of(state: EngineState) -> pa.Table:
     )
 
 
-def state_of(clock: int | None, flushed: bool, rows: pa.Table) -> EngineState:
+def state_from_rows(clock: int | None, flushed: bool, rows: pa.Table) -> EngineState:
     """The memory of an order-free engine in which *rows* are open; the batches they begin are found again."""
     ordered = sorted(zip(*(rows[name].to_pylist() for name in EVENT_SCHEMA.names), strict=True))
     groups = groupby(ordered, key=itemgetter(0))

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.batching.borders import Borders, Flags, Integers, find_borders
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ColumnsError, ConfigError
 from millstream.batching.event import EventBatch, Kind
-from millstream.batching.identity import name_batch
+from millstream.batching.identity import make_batch
+from millstream.batching.window_boundaries import Flags, Integers, WindowBoundaries, find_window_boundaries
 
 BATCH_SCHEMA = pa.schema(
     [
@@ -52,7 +52,7 @@ _KINDS = {
 }
 
 
-class History(NamedTuple):
+class CutResult(NamedTuple):
     """The batches (:data:`BATCH_SCHEMA`, by source and start) and rejects (:data:`REJECT_SCHEMA`) of *events*.
 
     ``rows`` are the places in *events* of the batched records, batch after batch, by event time and key; ``closing`` is
@@ -74,7 +74,7 @@ class History(NamedTuple):
         sizes = pc.list_value_length(self.batches["events"]).to_pylist()
         for batch, size in zip(batches, sizes, strict=True):
             members = list(islice(rows, size))
-            yield name_batch(self.config, batch["source"], members, batch["closed_at"], batch["cut"], kind=kind)
+            yield make_batch(self.config, batch["source"], members, batch["closed_at"], batch["cut"], kind=kind)
 
 
 class _Columns(NamedTuple):
@@ -88,7 +88,7 @@ class _Columns(NamedTuple):
     sources: pa.Array
 
 
-def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: int | None = None) -> History:
+def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: int | None = None) -> CutResult:
     """Batch all of *events* at once, as a batcher does that receives them, is advanced to *clock* and flushed.
 
     *events* has the columns id, event_time, received_at (int64), source, key (string) and, if it likes, digest
@@ -104,7 +104,7 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
     late = columns.time < columns.received_at - config.max_delay
     future = columns.time > columns.received_at + config.lead
     kept, copies, same = _without_copies(columns, _sorted(columns, np.flatnonzero(~(late | future))))
-    borders = find_borders(
+    borders = find_window_boundaries(
         kept.source,
         kept.key,
         kept.time,
@@ -121,10 +121,10 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
     }
     closing = borders.decided + config.max_delay
     batches = _batches(columns, kept, borders, closing, clock)
-    return History(config, batches, _rejects(columns.table, refused), columns.table, kept.rows, closing)
+    return CutResult(config, batches, _rejects(columns.table, refused), columns.table, kept.rows, closing)
 
 
-def refuse(events: pa.Table, config: BatchConfig) -> tuple[pa.Table, pa.Table]:
+def split_refused(events: pa.Table, config: BatchConfig) -> tuple[pa.Table, pa.Table]:
     """Those of *events* that *config* takes, and the rejects (:data:`REJECT_SCHEMA`) of those that it does not.
 
     That is a question about each record alone (``accept.py``). Raises as :func:`cut_columns` does.
@@ -184,7 +184,7 @@ def _ranked(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:
     return rank[encoded.indices.to_numpy()], encoded.dictionary.take(order)
 
 
-class _Sorted(NamedTuple):
+class _SortedRows(NamedTuple):
     """Records by source, event time and key: their places in the columns, and these three of each."""
 
     rows: Integers
@@ -193,22 +193,22 @@ class _Sorted(NamedTuple):
     key: Integers
 
 
-def _sorted(columns: _Columns, rows: Integers) -> _Sorted:
+def _sorted(columns: _Columns, rows: Integers) -> _SortedRows:
     """*rows* in order: by one sort of single words that hold all that matters, where they can hold it."""
     source, time, key = columns.source, columns.time, columns.key
     whole = len(rows) == len(source)
     if not whole:
         source, time, key = source[rows], time[rows], key[rows]
     if not len(rows):
-        return _Sorted(rows, source, time, key)
+        return _SortedRows(rows, source, time, key)
     first = int(time.min())
     widths = [int(top).bit_length() for top in (source.max(), int(time.max()) - first, key.max(), len(rows) - 1)]
     if sum(widths) > 63:
         order = np.lexsort((key, time, source))
-        return _Sorted(rows[order], source[order], time[order], key[order])
+        return _SortedRows(rows[order], source[order], time[order], key[order])
     place, source, time, key = _sort_words((source, time - first, key), widths)
     time += first
-    return _Sorted(place if whole else rows[place], source, time, key)
+    return _SortedRows(place if whole else rows[place], source, time, key)
 
 
 def _sort_words(columns: Sequence[Integers], widths: Sequence[int]) -> list[Integers]:
@@ -228,7 +228,7 @@ def _sort_words(columns: Sequence[Integers], widths: Sequence[int]) -> list[Inte
     return [found[0], *reversed(found[1:])]
 
 
-def _without_copies(columns: _Columns, found: _Sorted) -> tuple[_Sorted, Integers, Flags]:
+def _without_copies(columns: _Columns, found: _SortedRows) -> tuple[_SortedRows, Integers, Flags]:
     """What to keep of *found*; the copies of it; and for each copy whether its digest is that of the kept one."""
     head = np.ones(len(found.rows), np.bool_)
     head[1:] = (found.time[1:] != found.time[:-1]) | (found.key[1:] != found.key[:-1])
@@ -242,7 +242,7 @@ def _without_copies(columns: _Columns, found: _Sorted) -> tuple[_Sorted, Integer
     kept, copies = order[head], order[~head]
     digest = columns.table["digest"]
     same = pc.equal(digest.take(copies), digest.take(kept[group[~head]])).to_numpy()
-    return _Sorted(kept, found.source[head], found.time[head], found.key[head]), copies, same
+    return _SortedRows(kept, found.source[head], found.time[head], found.key[head]), copies, same
 
 
 def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
@@ -253,7 +253,9 @@ def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
     return rows[order]
 
 
-def _batches(columns: _Columns, kept: _Sorted, borders: Borders, closing: Integers, clock: int | None) -> pa.Table:
+def _batches(
+    columns: _Columns, kept: _SortedRows, borders: WindowBoundaries, closing: Integers, clock: int | None
+) -> pa.Table:
     time, source = kept.time, kept.source
     begins, ends = borders.begins, borders.ends
     unsettled = np.ones(len(begins), np.bool_) if clock is None else closing > clock

@@ -12,10 +12,10 @@ from millstream.batching.errors import ConfigError
 ConflictCut = Literal["at_event", "midpoint"]
 """Where a repeated key cuts: just before the repeating record (seed document, UC3) or halfway between the two."""
 
-Mode = Literal["order-free", "faithful"]
+BatchingMode = Literal["order-free", "faithful"]
 """``order-free`` depends on the records alone; ``faithful`` replays thin-edge's algorithm, arrival order and all."""
 
-Late = Literal["reject", "side", "amend"]
+LatePolicy = Literal["reject", "side", "amend"]
 """What becomes of a record that took longer than ``max_delay``, but no longer than ``max_delay + grace``: it is
 refused, batched apart with other late ones, or amends the batches that came out without it."""
 
@@ -27,7 +27,7 @@ _LIMIT = 2**62
 """Above every number that a rule may have."""
 
 
-class Caps(msgspec.Struct, frozen=True):
+class SizeLimits(msgspec.Struct, frozen=True):
     """How much a batch may hold: ``count`` records and ``size`` bytes; beyond all reach where one is not set."""
 
     count: int
@@ -49,10 +49,10 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
     max_delay: int
     leap: int | None = None
     conflict_cut: ConflictCut = "at_event"
-    mode: Mode = "order-free"
+    mode: BatchingMode = "order-free"
     max_count: int | msgspec.UnsetType | None = None
     max_bytes: int | msgspec.UnsetType | None = None
-    late: Late | msgspec.UnsetType | None = None
+    late: LatePolicy | msgspec.UnsetType | None = None
     grace: int | msgspec.UnsetType | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
         for name in ("window", "max_delay", "leap"):
             _check_ticks(name, getattr(self, name))
         _check_choice("conflict_cut", self.conflict_cut, get_args(ConflictCut))
-        _check_choice("mode", self.mode, get_args(Mode))
+        _check_choice("mode", self.mode, get_args(BatchingMode))
         for name in ("max_count", "max_bytes"):
             _check_cap(self, name)
         _check_late(self)
@@ -73,15 +73,15 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
         return self.leap
 
     @property
-    def caps(self) -> Caps | None:
+    def caps(self) -> SizeLimits | None:
         """The caps on a batch; None where there are none."""
         count, size = self.max_count, self.max_bytes
         if not isinstance(count, int) and not isinstance(size, int):
             return None
-        return Caps(count if isinstance(count, int) else _LIMIT, size if isinstance(size, int) else _LIMIT)
+        return SizeLimits(count if isinstance(count, int) else _LIMIT, size if isinstance(size, int) else _LIMIT)
 
     @property
-    def policy(self) -> Late:
+    def policy(self) -> LatePolicy:
         """What becomes of late records."""
         return "reject" if self.late is None or isinstance(self.late, msgspec.UnsetType) else self.late
 
@@ -134,7 +134,7 @@ def _check_late(config: BatchConfig) -> None:
         msgspec.structs.force_setattr(config, "late", msgspec.UNSET)
         msgspec.structs.force_setattr(config, "grace", msgspec.UNSET)
         return
-    _check_choice("late", policy, get_args(Late))
+    _check_choice("late", policy, get_args(LatePolicy))
     _check_ticks("grace", grace)
     if config.mode == "faithful":
         raise ConfigError(f"late is {policy!r}, but the mode faithful replays an algorithm that rejects late records")

@@ -2,7 +2,7 @@
 
 Records are taken in order of event time, and records of one event time (an *instant*) stay together. A batch begins
 with an instant; the next instant joins while it lies within the window, repeats no key and fits the caps (those are
-added by :mod:`~millstream.batching.capped`). A cut is certain once
+added by :mod:`~millstream.batching.size_limits`). A cut is certain once
 nothing can arrive any more that would move it; the event time up to which all must be known is its *deciding time*.
 """
 
@@ -12,16 +12,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millstream.batching.event import Cut, Reject, Row
+from millstream.batching.event import CutReason, Reject, Row
 
 _NEVER = -(1 << 64)
 
 
-class Piece(NamedTuple):
+class CutBatch(NamedTuple):
     """The rows of one batch, why it ended, and the deciding time: all records below it must be known."""
 
     rows: list[Row]
-    cut: Cut
+    cut: CutReason
     decided: int
 
 
@@ -43,7 +43,7 @@ class OpenBatch:
         """The deciding time of a cut by the window. Asked only while there are rows."""
         return self.rows[0][0] + self.window + 1
 
-    def settle(self, pending: list[Row], bound: int) -> tuple[list[Piece], list[Reject]]:
+    def settle(self, pending: list[Row], bound: int) -> tuple[list[CutBatch], list[Reject]]:
         """Move what lies below *bound* from *pending* (sorted) into the batch; return what that closed and refused.
 
         *bound* is an event time below which every record is known. All cuts decided by then are made.
@@ -57,9 +57,9 @@ class OpenBatch:
             pieces.append(self._end("conflict", bound))
         return pieces, rejects
 
-    def extend(self, ready: Sequence[Row]) -> tuple[list[Piece], list[Reject]]:
+    def extend(self, ready: Sequence[Row]) -> tuple[list[CutBatch], list[Reject]]:
         """Take *ready* (sorted, whole instants, all later than the members) and return what it closed and refused."""
-        pieces: list[Piece] = []
+        pieces: list[CutBatch] = []
         rejects: list[Reject] = []
         rows, keys = self.rows, self.keys
         limit = rows[0][0] + self.window if rows else _NEVER
@@ -75,7 +75,7 @@ class OpenBatch:
                 instant, mark = time, len(rows)
             seen = keys.get(row[1])
             if seen == time:
-                rejects.append(copy_of(rows[-1], row))
+                rejects.append(duplicate_reject(rows[-1], row))
                 continue
             if seen is not None:
                 pieces.append(self._split(mark, ready, position))
@@ -85,7 +85,7 @@ class OpenBatch:
             rows.append(row)
         return pieces, rejects
 
-    def finish(self, pending: list[Row]) -> tuple[list[Piece], list[Reject]]:
+    def finish(self, pending: list[Row]) -> tuple[list[CutBatch], list[Reject]]:
         """Take all of *pending* (sorted) and close what remains: the stream has ended."""
         pieces, rejects = self.extend(pending)
         pending.clear()
@@ -97,8 +97,8 @@ class OpenBatch:
         self.rows = rows
         self.keys = {row[1]: row[0] for row in rows}
 
-    def _end(self, cut: Cut, decided: int) -> Piece:
-        piece = Piece(self.rows, cut, decided)
+    def _end(self, cut: CutReason, decided: int) -> CutBatch:
+        piece = CutBatch(self.rows, cut, decided)
         self._begin([])
         return piece
 
@@ -111,12 +111,12 @@ class OpenBatch:
             return False
         return any(row[1] in self.keys for row in pending[: bisect_left(pending, (instant + 1,))])
 
-    def _split(self, mark: int, ready: Sequence[Row], position: int) -> Piece:
+    def _split(self, mark: int, ready: Sequence[Row], position: int) -> CutBatch:
         """Cut because ``ready[position]`` repeats a key; ``rows[mark:]`` are of the same instant."""
         instant = ready[position][0]
         if self.midpoint:
             mark = bisect_left(self.rows, (self._middle(ready, position),))
-        piece = Piece(self.rows[:mark], "conflict", instant + 1 if self.midpoint else instant)
+        piece = CutBatch(self.rows[:mark], "conflict", instant + 1 if self.midpoint else instant)
         self._begin(self.rows[mark:])
         return piece
 
@@ -132,6 +132,6 @@ class OpenBatch:
         return (latest + instant + 1) // 2
 
 
-def copy_of(kept: Row, row: Row) -> Reject:
+def duplicate_reject(kept: Row, row: Row) -> Reject:
     """Refuse *row*: same key and event time as *kept*, which sorts before it (lowest digest, then earliest receipt)."""
     return Reject(row[4], "duplicate" if row[2] == kept[2] else "conflicting_duplicate")

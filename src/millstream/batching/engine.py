@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from millstream.batching.event import Cut, Event, Outcome, Row
+from millstream.batching.event import BatcherOutput, CutReason, Event, Row
 
 
 class OpenState(msgspec.Struct, frozen=True, array_like=True):
@@ -15,7 +15,7 @@ class OpenState(msgspec.Struct, frozen=True, array_like=True):
 
     rows: list[Row]
     borders: tuple[int, int] = (0, 0)
-    cut: Cut = "window"
+    cut: CutReason = "window"
 
 
 class SourceState(msgspec.Struct, frozen=True, array_like=True):
@@ -63,15 +63,15 @@ class Engine(Protocol):
         """Raise what :meth:`receive` would raise for *events*, without taking any."""
         ...
 
-    def receive(self, events: Sequence[Event]) -> Outcome:
+    def receive(self, events: Sequence[Event]) -> BatcherOutput:
         """Take *events*."""
         ...
 
-    def advance(self, bound: int) -> Outcome:
+    def advance(self, bound: int) -> BatcherOutput:
         """Let time pass up to *bound* (receive time)."""
         ...
 
-    def flush(self) -> Outcome:
+    def flush(self) -> BatcherOutput:
         """Close everything."""
         ...
 
@@ -84,7 +84,7 @@ class Engine(Protocol):
         ...
 
 
-class Timed(Protocol):
+class HasDueTime(Protocol):
     """Whatever will have something to close at some time."""
 
     @property
@@ -93,7 +93,7 @@ class Timed(Protocol):
         ...
 
 
-def earliest(engines: Iterable[Timed]) -> int | None:
+def earliest_due(engines: Iterable[HasDueTime]) -> int | None:
     """The least time at which one of *engines* is due; None where none is."""
     times = (engine.due for engine in engines)
     return min((time for time in times if time is not None), default=None)

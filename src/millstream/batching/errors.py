@@ -29,7 +29,7 @@ class SnapshotError(BatchingError, InputError):
     """The bytes are no snapshot that this batcher can go on from."""
 
 
-class ServiceError(BatchingError, InputError):
+class BatchServiceError(BatchingError, InputError):
     """The log cannot be batched while it grows."""
 
 

@@ -9,7 +9,7 @@ import msgspec
 Reason = Literal["late", "future", "duplicate", "conflicting_duplicate", "tick"]
 """Why a record is in no batch; a tick (``messages.py``) is none, and only a job over a log names it."""
 
-Cut = Literal["window", "conflict", "size", "neighbour", "flush"]
+CutReason = Literal["window", "conflict", "size", "neighbour", "flush"]
 """Why a batch ended: its window was over, a key repeated, a cap on its count or bytes was reached, the next batch began
 there (faithful mode), or the end."""
 
@@ -50,7 +50,7 @@ class EventBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     start: int
     end: int
     closed_at: int | None
-    cut: Cut
+    cut: CutReason
     events: tuple[int, ...]
     kind: Kind = "batch"
     amends: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Reject(msgspec.Struct, frozen=True):
     reason: Reason
 
 
-class Outcome(NamedTuple):
+class BatcherOutput(NamedTuple):
     """What a call brought about: batches that were closed and records that were refused."""
 
     batches: list[EventBatch]

@@ -15,11 +15,11 @@ import msgspec
 from millstream.batching.batcher import Batcher
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ConfigError
-from millstream.batching.event import Cut, Event, EventBatch, Kind, Outcome, Reason, Reject
+from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatch, Kind, Reason, Reject
 from millstream.batching.rulebook import Rulebook
 
 
-class BatchStory(msgspec.Struct, frozen=True, omit_defaults=True):
+class BatchExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One batch: what its beginning and its end are due to, in words (``why``) and by record id.
 
     ``began`` is ``first`` or the reason for which the batch before it ended; ``by`` the record that ended this one and
@@ -32,7 +32,7 @@ class BatchStory(msgspec.Struct, frozen=True, omit_defaults=True):
     end: int
     events: tuple[int, ...]
     began: str
-    ended: Cut
+    ended: CutReason
     why: str
     by: int | None = None
     repeats: int | None = None
@@ -40,7 +40,7 @@ class BatchStory(msgspec.Struct, frozen=True, omit_defaults=True):
     amends: tuple[str, ...] = ()
 
 
-class RejectStory(msgspec.Struct, frozen=True, omit_defaults=True):
+class RejectExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record that is in no batch: the rule that refused it, and what would have kept it, if anything.
 
     ``max_delay``, ``leap`` or ``grace`` is the least value of that rule with which the record would be in a batch;
@@ -56,20 +56,20 @@ class RejectStory(msgspec.Struct, frozen=True, omit_defaults=True):
     copy_of: int | None = None
 
 
-class Wording(msgspec.Struct, frozen=True):
+class ExplanationFormat(msgspec.Struct, frozen=True):
     """How ``moment`` and ``span``, points and lengths of time in the stream's ticks, are written in a sentence."""
 
     moment: Callable[[int], str] = str
     span: Callable[[int], str] = str
 
 
-NUMBERS = Wording()
+NUMBERS = ExplanationFormat()
 """Bare numbers of a unit that only the caller knows."""
 
 
 def explain(
-    events: Sequence[Event], rules: BatchConfig | Rulebook, wording: Wording = NUMBERS
-) -> Iterator[BatchStory | RejectStory]:
+    events: Sequence[Event], rules: BatchConfig | Rulebook, wording: ExplanationFormat = NUMBERS
+) -> Iterator[BatchExplanation | RejectExplanation]:
     """Batch *events* (ids must differ) and tell the story of each batch by source and start, then of each reject.
 
     The clock goes as far as the last receipt, as ``millstream batch`` lets it, and then the stream ends. Raises
@@ -84,22 +84,22 @@ def explain(
     for event in events:
         groups[choose(event.source, event.key)].append(event)
     clock = max((event.received_at for event in events), default=0)
-    told = [_Group(config, mine, clock, wording) for config, mine in groups.items()]
+    told = [_SourceExplanation(config, mine, clock, wording) for config, mine in groups.items()]
     batches = (story for group in told for story in group.batches())
     yield from sorted(batches, key=lambda story: (story.source, story.start, story.end, story.kind))
     rejects = (story for group in told for story in group.rejects())
     yield from sorted(rejects, key=lambda story: story.rejected)
 
 
-class _Group:
+class _SourceExplanation:
     """The *events* that are under the rules *config*, batched up to *clock*."""
 
-    def __init__(self, config: BatchConfig, events: Sequence[Event], clock: int, wording: Wording) -> None:
+    def __init__(self, config: BatchConfig, events: Sequence[Event], clock: int, wording: ExplanationFormat) -> None:
         self._config, self._events, self._clock, self._wording = config, events, clock, wording
         self._known = {event.id: event for event in events}
         self._outcome = _run(events, config, clock)
 
-    def batches(self) -> Iterator[BatchStory]:
+    def batches(self) -> Iterator[BatchExplanation]:
         """The stories of all batches, in no order."""
         for kind in ("batch", "side", "amendment"):
             mine = [batch for batch in self._outcome.batches if batch.kind == kind]
@@ -110,7 +110,7 @@ class _Group:
             wanted = {batch.events: batch for batch in mine}
             yield from self._tell_line(sorted(line, key=_place), wanted)
 
-    def rejects(self) -> Iterator[RejectStory]:
+    def rejects(self) -> Iterator[RejectExplanation]:
         """The stories of all rejects, in no order."""
         kept = {self._copies_key(self._known[number]): number for number in _members(self._outcome)}
         copies = defaultdict[tuple[str, str, int], list[Event]](list)
@@ -130,7 +130,7 @@ class _Group:
 
     def _tell_line(
         self, line: Sequence[EventBatch], wanted: Mapping[tuple[int, ...], EventBatch]
-    ) -> Iterator[BatchStory]:
+    ) -> Iterator[BatchExplanation]:
         """The stories of those of *line*, batches that follow one another, that came out, by their members."""
         began, source = "first", None
         for position, batch in enumerate(line):
@@ -140,7 +140,7 @@ class _Group:
                 yield self._tell_batch(wanted[batch.events], began, self._followers(line, position))
             began = batch.cut
 
-    def _tell_batch(self, batch: EventBatch, began: str, followers: Iterator[Event]) -> BatchStory:
+    def _tell_batch(self, batch: EventBatch, began: str, followers: Iterator[Event]) -> BatchExplanation:
         by, repeats, why = self._ending(batch, followers)
         at = self._wording.moment
         text = f"Began at {at(batch.start)}: {_BEGINNINGS[began]}. Ended at {at(batch.end)}: {why}."
@@ -148,7 +148,7 @@ class _Group:
             text = f"Of late records alone. {text}"
         if batch.kind == "amendment":
             text = f"Late records changed what had come out. {text}"
-        return BatchStory(
+        return BatchExplanation(
             batch.batch, batch.source, batch.start, batch.end, batch.events, began, batch.cut, text,
             by, repeats, batch.kind, batch.amends,
         )  # fmt: skip
@@ -183,7 +183,7 @@ class _Group:
             return following.id, None, f"{where} and what else has its time would exceed {_caps_text(self._config)}"
         return following.id, None, f"{where} lies {long(following.event_time - batch.start)} after the start, {window}"
 
-    def _tell_out_of_time(self, reject: Reject, event: Event, copies: Sequence[Event]) -> RejectStory:
+    def _tell_out_of_time(self, reject: Reject, event: Event, copies: Sequence[Event]) -> RejectExplanation:
         """The story of *event*, late or too far ahead, of which there are *copies*, itself among them."""
         long, config = self._wording.span, self._config
         delay = event.received_at - event.event_time
@@ -200,12 +200,12 @@ class _Group:
             why = f"It took {long(delay)} from event to receipt, {limits}"
         in_place = self._in_place(event, copies, rule, value)
         if in_place is None:
-            return RejectStory(
+            return RejectExplanation(
                 reject.rejected, reject.reason, f"{why}; {rule} {long(value)} would have kept it.", **{rule: value}
             )
         other = f"record {in_place} has the same key and time and would be in a batch in its place"
         why = f"{why}; {rule} {long(value)} would not have kept it: {other}."
-        return RejectStory(reject.rejected, reject.reason, why, copy_of=in_place)
+        return RejectExplanation(reject.rejected, reject.reason, why, copy_of=in_place)
 
     def _in_place(self, event: Event, copies: Sequence[Event], rule: str, value: int) -> int | None:
         """Which of *copies* is in a batch where *rule* is *value*; None where that is *event*.
@@ -223,11 +223,11 @@ class _Group:
         return None
 
 
-def _run(events: Sequence[Event], config: BatchConfig, clock: int) -> Outcome:
+def _run(events: Sequence[Event], config: BatchConfig, clock: int) -> BatcherOutput:
     """What comes of *events* up to *clock*, after which the stream ends."""
     batcher = Batcher.of(config)
     outcomes = [batcher.receive_many(events), batcher.advance(clock), batcher.flush()]
-    return Outcome(
+    return BatcherOutput(
         [batch for outcome in outcomes for batch in outcome.batches],
         [reject for outcome in outcomes for reject in outcome.rejects],
     )
@@ -245,7 +245,7 @@ def _place(batch: EventBatch) -> tuple[str, int, int]:
     return batch.source, batch.start, batch.end
 
 
-def _members(outcome: Outcome) -> set[int]:
+def _members(outcome: BatcherOutput) -> set[int]:
     """The records that are in a batch in the end."""
     members = {number for batch in outcome.batches for number in batch.events}
     return members - {reject.rejected for reject in outcome.rejects}
@@ -256,7 +256,7 @@ def _caps_text(config: BatchConfig) -> str:
     return " or ".join(f"{name}={value}" for name, value in rules.items() if isinstance(value, int))
 
 
-def _tell_copy(reject: Reject, other: int) -> RejectStory:
+def _tell_copy(reject: Reject, other: int) -> RejectExplanation:
     says = "says the same" if reject.reason == "duplicate" else "says something else and has the lower digest"
     why = f"Record {other} has the same key and time, and {says}; no delay would have kept this one."
-    return RejectStory(reject.rejected, reject.reason, why, copy_of=other)
+    return RejectExplanation(reject.rejected, reject.reason, why, copy_of=other)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from millstream.batching.accept import acceptance
 from millstream.batching.config import BatchConfig
 from millstream.batching.engine import EngineState, OpenState, SourceState
-from millstream.batching.event import Cut, Event, EventBatch, Outcome, Reject, Row
-from millstream.batching.identity import name_batch
+from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatch, Reject, Row
+from millstream.batching.identity import make_batch
+from millstream.batching.lateness import lateness_rule
 
 
 class _Open:
@@ -22,19 +22,19 @@ class _Open:
 
     __slots__ = ("cut", "end2", "rows", "start2")
 
-    def __init__(self, start2: int, end2: int, cut: Cut, rows: dict[str, Row]) -> None:
+    def __init__(self, start2: int, end2: int, cut: CutReason, rows: dict[str, Row]) -> None:
         self.start2 = start2
         self.end2 = end2
         self.cut = cut
         self.rows = rows
 
 
-class Faithful:
+class FaithfulEngine:
     """The faithful engine: open batches of each source in order of creation, and a heap of timers."""
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
-        self._refusal = acceptance(config)
+        self._refusal = lateness_rule(config)
         self._sources: dict[str, list[_Open]] = {}
         self._timers: list[tuple[int, str]] = []
         self._clock: int | None = None
@@ -57,9 +57,9 @@ class Faithful:
     def check(self, events: Sequence[Event]) -> None:
         """Nothing is ever raised: what comes from the past is processed as it comes."""
 
-    def receive(self, events: Sequence[Event]) -> Outcome:
+    def receive(self, events: Sequence[Event]) -> BatcherOutput:
         """Process *events* in the order given, each at its ``received_at``."""
-        outcome = Outcome([], [])
+        outcome = BatcherOutput([], [])
         for event in events:
             self._fire(event.received_at, outcome)
             reason = self._refusal(event.event_time, event.received_at)
@@ -70,15 +70,15 @@ class Faithful:
                 outcome.rejects.append(Reject(event.id, reason))
         return outcome
 
-    def advance(self, bound: int) -> Outcome:
+    def advance(self, bound: int) -> BatcherOutput:
         """Fire the timers due at or before *bound*, each at its own time."""
-        outcome = Outcome([], [])
+        outcome = BatcherOutput([], [])
         self._fire(bound, outcome)
         return outcome
 
-    def flush(self) -> Outcome:
+    def flush(self) -> BatcherOutput:
         """Close every open batch, newest first within a source."""
-        outcome = Outcome([], [])
+        outcome = BatcherOutput([], [])
         for name in sorted(self._sources):
             for batch in reversed(self._sources[name]):
                 outcome.batches.append(self._close(name, batch, None))
@@ -111,7 +111,7 @@ class Faithful:
         """Rule 6: the first whole tick at or after the end plus the longest delay."""
         return (batch.end2 + 1) // 2 + self._config.max_delay
 
-    def _fire(self, until: int, outcome: Outcome) -> None:
+    def _fire(self, until: int, outcome: BatcherOutput) -> None:
         timers = self._timers
         while timers and timers[0][0] <= until:
             due, name = heapq.heappop(timers)
@@ -119,7 +119,7 @@ class Faithful:
         if self._clock is None or until > self._clock:
             self._clock = until
 
-    def _time(self, name: str, now: int, outcome: Outcome) -> None:
+    def _time(self, name: str, now: int, outcome: BatcherOutput) -> None:
         """Rule 7: close every batch of the source that has timed out, in order of creation."""
         batches = self._sources.get(name, [])
         due = [batch for batch in batches if self._timeout(batch) <= now]
@@ -133,10 +133,10 @@ class Faithful:
             del self._sources[name]
 
     def _close(self, name: str, batch: _Open, now: int | None) -> EventBatch:
-        cut: Cut = "flush" if now is None else batch.cut
-        return name_batch(self._config, name, sorted(batch.rows.values()), now, cut)
+        cut: CutReason = "flush" if now is None else batch.cut
+        return make_batch(self._config, name, sorted(batch.rows.values()), now, cut)
 
-    def _place(self, name: str, row: Row, outcome: Outcome) -> None:
+    def _place(self, name: str, row: Row, outcome: BatcherOutput) -> None:
         """Rules 2 to 5."""
         time2 = 2 * row[0]
         batches = self._sources.setdefault(name, [])
@@ -158,12 +158,12 @@ class Faithful:
         start2 = 2 * row[0]
         end2 = start2 + 2 * self._config.window
         following = min((batch.start2 for batch in batches if batch.start2 > start2), default=end2)
-        cut: Cut = "neighbour" if following < end2 else "window"
+        cut: CutReason = "neighbour" if following < end2 else "window"
         batch = _Open(start2, min(end2, following), cut, {row[1]: row})
         batches.append(batch)
         return batch
 
-    def _arm(self, name: str, batch: _Open, now: int, outcome: Outcome) -> None:
+    def _arm(self, name: str, batch: _Open, now: int, outcome: BatcherOutput) -> None:
         """Rule 6: ask for a timer, or let time pass at once where it is over already."""
         timeout = self._timeout(batch)
         if now < timeout:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.batching.config import BatchConfig
-from millstream.batching.event import Cut, EventBatch, Kind, Row
+from millstream.batching.event import CutReason, EventBatch, Kind, Row
 
 _DOMAIN = "millstream batch"
 _encoder = msgspec.json.Encoder()
@@ -30,8 +30,14 @@ def rules_text(config: BatchConfig, kind: Kind) -> str:
     return f"{config.version} kind=side" if kind == "side" else config.version
 
 
-def name_batch(
-    config: BatchConfig, source: str, rows: Sequence[Row], closed_at: int | None, cut: Cut, *, kind: Kind = "batch"
+def make_batch(
+    config: BatchConfig,
+    source: str,
+    rows: Sequence[Row],
+    closed_at: int | None,
+    cut: CutReason,
+    *,
+    kind: Kind = "batch",
 ) -> EventBatch:
     """The batch of *rows* (sorted, none twice, at least one) under its identity."""
     return EventBatch(

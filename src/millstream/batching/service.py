@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.adaptive import AdaptiveBatcher
-from millstream.batching.batchlog import output_messages, output_rows
+from millstream.batching.batch_log import output_messages, output_rows
+from millstream.batching.batching_metrics import record_closed, record_delays, record_open
 from millstream.batching.config import BatchConfig
-from millstream.batching.errors import ServiceError
-from millstream.batching.figures import measure_closed, measure_delays, measure_open
-from millstream.batching.messagecolumns import COLUMNS, event_columns
-from millstream.batching.messages import TICK_SOURCE
+from millstream.batching.errors import BatchServiceError
+from millstream.batching.message_columns import COLUMNS, event_columns
+from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.servicestate import ServiceState, read_state, write_state
+from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.metrics import Metrics, NoMetrics
@@ -45,9 +45,9 @@ class BatchService:
     (:mod:`~millstream.batching.ticks`): without it quiet sources close when the next message of any source comes. What
     comes of *commit_every* messages is one commit; after *save_every* the state is saved, so that no more need be
     replayed. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
-    :class:`~millstream.batching.errors.ServiceError` where *output* came of more than *source* holds, and the errors of
-    the log, such as :class:`TrimmedError` for a source that was trimmed beyond where the service stood. Use it as one
-    thread; :meth:`close` it.
+    :class:`~millstream.batching.errors.BatchServiceError` where *output* came of more than *source* holds, and the
+    errors of the log, such as :class:`TrimmedError` for a source that was trimmed beyond where the service stood. Use
+    it as one thread; :meth:`close` it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BatchService:
         self._writer = output.writer("batching")
         if self._writer.sequence > source.last_id:
             self._writer.close()
-            raise ServiceError(
+            raise BatchServiceError(
                 f"{output.name!r} holds what came of {source.name!r} up to message {self._writer.sequence}, but that "
                 f"log ends at {source.last_id}: it is not the same any more. Give the service another output"
             )
@@ -95,8 +95,8 @@ class BatchService:
     def step(self, stopped: Callable[[], bool] = lambda: False) -> int:
         """Take what *source* has by now, or until *stopped* says so; returns how many messages that were.
 
-        Raises :class:`~millstream.batching.errors.ServiceError` where a message was received before the one before it:
-        such a log was imported out of order, and is for the job ``batch``.
+        Raises :class:`~millstream.batching.errors.BatchServiceError` where a message was received before the one
+        before it: such a log was imported out of order, and is for the job ``batch``.
         """
         begin = self._position
         if begin < self._writer.sequence:  # what came out of these is in the output already
@@ -142,7 +142,7 @@ class BatchService:
         """The source was trimmed: what comes out depends on where the service begins, so that is put down first."""
         if self._writer.sequence:
             self._writer.close()
-            raise ServiceError(
+            raise BatchServiceError(
                 f"{self._path} is gone, and {self._source.name!r} was trimmed to begin at {self._position + 1}, so "
                 "what came before cannot be made again. Restore the state from a copy, or name another output"
             )
@@ -166,12 +166,12 @@ class BatchService:
         closed = self._batcher.step(event_columns(records), bound)
         self._writer.append(output_messages([output_rows(closed)]), sequence=last_id)
         self._position, self._torn = last_id, False
-        measure_delays(self._metrics, records)
-        measure_closed(self._metrics, closed)
+        record_delays(self._metrics, records)
+        record_closed(self._metrics, closed)
         self._measure_open()
 
     def _measure_open(self) -> None:
-        measure_open(self._metrics, self._batcher.open_sources, self._batcher.due, self._clock.now())
+        record_open(self._metrics, self._batcher.open_sources, self._batcher.due, self._clock.now())
 
     def _check_order(self, messages: pa.RecordBatch) -> None:
         received = messages.column("received_at").to_numpy()
@@ -180,7 +180,7 @@ class BatchService:
         back = np.flatnonzero(received < before)
         if len(back):
             place = int(back[0])
-            raise ServiceError(
+            raise BatchServiceError(
                 f"message {messages.column('id')[place].as_py()} of {self._source.name!r} was received at "
                 f"{received[place]}, the one before it at {before[place]}: batch an imported log with "
                 f"`millstream pipeline batch {self._source.name}`"

@@ -67,9 +67,9 @@ def decode_snapshot(data: bytes) -> tuple[Rulebook, EngineState]:
     """The rules and the state in *data*. Raises :class:`SnapshotError` that says what is wrong with it."""
     found = _open(data)
     if isinstance(found, _ColumnSnapshot):
-        from millstream.batching.column_state import state_of
+        from millstream.batching.column_state import state_from_rows
 
-        return found.rules, state_of(found.clock, found.flushed, found.table())
+        return found.rules, state_from_rows(found.clock, found.flushed, found.table())
     return found.rules, found.state
 
 
@@ -78,9 +78,9 @@ def decode_columns(data: bytes) -> tuple[Rulebook, int | None, bool, pa.Table]:
     found = _open(data)
     if isinstance(found, _ColumnSnapshot):
         return found.rules, found.clock, found.flushed, found.table()
-    from millstream.batching.column_state import rows_of
+    from millstream.batching.column_state import rows_from_state
 
-    return found.rules, found.state.clock, found.state.flushed, rows_of(found.state)
+    return found.rules, found.state.clock, found.state.flushed, rows_from_state(found.state)
 
 
 def _seal(version: int, content: _Snapshot | _ColumnSnapshot) -> bytes:

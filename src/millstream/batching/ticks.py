@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millstream.batching.messages import make_tick
+from millstream.batching.message_events import make_tick
 from millstream.core.clock import Clock
 from millstream.log import Log, LogError, Writer, WriterBusyError
 
@@ -15,7 +15,7 @@ BUSY_PAUSE = 1.0
 """Seconds until a log that another process writes to is tried again."""
 
 
-def ticks_by(writer: Writer) -> Ticker:
+def writer_ticker(writer: Writer) -> Ticker:
     """Ticks by the *writer* of the log, which is ours."""
 
     def tick() -> bool:
@@ -25,7 +25,7 @@ def ticks_by(writer: Writer) -> Ticker:
     return tick
 
 
-def ticks_by_whoever_writes(writer: Callable[[], Writer | None]) -> Ticker:
+def current_writer_ticker(writer: Callable[[], Writer | None]) -> Ticker:
     """Ticks by the writer of the log that *writer* finds, as long as it finds one."""
 
     def tick() -> bool:
@@ -41,12 +41,12 @@ def ticks_by_whoever_writes(writer: Callable[[], Writer | None]) -> Ticker:
     return tick
 
 
-def ticks_by_first_of(*tickers: Ticker) -> Ticker:
+def first_of_tickers(*tickers: Ticker) -> Ticker:
     """Ticks by the first of *tickers* that can."""
     return lambda: any(tick() for tick in tickers)
 
 
-def ticks_between(log: Log, clock: Clock) -> Ticker:
+def idle_log_ticker(log: Log, clock: Clock) -> Ticker:
     """Ticks by taking the writer's lease of *log* for one message, and only where nobody else holds it.
 
     A log with a writer gets its ticks from there, or moves on with its messages.

@@ -1,7 +1,7 @@
 """Benchmarks that anyone can repeat: contenders run turn by turn in one process, medians and ratios are reported.
 
 A benchmark is a module with a one-sentence docstring and a function
-``comparisons(size: Size, folder: Path) -> Iterator[Comparison]`` (see :mod:`millstream.bench.frame`). *folder* is
+``comparisons(size: Size, folder: Path) -> Iterator[Comparison]`` (see :mod:`millstream.bench.runner`). *folder* is
 empty and removed afterwards.
 """
 

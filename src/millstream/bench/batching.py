@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.batching import BatchConfig, Batcher, Event, Mode
-from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.batching import BatchConfig, Batcher, BatchingMode, Event
+from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.columns import cut_columns
 from millstream.bench import batching_spark
 from millstream.bench.fleet import MAX_DELAY, WINDOW, events_of, fleet, fleet_parts
-from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 
@@ -120,7 +120,7 @@ def _memory(count: int) -> Comparison:
     )
 
 
-def _feed(mode: Mode, events: Sequence[Event], clock: Clock) -> Sample:
+def _feed(mode: BatchingMode, events: Sequence[Event], clock: Clock) -> Measurement:
     batcher, sizes = Batcher(WINDOW, MAX_DELAY, mode=mode), []
     begin = clock.monotonic()
     for first in range(0, len(events), CHUNK):
@@ -131,14 +131,14 @@ def _feed(mode: Mode, events: Sequence[Event], clock: Clock) -> Sample:
     return _sample(len(events), sizes, clock.monotonic() - begin)
 
 
-def _steps(table: pa.Table, clock: Clock) -> Sample:
+def _steps(table: pa.Table, clock: Clock) -> Measurement:
     begin = clock.monotonic()
     batcher = ColumnBatcher(RULES)
     sizes = _step_through(batcher, table) + _sizes(batcher.flush().batches)
     return _sample(len(table), sizes, clock.monotonic() - begin)
 
 
-def _lazy_steps(count: int, clock: Clock) -> Sample:
+def _lazy_steps(count: int, clock: Clock) -> Measurement:
     """As :func:`_steps`, without more than one part in memory; the time in which parts are made does not count."""
     batcher, sizes, seconds = ColumnBatcher(RULES), list[int](), 0.0
     for part in fleet_parts(count, 1000):
@@ -159,7 +159,7 @@ def _step_through(batcher: ColumnBatcher, table: pa.Table, slack: int = 0) -> li
     return sizes
 
 
-def _cut(table: pa.Table, clock: Clock) -> Sample:
+def _cut(table: pa.Table, clock: Clock) -> Measurement:
     begin = clock.monotonic()
     batches = cut_columns(table, RULES).batches
     return _sample(len(table), _sizes(batches), clock.monotonic() - begin)
@@ -178,13 +178,13 @@ def _open_columns(table: pa.Table) -> ColumnBatcher:
     return batcher
 
 
-def _measure(count: int, hold: Callable[[], Batcher | ColumnBatcher]) -> Sample:
+def _measure(count: int, hold: Callable[[], Batcher | ColumnBatcher]) -> Measurement:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
     batcher = hold()
     after = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
     tracemalloc.stop()
-    return Sample((after - before) / count, {"snapshot bytes/event": len(batcher.snapshot()) / count})
+    return Measurement((after - before) / count, {"snapshot bytes/event": len(batcher.snapshot()) / count})
 
 
 def _sizes(batches: pa.Table) -> list[int]:
@@ -192,8 +192,8 @@ def _sizes(batches: pa.Table) -> list[int]:
     return sizes
 
 
-def _sample(count: int, sizes: list[int], seconds: float) -> Sample:
+def _sample(count: int, sizes: list[int], seconds: float) -> Measurement:
     """The rate, once every event is found to be in a batch (none is late or a copy)."""
     if sum(sizes) != count:
         raise AssertionError(f"{count - sum(sizes)} of {count} events are in no batch")
-    return Sample(count / seconds, {"batches": len(sizes), "events a batch": count / len(sizes)})
+    return Measurement(count / seconds, {"batches": len(sizes), "events a batch": count / len(sizes)})

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from millstream.batching import BatchConfig, Rulebook
 from millstream.bench.fleet import KEYS, MAX_DELAY, PERIOD, WINDOW
-from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.processes import cpu_seconds, on_cores
+from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
@@ -23,7 +23,7 @@ from millstream.log import LogSpec, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.pipeline.jobs.batchsink import Trigger
+    from millstream.pipeline.jobs.batch_sink import Trigger
 
 MESSAGES: dict[Size, int] = {"quick": 20_000, "small": 400_000, "full": 2_000_000}
 SOURCES: dict[Size, tuple[int, ...]] = {"quick": (100,), "small": (1, 1000, 20_000), "full": (1, 100, 1000, 20_000)}
@@ -42,14 +42,14 @@ def comparisons(size: Size, folder: Path, *, cores: str = "2") -> Iterator[Compa
     if not cores.isdecimal() or cores == "0":
         raise InputError(f"--cores {cores!r}: write a whole number from 1 on")
     with on_cores(int(cores)) as given, spark_session(folder / "spark", SparkOptions(quick=size != "full")) as spark:
-        work = Work(spark, folder, SystemClock(), given)
+        work = SparkBatchingRuns(spark, folder, SystemClock(), given)
         for sources in SOURCES[size]:
             yield work.hosts(MESSAGES[size], sources)
         if GROWTH[size]:
             yield work.growth(GROWTH[size])
 
 
-class Work:
+class SparkBatchingRuns:
     """Logs of a fleet's readings in *folder*, and the two hosts on Spark that batch them."""
 
     def __init__(self, spark: SparkSession, folder: Path, clock: Clock, cores: int) -> None:
@@ -99,16 +99,16 @@ class Work:
                 writer.append(batch)
         return log
 
-    def _history(self, log: str, count: int, *, whole: bool) -> Sample:
+    def _history(self, log: str, count: int, *, whole: bool) -> Measurement:
         """The job twice: as a command runs it, and again when the machine code of the first time is there."""
         first, again = (self._batch(log, count, whole=whole) for _ in range(2))
         return msgspec.structs.replace(first, figures={**first.figures, **_steady(again)})
 
-    def _batch(self, log: str, count: int, *, whole: bool) -> Sample:
+    def _batch(self, log: str, count: int, *, whole: bool) -> Measurement:
         from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
         from millstream.pipeline.jobs.history import batch_range, write_batches
-        from millstream.pipeline.jobs.ranges import plan_range
+        from millstream.pipeline.jobs.log_range import plan_range
 
         target = self._folder / f"history-{next(self._turns)}"
         begin, taken = self._clock.monotonic(), cpu_seconds()
@@ -119,10 +119,10 @@ class Work:
         found = self._spark.read.parquet(str(target)).where("batch is not null")
         (row,) = found.agg(F.count("*").alias("batches"), F.sum(F.size("ids")).alias("members")).collect()
         _check(row["members"], count)
-        return Sample(count / seconds, {"batches": row["batches"], "CPU µs/message": taken / count * 1e6})
+        return Measurement(count / seconds, {"batches": row["batches"], "CPU µs/message": taken / count * 1e6})
 
-    def _stream(self, log: str, count: int) -> Sample:
-        from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+    def _stream(self, log: str, count: int) -> Measurement:
+        from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 
         output = f"stream-{next(self._turns)}"
         plan = StreamPlan(
@@ -141,7 +141,7 @@ class Work:
         if len(ends) > 1:
             figures["steady messages/s"] = (ends[-1][1] - ends[0][1]) / (ends[-1][0] - ends[0][0])
             figures["steady CPU µs/message"] = (ends[-1][2] - ends[0][2]) / (ends[-1][1] - ends[0][1]) * 1e6
-        return Sample(count / seconds, figures)
+        return Measurement(count / seconds, figures)
 
 
 def fleet_messages(count: int, sources: int, seed: int = 1, *, body: int = _BODY, first: int = 0) -> pa.Table:
@@ -175,7 +175,7 @@ def _bodies(draw: np.random.Generator, count: int, size: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
 
-def _steady(sample: Sample) -> dict[str, float]:
+def _steady(sample: Measurement) -> dict[str, float]:
     """What *sample* of a job that was run before says of its steady state."""
     return {"steady messages/s": sample.value, "steady CPU µs/message": sample.figures["CPU µs/message"]}
 

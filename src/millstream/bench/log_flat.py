@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.log.meter import memory_mib, read_meter
+from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import Gap, LogSpec, Tiering
@@ -38,7 +38,7 @@ def comparisons(
     if not set(names) <= set(STORES):
         raise InputError(f"the stores whose growth is measured are {', '.join(STORES)}, not {stores}")
     with contextlib.ExitStack() as opened:
-        growing = {name: Growth(name, folder, _FIRST[size], SystemClock()) for name in names}
+        growing = {name: GrowingLog(name, folder, _FIRST[size], SystemClock()) for name in names}
         for growth in growing.values():
             opened.callback(growth.close)
         for target in _targets(_FIRST[size], up_to or _UP_TO[size]):
@@ -68,7 +68,7 @@ def _conditions() -> str:
     )
 
 
-class Growth:
+class GrowingLog:
     """One log that grows, in files below *folder*, and keeps about *kept* messages."""
 
     def __init__(self, name: str, folder: Path, kept: int, clock: Clock) -> None:
@@ -84,7 +84,7 @@ class Growth:
         self._writer = self._log.writer()
         self._costs: list[tuple[float, float]] = []
 
-    def grow(self, target: int) -> Sample:
+    def grow(self, target: int) -> Measurement:
         """Let the log have at least *target* messages, and say what those cost that it did not have before."""
         begin = last = self._log.last_id
         written = moved = read = cpu = 0.0
@@ -115,7 +115,7 @@ class Growth:
             "MiB on disk": sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()) / 2**20,
             "slope": _slope(self._costs),
         }
-        return Sample(written / count * 1e9, figures)
+        return Measurement(written / count * 1e9, figures)
 
     def close(self) -> None:
         """Close the log and its store."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import re
 
-from millstream.bench.frame import Report, Result, Row
+from millstream.bench.runner import BenchmarkReport, ComparisonResult, ContenderResult
 
 _HEADING = "# Benchmarks\n\nEach section is written by `millstream bench NAME --markdown FILE`.\n"
 
 
-def section(report: Report) -> str:
+def section(report: BenchmarkReport) -> str:
     """The section of *report*: what ran where, then one table a comparison."""
     machine = report.machine
     when = datetime.datetime.fromtimestamp(report.measured_at / 1e6, datetime.UTC)
@@ -33,13 +33,13 @@ def section(report: Report) -> str:
     return "\n".join([*lines, f"<!-- end {report.benchmark} -->", ""])
 
 
-def command(report: Report) -> str:
+def command(report: BenchmarkReport) -> str:
     """The command that makes *report*."""
     parts = "".join(f" --{name} {value}" for name, value in report.parts.items())
     return f"millstream bench {report.benchmark} --size {report.size} --runs {report.runs}{parts}"
 
 
-def put_section(document: str, report: Report) -> str:
+def put_section(document: str, report: BenchmarkReport) -> str:
     """*document* with the section of *report* in the place of an earlier one, or at its end."""
     text = section(report)
     found = re.compile(
@@ -57,7 +57,7 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _table(result: Result, runs: int) -> list[str]:
+def _table(result: ComparisonResult, runs: int) -> list[str]:
     figures = sorted({name for row in result.rows for name in row.figures})
     columns = ["", result.unit, "ratio", *figures]
     rounds = "; one round" if {len(row.values) for row in result.rows} == {1} and runs > 1 else ""
@@ -67,6 +67,6 @@ def _table(result: Result, runs: int) -> list[str]:
     return [*lines, ""]
 
 
-def _cells(row: Row, figures: list[str]) -> list[str]:
+def _cells(row: ContenderResult, figures: list[str]) -> list[str]:
     more = [number(row.figures[name]) if name in row.figures else "–" for name in figures]
     return [row.contender, number(row.median), f"{row.ratio:.2f}×", *more]

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from millstream.batching import BatchConfig
 from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
-from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, spark_memory
+from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
@@ -70,7 +70,7 @@ def comparisons(
         spark = held.enter_context(
             spark_session(folder / "spark", SparkOptions(quick=size != "full", driver_memory=HEAP))
         )
-        work = Work(spark, folder, SystemClock(), given)
+        work = PipelineRuns(spark, folder, SystemClock(), given)
         counts = [BASE[size] * step for step in STEPS[size]]
         if "read" in wanted:
             for backend in stores:
@@ -89,7 +89,7 @@ def comparisons(
             yield _warmed(work.plan(counts))
 
 
-class Work:
+class PipelineRuns:
     """What the jobs work on, in *folder*, and the jobs."""
 
     def __init__(self, spark: SparkSession, folder: Path, clock: Clock, cores: int) -> None:
@@ -103,7 +103,7 @@ class Work:
         """A log as a DataFrame: counted with all columns and with two of them, and grouped by source."""
         for count in counts:
             _write(url, count, 1)
-        runs: list[tuple[str, Callable[[str, int], Sample]]] = [
+        runs: list[tuple[str, Callable[[str, int], Measurement]]] = [
             ("count(), all columns", self._count),
             ("count(), id and body", functools.partial(self._count, columns=["id", "body"])),
             ("group by source", self._group),
@@ -148,7 +148,7 @@ class Work:
     def sweep(self, counts: Sequence[int], size: int) -> Comparison:
         """Every bit of a store, hashed and judged; against ``sha256sum`` in as many processes as there are cores."""
         urls = [self._fill(count, size) for count in counts]
-        runs: list[tuple[str, Callable[[str, int, int], Sample]]] = [
+        runs: list[tuple[str, Callable[[str, int, int], Measurement]]] = [
             ("sha256sum under xargs -P", self._sha256sum),
             ("integrity", self._sweep),
         ]
@@ -175,12 +175,17 @@ class Work:
         return store.url
 
     def _compare(
-        self, title: str, conditions: str, run: Callable[[int], Sample], counts: Sequence[int], unit: str = "messages/s"
+        self,
+        title: str,
+        conditions: str,
+        run: Callable[[int], Measurement],
+        counts: Sequence[int],
+        unit: str = "messages/s",
     ) -> Comparison:
         contenders = [Contender(f"{count:,}", functools.partial(run, count)) for count in counts]
         return Comparison(title=title, unit=unit, conditions=f"{conditions}; {self._where}", contenders=contenders)
 
-    def _count(self, url: str, count: int, columns: Sequence[str] | None = None) -> Sample:
+    def _count(self, url: str, count: int, columns: Sequence[str] | None = None) -> Measurement:
         from millstream.pipeline.source import read_log
 
         with self._timed() as sample:
@@ -190,7 +195,7 @@ class Work:
         _checked(found[2], count * (count + 1) // 2)
         return sample(_checked(found[0], count))
 
-    def _group(self, url: str, count: int) -> Sample:
+    def _group(self, url: str, count: int) -> Measurement:
         from millstream.pipeline.source import read_log
 
         with self._timed() as sample:
@@ -198,19 +203,24 @@ class Work:
             rows = frame.groupBy("source").agg({"event_time": "max", "*": "count"}).collect()
         return sample(_checked(sum(row["count(1)"] for row in rows), count))
 
-    def _ingest(self, count: int) -> Sample:
+    def _ingest(self, count: int) -> Measurement:
+        from millstream.pipeline.jobs.file_parsing import ParsingRules
         from millstream.pipeline.jobs.ingest import default_staging, run_ingest
-        from millstream.pipeline.jobs.parsing import Rules
-        from millstream.pipeline.jobs.sourcefiles import find_files
+        from millstream.pipeline.jobs.source_files import find_files
 
         files = find_files([self._folder / f"lines-{count}"])
         with self._timed() as sample:
             done = run_ingest(
-                self._spark, self._url, self._new("ingested"), files, Rules(), staging=default_staging(self._folder)
+                self._spark,
+                self._url,
+                self._new("ingested"),
+                files,
+                ParsingRules(),
+                staging=default_staging(self._folder),
             )
         return sample(_checked(done.record.rows_out, count))
 
-    def _anchor(self, count: int) -> Sample:
+    def _anchor(self, count: int) -> Measurement:
         from millstream.node import Node
         from millstream.pipeline.jobs.anchor import anchor_history
         from millstream.pipeline.jobs.batch import run_batch
@@ -225,7 +235,7 @@ class Work:
             )
         return sample(_checked(done.messages, count))
 
-    def _sweep(self, url: str, items: int, size: int) -> Sample:
+    def _sweep(self, url: str, items: int, size: int) -> Measurement:
         import sqlalchemy as sa
 
         from millstream.mill.manifest import Manifest
@@ -242,7 +252,7 @@ class Work:
         _checked(sweep.record.rows_out, items)
         return sample(size / 1e6)
 
-    def _sha256sum(self, url: str, items: int, size: int) -> Sample:
+    def _sha256sum(self, url: str, items: int, size: int) -> Measurement:
         folder = Path(url.removeprefix("file://"))
         find = ["find", str(folder), "-type", "f", "-path", "*item-*", "-print0"]
         hashing = ["xargs", "-0", "-P", str(len(os.sched_getaffinity(0))), "-n", "50", "sha256sum"]
@@ -252,9 +262,9 @@ class Work:
             subprocess.run(hashing, input=listed, stdout=subprocess.DEVNULL, check=True)
         return sample(size / 1e6)
 
-    def _plan(self, count: int) -> Sample:
+    def _plan(self, count: int) -> Measurement:
         from millstream.mill.policies.policy import Pair
-        from millstream.pipeline.jobs.comparing import compare_copies
+        from millstream.pipeline.jobs.copy_comparison import compare_copies
 
         folder, target = self._folder / f"listing-{count}", self._folder / self._new("plan")
         with self._timed("item") as sample:
@@ -268,7 +278,7 @@ class Work:
         return f"{name}-{next(self._turns)}"
 
     @contextlib.contextmanager
-    def _timed(self, each: str = "message") -> Iterator[Callable[[float], Sample]]:
+    def _timed(self, each: str = "message") -> Iterator[Callable[[float], Measurement]]:
         """A function that makes the sample of the time in the block, given how much (of *each*) was done in it.
 
         CPU is the processor time of the driver, its Java machine and all workers: what the work costs, however
@@ -278,10 +288,10 @@ class Work:
         began, spent = self._clock.monotonic(), cpu_seconds()
         ended: list[float] = []
 
-        def sample(amount: float) -> Sample:
+        def sample(amount: float) -> Measurement:
             seconds, cpu = ended
             figures = {f"CPU µs/{each}": cpu / amount * 1e6, "seconds": seconds, "CPU s": cpu}
-            return Sample(amount / seconds, figures | spark_memory())
+            return Measurement(amount / seconds, figures | spark_memory())
 
         yield sample
         ended += [self._clock.monotonic() - began, cpu_seconds() - spent]
@@ -346,7 +356,7 @@ def _write_lines(folder: Path, count: int) -> None:
 
 def _write_listings(folder: Path, count: int) -> None:
     """Two listings of the same *count* items and the manifest of both; one in a hundred has changed since."""
-    from millstream.pipeline.jobs.comparing import RECORDED_SCHEMA
+    from millstream.pipeline.jobs.copy_comparison import RECORDED_SCHEMA
     from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
 
     folder.mkdir()

@@ -19,7 +19,7 @@ from millstream.batching import BatchConfig
 from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.log import LogSpec
-from millstream.mill.manifest import Event, Manifest
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.node import Node
 from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.batch import run_batch
@@ -89,13 +89,13 @@ def _of_objects(folder: Path) -> Iterator[tuple[str, int]]:
     yield "results of a sweep (Parquet)", _held(judged.data)
 
 
-def _stored(store: LocalStore) -> Iterator[Event]:
+def _stored(store: LocalStore) -> Iterator[ManifestEvent]:
     """Items that are put into *store*, as the manifest takes them; ids of 24 characters."""
     store.create_space("docs")
     for number in range(ITEMS):
         name = f"folder-{number // 100:05}/item-{number:06}"
         info = store.put("docs", name, io.BytesIO(number.to_bytes(8) * (_ITEM_BYTES // 8)))
-        yield Event("primary", "docs", name, 1, info.checksum(), info.size)
+        yield ManifestEvent("primary", "docs", name, 1, info.checksum(), info.size)
 
 
 def _options(events: Path) -> SparkOptions:

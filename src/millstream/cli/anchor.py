@@ -17,7 +17,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.anchoring import Repaired, Replay
+    from millstream.anchoring import LedgerRepair, ReplayReport
     from millstream.anchoring.registry import OperationStatus
 
 
@@ -68,7 +68,7 @@ def _observed(node: Node, *, registry: bool) -> int:
     return position[0] if position else 0
 
 
-def _print_repaired(done: Repaired, *, as_json: bool) -> None:
+def _print_repaired(done: LedgerRepair, *, as_json: bool) -> None:
     if as_json:
         print_json(done)
     elif done.put_aside:
@@ -176,7 +176,7 @@ def replay(settings: Settings, registry: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _replayed(node: Node, *, registry: bool) -> Replay:
+def _replayed(node: Node, *, registry: bool) -> ReplayReport:
     from millstream.anchoring import replay as replay_all
     from millstream.anchoring.registry import FollowError
     from millstream.anchoring.registry.registry_replay import replay_registry

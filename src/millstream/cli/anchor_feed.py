@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from millstream.anchoring.feed import AnchorFeed, Handed
-from millstream.cli.amounts import Duration
+from millstream.anchoring.feed import AnchorFeed, FeedProgress
 from millstream.cli.common import json_option, log_options, print_json, store_options
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.parameter_types import Duration
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.node import Node
 from millstream.settings import Settings
@@ -16,7 +16,7 @@ PAUSE = 0.2
 """Seconds between two looks at the clock."""
 
 
-class Anchoring:
+class AnchorSchedule:
     """Lets *feed* anchor what came, each *every* microseconds, when :meth:`when_due` is called."""
 
     def __init__(self, feed: AnchorFeed, clock: Clock, every: int) -> None:
@@ -24,7 +24,7 @@ class Anchoring:
         self._clock, self._every = clock, every / MICROSECONDS
         self._next = clock.monotonic() + self._every
 
-    def when_due(self) -> Handed | None:
+    def when_due(self) -> FeedProgress | None:
         """Anchor what has come where it is time; what was done, None where it is not time."""
         if self._clock.monotonic() < self._next:
             return None
@@ -48,17 +48,17 @@ def feed_command(settings: Settings, *, log: str, batches: str, once: bool, ever
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:
-        anchoring = Anchoring(node.anchor_feed(log, batches), node.clock, every)
+        anchoring = AnchorSchedule(node.anchor_feed(log, batches), node.clock, every)
         while not (once or stop()):
             done = anchoring.when_due()
             if done is None:
                 node.clock.sleep(PAUSE)
-            elif done != Handed():
+            elif done != FeedProgress():
                 print_handed(done, as_json=as_json)
         print_handed(anchoring.feed.step(force=True), as_json=as_json)
 
 
-def print_handed(done: Handed, *, as_json: bool) -> None:
+def print_handed(done: FeedProgress, *, as_json: bool) -> None:
     """Print what was *done*."""
     if as_json:
         print_json(done)
@@ -66,7 +66,7 @@ def print_handed(done: Handed, *, as_json: bool) -> None:
         click.echo(handed_text(done))
 
 
-def handed_text(done: Handed) -> str:
+def handed_text(done: FeedProgress) -> str:
     """What was *done*, in one line."""
     return (
         f"{done.batches:,} batches of {done.messages:,} messages handed over, {done.rejects:,} refused messages, "

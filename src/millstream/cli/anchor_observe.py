@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from millstream.cli.amounts import Duration
 from millstream.cli.common import data_options, json_option, print_json
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.parameter_types import Duration
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import Duration as Microseconds
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.errors import MillstreamError
@@ -22,8 +22,8 @@ from millstream.node import Node
 from millstream.settings import FollowSettings, RegistrySettings, Settings
 
 if TYPE_CHECKING:
-    from millstream.anchoring.registry import AnchorRecord, Followed, Follower, FollowState
-    from millstream.anchoring.remote_cas import Refusal
+    from millstream.anchoring.registry import AnchorRecord, FollowerProgress, FollowState, LedgerFollower
+    from millstream.anchoring.remote_cas import CasFailure
 
 PAUSE = 0.2
 """Seconds between two looks at whether to stop."""
@@ -86,7 +86,7 @@ def observe(
 
 
 def follow_until(
-    follower: Follower,
+    follower: LedgerFollower,
     clock: Clock,
     seconds: float,
     stopping: Callable[[], bool],
@@ -123,7 +123,7 @@ def follow_in_background(node: Node, stopping: Callable[[], bool]) -> Callable[[
 
     Raises :class:`~millstream.anchoring.registry.FollowError` at once where this node has operations of its own.
     """
-    speaker = _Speaker(_log.info)
+    speaker = _FollowReporter(_log.info)
     follower = node.follower(told=speaker.recorded, refused=speaker.refused)
     follower.begin()
     seconds = node.settings.registry.follow.interval / MICROSECONDS
@@ -159,7 +159,7 @@ def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: boo
     from millstream.anchoring.errors import ObservationBlockedError
 
     stop = stop_on_signals()
-    speaker = _Speaker(_say, node.clock)
+    speaker = _FollowReporter(_say, node.clock)
     follower = node.follower(told=speaker.recorded, refused=speaker.refused)
     speaker.follower = follower
     try:
@@ -188,12 +188,12 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-class _Speaker:
+class _FollowReporter:
     """Says how a follower gets on, no more often than a person reads."""
 
     def __init__(self, say: Callable[[str], object], clock: Clock | None = None) -> None:
         self.refusals: Counter[str] = Counter()
-        self.follower: Follower | None = None
+        self.follower: LedgerFollower | None = None
         self._say, self._clock = say, clock
         self._spoken_at = clock.monotonic() if clock else 0.0
 
@@ -210,7 +210,7 @@ class _Speaker:
             self._say(f"entry {record.number:,}: {total.entries:,} entries, {total.operations:,} operations so far")
             self._spoken_at = now
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: CasFailure) -> None:
         from millstream.anchoring.errors import CasNotFoundError
         from millstream.anchoring.remote_cas import reason_of
 
@@ -242,7 +242,7 @@ def _followed(
     )
 
 
-def _print_total(total: Followed, refusals: Counter[str], *, as_json: bool) -> None:
+def _print_total(total: FollowerProgress, refusals: Counter[str], *, as_json: bool) -> None:
     if as_json:
         print_json({**msgspec.structs.asdict(total), "refusals": dict(refusals)})
         return

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import click
 
 from millstream.anchoring import LedgerEntry
-from millstream.anchoring.registry import OperationStatus, Outcome, Registry
+from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult
 from millstream.cli.common import data_options, json_option, log_options, print_json
 from millstream.core.errors import InputError
 from millstream.node import Node
@@ -61,12 +61,12 @@ def serve(settings: Settings, address: str) -> None:
     name a ledger to follow (registry.follow) it follows that, and takes no operations.
     """
     from millstream.cli.anchor_observe import following
-    from millstream.rest.intake import settle_in
-    from millstream.rest.registry import registry_app
+    from millstream.rest.registry_app import registry_app
     from millstream.rest.server import serve_app
+    from millstream.rest.submit_middleware import tune_for_small_requests
 
     host, port = _address(address)
-    settle_in()
+    tune_for_small_requests()
     with Node.open(settings, create=True) as node, following(node), node.registry as registry:
         registry.start()
         serve_app(registry_app(registry), host, port, settings.http)
@@ -82,7 +82,7 @@ def redrive(settings: Settings, operations: Sequence[str]) -> None:
     print(f"{count:,} operations are tried again")
 
 
-def cut_operations(registry: Registry, *, force: bool) -> Sequence[LedgerEntry]:
+def cut_operations(registry: DidRegistry, *, force: bool) -> Sequence[LedgerEntry]:
     """Anchor the operations that wait in *registry*, as an instance that ends afterwards; the new ledger entries."""
     try:
         while registry.queue.claim(10_000) == 10_000:
@@ -116,7 +116,7 @@ def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line.strip()
 
 
-def _report(where: str, outcome: Outcome, *, as_json: bool) -> None:
+def _report(where: str, outcome: SubmissionResult, *, as_json: bool) -> None:
     if as_json:
         print_json(outcome.status or {"code": outcome.code, "message": outcome.error})
     elif outcome.status is None:

@@ -12,13 +12,13 @@ import click
 
 from millstream.batching import (
     Batcher,
+    BatcherOutput,
+    BatchingMode,
     BoundBrokenError,
     Event,
-    Mode,
-    Outcome,
 )
 from millstream.batching.event import EventBatch, Reject
-from millstream.batching.lines import read_events, write_line
+from millstream.batching.json_lines import read_events, write_line
 from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
 from millstream.cli.examples import with_examples
 
@@ -66,7 +66,7 @@ TOOLS = {
 @rule_options(cut="at_event")
 @click.option(
     "--mode",
-    type=click.Choice(get_args(Mode)),
+    type=click.Choice(get_args(BatchingMode)),
     default="order-free",
     show_default=True,
     help="order-free: the order of the lines does not matter; faithful: replay thin-edge's algorithm in line order.",
@@ -130,7 +130,7 @@ def _streamed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator
 
 def _sorted(batcher: Batcher, events: Iterator[Event]) -> Iterator[Group]:
     """The same output for any order of lines: only the latest ``received_at`` of all is taken for the clock."""
-    outcomes: list[Outcome] = []
+    outcomes: list[BatcherOutput] = []
     latest: int | None = None
     while chunk := list(islice(events, _CHUNK)):
         outcomes.append(batcher.receive_many(chunk))

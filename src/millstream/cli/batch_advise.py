@@ -11,8 +11,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from millstream.batching import BatchConfig, Late
-from millstream.batching.advice import SLACK, Figures, recommend
+from millstream.batching import BatchConfig, LatePolicy
+from millstream.batching.simulation import SLACK, SimulationMetrics, recommend
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.pipeline_progress import shown
 from millstream.core.amounts import parse_duration
@@ -89,7 +89,7 @@ def advise_command(
 
 
 def _choices(
-    given: BatchConfig, windows: Sequence[int], delays: Sequence[int], policies: Sequence[Late], grace: int | None
+    given: BatchConfig, windows: Sequence[int], delays: Sequence[int], policies: Sequence[LatePolicy], grace: int | None
 ) -> list[BatchConfig]:
     """*given* under each combination; leap limits that were not set follow the delay."""
     lead = None if given.lead == given.max_delay else given.lead
@@ -121,16 +121,16 @@ def _time(text: str) -> int:
         raise click.UsageError(str(error)) from error
 
 
-def _policies(text: str) -> list[Late]:
+def _policies(text: str) -> list[LatePolicy]:
     names = [name.strip() for name in text.split(",")]
-    known = get_args(Late)
+    known = get_args(LatePolicy)
     for name in names:
         if name not in known:
             raise click.UsageError(f"--late: {name!r} is no policy; choose from {', '.join(known)}")
     return [name for name in known if name in names]
 
 
-def _told(figures: Figures) -> dict[str, object]:
+def _told(figures: SimulationMetrics) -> dict[str, object]:
     """*figures* for machines: counts, shares, and latencies in seconds."""
     counts = {name: value for name, value in msgspec.to_builtins(figures).items() if name not in ("waits", "waited")}
     return counts | {
@@ -141,7 +141,9 @@ def _told(figures: Figures) -> dict[str, object]:
     }
 
 
-def _show(log: str, tried: Sequence[Figures], best: Figures, late_share: float, seconds: float) -> None:
+def _show(
+    log: str, tried: Sequence[SimulationMetrics], best: SimulationMetrics, late_share: float, seconds: float
+) -> None:
     table = Table(title=f"{tried[0].records:,} records of {log}, in {seconds:.1f} s", title_justify="left")
     for heading in ("", "window", "max delay", "late", "groups", "single", "refused late", "latency", "99 %"):
         table.add_column(heading, justify="left" if heading == "late" else "right")
@@ -168,7 +170,7 @@ def _show(log: str, tried: Sequence[Figures], best: Figures, late_share: float, 
     )
 
 
-def chart(tried: Sequence[Figures], best: Figures) -> str:
+def chart(tried: Sequence[SimulationMetrics], best: SimulationMetrics) -> str:
     """Refused late records (upwards) against mean latency (to the right), a dot for each of *tried*, ◆ for *best*."""
     right = max(figures.latency for figures in tried) or 1
     top = max(figures.late_share for figures in tried) or 1

@@ -8,7 +8,7 @@ from typing import Any, TextIO, get_args
 
 import click
 
-from millstream.batching import BatchConfig, ConflictCut, Late, Rulebook
+from millstream.batching import BatchConfig, ConflictCut, LatePolicy, Rulebook
 from millstream.batching.rulebook import read_overrides
 from millstream.cli.common import Command
 
@@ -45,7 +45,7 @@ def late_options(command: Command) -> Command:
     options = [
         click.option(
             "--late",
-            type=click.Choice(get_args(Late)),
+            type=click.Choice(get_args(LatePolicy)),
             default="reject",
             show_default=True,
             help="What becomes of late events: refused, batched apart, or amending what came out without them.",

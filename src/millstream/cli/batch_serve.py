@@ -8,15 +8,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from millstream.batching.figures import delay_shares
+from millstream.batching.batching_metrics import delay_quantiles
 from millstream.batching.service import BatchService
-from millstream.batching.ticks import ticks_between
-from millstream.cli.amounts import Duration
-from millstream.cli.anchor_feed import Anchoring, print_handed
+from millstream.batching.ticks import idle_log_ticker
+from millstream.cli.anchor_feed import AnchorSchedule, print_handed
 from millstream.cli.common import json_option, log_options, metrics_option, print_json, store_options
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.parameter_types import Duration
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import Clock
-from millstream.core.collector import Collector
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.core.prometheus import write_prometheus
 from millstream.log import LogSpec
 from millstream.node import Node
@@ -42,7 +42,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     delay_seconds: Mapping[str, float]
 
 
-class Status:
+class ServiceStatusPrinter:
     """Prints how *service* stands every *every* seconds, when :meth:`show_when_due` is called.
 
     The figures are put into *file* at the same times, if it is given, in the text format of Prometheus.
@@ -53,7 +53,7 @@ class Status:
         log: str,
         output: str,
         service: BatchService,
-        figures: Collector,
+        figures: MetricsCollector,
         clock: Clock,
         every: float,
         file: Path | None = None,
@@ -89,7 +89,7 @@ class Status:
             figures.by_label("batching_rejects_total", "reason"),
             round(figures.gauges.get(("batching_open_sources", ()), 0)),
             figures.gauges.get(("batching_settle_lag_seconds", ()), 0.0),
-            delay_shares(figures),
+            delay_quantiles(figures),
         )
 
 
@@ -127,19 +127,19 @@ def serve_command(
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:
-        source, figures = node.store.log(LogSpec(log), create=False), Collector()
-        ticker = ticks_between(source, node.clock) if ticks else None
+        source, figures = node.store.log(LogSpec(log), create=False), MetricsCollector()
+        ticker = idle_log_ticker(source, node.clock) if ticks else None
         service = node.batch_service(log, output, ticks=ticker, metrics=figures)
-        status = Status(log, output, service, figures, node.clock, every, metrics_file)
-        anchoring = Anchoring(node.anchor_feed(log, output), node.clock, anchor_every) if anchor else None
+        status = ServiceStatusPrinter(log, output, service, figures, node.clock, every, metrics_file)
+        anchoring = AnchorSchedule(node.anchor_feed(log, output), node.clock, anchor_every) if anchor else None
         serve(service, status, stop, anchoring, once=once, as_json=as_json)
 
 
 def serve(
     service: BatchService,
-    status: Status,
+    status: ServiceStatusPrinter,
     stop: Callable[[], bool],
-    anchoring: Anchoring | None = None,
+    anchoring: AnchorSchedule | None = None,
     *,
     once: bool,
     as_json: bool,

@@ -9,17 +9,17 @@ import click
 import msgspec
 
 from millstream.batching import BatchConfig
-from millstream.batching.explain import NUMBERS, Wording, explain
-from millstream.batching.lines import LONGEST_LINE, read_events
-from millstream.batching.shrink import Grouping, shrink
+from millstream.batching.counterexample import BatchMembership, smallest_counterexample
+from millstream.batching.explain import NUMBERS, ExplanationFormat, explain
+from millstream.batching.json_lines import LONGEST_LINE, read_events
 from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
 from millstream.core.amounts import format_duration
-from millstream.core.moment import write_moment
+from millstream.core.timestamps import format_timestamp
 
 
 def _moment(microseconds: int) -> str:
     try:
-        return write_moment(microseconds)
+        return format_timestamp(microseconds)
     except OverflowError:
         return f"{microseconds} us"
 
@@ -28,7 +28,7 @@ def _span(microseconds: int) -> str:
     return f"-{format_duration(-microseconds)}" if microseconds < 0 else format_duration(microseconds)
 
 
-_MICROSECONDS = Wording(_moment, _span)
+_MICROSECONDS = ExplanationFormat(_moment, _span)
 
 file_argument = click.argument("file", type=click.File("rb"), default="-")
 
@@ -48,12 +48,12 @@ def explain_command(*, file: BinaryIO, overrides: TextIO | None, **given: Any) -
     """
     rules = given_rules(overrides, given)
     first = file.readline(LONGEST_LINE + 1)
-    events = [event for _, event in read_events(_Again(first, file), sized=rules.needs_sizes)]
+    events = [event for _, event in read_events(_RewoundFile(first, file), sized=rules.needs_sizes)]
     for story in explain(events, rules, _MICROSECONDS if b'"body' in first else NUMBERS):
         _print(story)
 
 
-class _Again:
+class _RewoundFile:
     """*file*, of which the line *first* was read already, from that line on."""
 
     def __init__(self, first: bytes, file: BinaryIO) -> None:
@@ -74,7 +74,7 @@ def shrink_command(*, file: BinaryIO, **rules: Any) -> int:
     them in either mode, and what faithful had made of them without delays. Late and future events do not count. Exit
     code 1 where the order of arrival makes no difference.
     """
-    found = shrink([event for _, event in read_events(file)], BatchConfig(**rules))
+    found = smallest_counterexample([event for _, event in read_events(file)], BatchConfig(**rules))
     if found is None:
         click.echo("the order in which these events were received makes no difference to the mode faithful", err=True)
         return 1
@@ -89,7 +89,7 @@ def shrink_command(*, file: BinaryIO, **rules: Any) -> int:
     return 0
 
 
-def _text(grouping: Grouping) -> str:
+def _text(grouping: BatchMembership) -> str:
     return " ".join(f"{{{', '.join(map(str, members))}}}" for members in grouping) or "nothing"
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from millstream.bench import BENCHMARKS
-from millstream.bench.frame import Result, Size, run_benchmark
 from millstream.bench.markdown import number, put_section
+from millstream.bench.runner import ComparisonResult, Size, run_benchmark
 from millstream.cli.common import is_terminal
 from millstream.core.clock import SystemClock
 from millstream.core.durable import write_durably
@@ -66,7 +66,7 @@ def bench(
     console = Console(width=None if is_terminal() else 120)
     err = Console(stderr=True)
 
-    def tell(result: Result) -> None:
+    def tell(result: ComparisonResult) -> None:
         console.print(result.title, style="bold")
         console.print(result.conditions, _table(result, console.width), "", sep="\n", markup=False)
 
@@ -87,7 +87,7 @@ def bench(
         write_durably(markdown, put_section(before, report).encode())
 
 
-def _table(result: Result, width: int) -> Table:
+def _table(result: ComparisonResult, width: int) -> Table:
     """A row a contender; a row a figure where so many figures do not fit beside each other into *width* cells."""
     figures = sorted({name for row in result.rows for name in row.figures})
     lines = [["", result.unit, "ratio", *figures]]

@@ -12,9 +12,9 @@ import click
 from millstream.cli.common import json_option, print_json
 from millstream.cli.connection import connection_options
 from millstream.core.clock import MICROSECONDS
-from millstream.messaging.broker.admin import ClientInfo, Verified, Verify
-from millstream.messaging.broker.endpoints import read_place
-from millstream.messaging.broker.remote import ask_broker
+from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.address import parse_address
+from millstream.messaging.broker.admin import ClientInfo, VerificationRequest, VerificationResult
 
 if TYPE_CHECKING:
     from millstream.messaging.client import Options
@@ -32,7 +32,7 @@ def endpoint_options(command: Command) -> Command:
     @functools.wraps(command)
     def with_broker(*args: Any, endpoint: str, options: Options, **kwargs: Any) -> Any:
         def ask(name: str, request: Any, kind: Any) -> Any:
-            return ask_broker(read_place(endpoint), name, request, kind, options)
+            return call_broker(parse_address(endpoint), name, request, kind, options)
 
         return command(ask, *args, **kwargs)
 
@@ -79,7 +79,7 @@ def verify(ask: Callable[..., Any], client_id: str, topic: str, message: int, as
 
     The group's progress stays as it is. The exit code is 0 where the listener was content.
     """
-    found = ask("Verify", Verify(client_id, topic, message), Verified)
+    found = ask("VerificationRequest", VerificationRequest(client_id, topic, message), VerificationResult)
     if as_json:
         print_json(found)
     else:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 import msgspec
 
-from millstream.cli.log_lines import begin_lines
+from millstream.cli.logging_setup import start_logging
 from millstream.settings import LogFormat, LogLevel, Settings, load_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -54,7 +54,7 @@ def log_options(command: Command) -> Command:
     @functools.wraps(command)
     def with_lines(settings: Settings, *args: Any, log_format: str | None, log_level: str | None, **kwargs: Any) -> Any:
         debug = bool(click.get_current_context().find_root().params.get("debug"))
-        begin_lines(log_format or settings.logging.format, log_level or settings.logging.level, debug=debug)
+        start_logging(log_format or settings.logging.format, log_level or settings.logging.level, debug=debug)
         return command(settings, *args, **kwargs)
 
     return with_lines  # type: ignore[return-value]

@@ -14,7 +14,7 @@ import msgspec
 from millstream.cli.common import json_option, print_json
 from millstream.console_settings import HIDDEN, SECRETS, Role
 from millstream.core.passwords import hash_password
-from millstream.log.database.place import masked
+from millstream.log.backends.database.address import mask_password
 from millstream.settings import load_settings, readable
 
 _USER = re.compile(r"[\w.@-]{1,64}")
@@ -72,7 +72,7 @@ def shown(name: str, value: Any) -> Any:
     """The *value* of the setting *name* for people: secrets are hidden."""
     if isinstance(value, str) and value and name.rpartition(".")[2] in SECRETS:
         return HIDDEN
-    return masked(value) if isinstance(value, str) else value
+    return mask_password(value) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str:

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.core.durable import write_durably
-from millstream.demo.alone import alone_in
 from millstream.demo.arrivals import arrivals_of
-from millstream.demo.delivery import Delivery
+from millstream.demo.delivery import DeliveryModel
 from millstream.demo.plan import DemoPlan
-from millstream.demo.progress import BarTeller, PlainTeller, Teller
-from millstream.demo.road import Walk, walk_road
+from millstream.demo.process_lock import locked_folder
+from millstream.demo.progress import BarProgress, PlainProgress, ProgressReporter
+from millstream.demo.runner import DemoRun, run_stages
 from millstream.demo.stages import stages_of
 from millstream.demo.stages.copies import COPIES, PRIMARY
 from millstream.demo.summary import Summary, print_summary, write_page
@@ -53,16 +53,16 @@ def demo(
     it was.
     """
     records = read_records(path, limit) if path else None
-    delivery = Delivery(settings.batching.max_delay, late, twice, seed)
+    delivery = DeliveryModel(settings.batching.max_delay, late, twice, seed)
     plan = DemoPlan(settings.batching.window, settings.batching.conflict_cut, delivery, limit, _hash(path))
     settings = _with_stores(settings)
-    with Node.open(settings, create=True) as node, alone_in(settings.folder / ROAD) as folder:
+    with Node.open(settings, create=True) as node, locked_folder(settings.folder / ROAD) as folder:
         plan.keep(folder)
         _keep_settings(settings)
         if records is not None:
             _put_aside(folder, records)
-        teller = BarTeller(Console(stderr=True)) if is_terminal() and not as_json else PlainTeller()
-        summary = _walk(node, plan, records, folder, teller)
+        reporter = BarProgress(Console(stderr=True)) if is_terminal() and not as_json else PlainProgress()
+        summary = _run_demo(node, plan, records, folder, reporter)
     write_page(summary, Path(summary.report))
     if as_json:
         print_json(summary.to_json())
@@ -70,12 +70,14 @@ def demo(
         print_summary(summary, Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120))
 
 
-def _walk(node: Node, plan: DemoPlan, records: UserRecords | None, folder: Path, teller: Teller) -> Summary:
+def _run_demo(
+    node: Node, plan: DemoPlan, records: UserRecords | None, folder: Path, reporter: ProgressReporter
+) -> Summary:
     try:
-        with Walk(node, plan, folder, teller) as walk:
-            figures = walk_road(stages_of(arrivals_of(plan, records)), walk, teller)
+        with DemoRun(node, plan, folder, reporter) as demo_run:
+            figures = run_stages(stages_of(arrivals_of(plan, records)), demo_run, reporter)
     finally:
-        teller.close()
+        reporter.close()
     bad = len(records.bad) if records is not None else 0
     return Summary(str(node.folder), plan, figures, bad, str(node.folder / "report.html"))
 

@@ -229,13 +229,13 @@ def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
 
 def read_operations(source: BinaryIO | None, suffix: str, profile: Profile) -> list[Any]:
     """The operations on *suffix* in *source*, numbered by their lines."""
-    from millstream.anchoring.sidetree import Anchored
+    from millstream.anchoring.sidetree import AnchoredOperation
 
     if source is None:
         return []
     lines = enumerate(source.read(MAX_OPERATIONS_BYTES).removeprefix(BOM_UTF8).splitlines(), start=1)
     parsed = [(number, parse(line, profile, f"{source.name}:{number}")) for number, line in lines if line.strip()]
-    return [Anchored(number, 0, operation) for number, operation in parsed if operation.suffix == suffix]
+    return [AnchoredOperation(number, 0, operation) for number, operation in parsed if operation.suffix == suffix]
 
 
 def parse(data: bytes, profile: Profile, where: str) -> Operation:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
-from millstream.cli.doctor_machine import Check, look_at_machine
-from millstream.cli.doctor_node import look_at_node, needed_extras
-from millstream.cli.doctor_parts import look_at_parts, look_at_programs
+from millstream.cli.doctor_machine import Check, check_machine
+from millstream.cli.doctor_node import check_node, needed_extras
+from millstream.cli.doctor_packages import check_packages, check_programs
 from millstream.settings import Settings
 
 
@@ -24,7 +24,7 @@ def doctor(settings: Settings, as_json: bool) -> int:
     written to, and servers that the settings name are called; where the log store is a database server, its settings
     are compared with the ones that we ship.
     """
-    checks = list(examine(settings))
+    checks = list(run_checks(settings))
     for check in checks:
         if as_json:
             print_json(check)
@@ -38,12 +38,12 @@ def doctor(settings: Settings, as_json: bool) -> int:
     return 1 if missing else 0
 
 
-def examine(settings: Settings) -> Iterator[Check]:
+def run_checks(settings: Settings) -> Iterator[Check]:
     """Every check, in the order of the road."""
-    yield from look_at_machine(settings)
-    yield from look_at_node(settings)
-    yield from look_at_parts(needed_extras(settings, os.environ), settings.pipeline.java)
-    yield from look_at_programs()
+    yield from check_machine(settings)
+    yield from check_node(settings)
+    yield from check_packages(needed_extras(settings, os.environ), settings.pipeline.java)
+    yield from check_programs()
 
 
 def _word(check: Check) -> str:

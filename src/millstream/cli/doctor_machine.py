@@ -46,7 +46,7 @@ class Check(msgspec.Struct, frozen=True):
     optional: bool = False
 
 
-def look_at_machine(settings: Settings, clock: Clock | None = None) -> Iterator[Check]:
+def check_machine(settings: Settings, clock: Clock | None = None) -> Iterator[Check]:
     """Python, SQLite, the folders of *settings*, the clock, and the limits of the process."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("Python", sys.version_info >= (3, 11), version, "everything", "apt-get install python3 python3-venv")

@@ -36,7 +36,7 @@ def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozens
     return frozenset(needed)
 
 
-def look_at_node(settings: Settings) -> Iterator[Check]:
+def check_node(settings: Settings) -> Iterator[Check]:
     """The servers and stores that *settings* name, each asked whether it is there; none is changed."""
     if settings.log_url.startswith(("mysql:", "postgresql:")):
         yield from _database(settings.log_url)
@@ -94,18 +94,18 @@ def _local_store(name: str, url: str) -> Check:
 
 def _access(settings: Settings) -> Iterator[Check]:
     """Whether the broker's keys and certificates, and the roles of the settings, can be used as they are written."""
-    from millstream.cli.intake import Ingest
+    from millstream.cli.log_sources import MqttIngestRunner
 
     for log, role in settings.serve.ingest.items():
         try:
-            Ingest(log, role)
+            MqttIngestRunner(log, role)
         except MillstreamError as error:
             yield Check(f"ingest {log}", False, str(error), "millstream serve", f"mend [serve.ingest.{log}]")
     if settings.broker == type(settings.broker)():
         return
     try:
-        from millstream.messaging.broker.access import read_keyring
-        from millstream.messaging.broker.tls import read_tls
+        from millstream.messaging.broker.security.access_keys import read_keyring
+        from millstream.messaging.broker.security.tls import read_tls
 
         read_keyring(settings.broker.keys)
         read_tls(settings.broker)
@@ -117,18 +117,18 @@ def _access(settings: Settings) -> Iterator[Check]:
 
 
 def _database(url: str) -> Iterator[Check]:
-    from millstream.log import mysql, postgres
-    from millstream.log.mysql import server as mysql_server
-    from millstream.log.nerve import is_nerve, parse_nerve
-    from millstream.log.postgres import server as postgres_server
+    from millstream.log.backends import mysql, postgres
+    from millstream.log.backends.mysql import server as mysql_server
+    from millstream.log.backends.nerve import is_nerve, parse_nerve
+    from millstream.log.backends.postgres import server as postgres_server
 
     is_postgres = url.startswith("postgresql:")
     shipped = (postgres_server if is_postgres else mysql_server).CONFIGURATION
     try:
         version, compared = (
-            postgres_server.compare_server(postgres.parse_place(url))
+            postgres_server.compare_server(postgres.parse_address(url))
             if is_postgres
-            else mysql_server.compare_server(parse_nerve(url).database if is_nerve(url) else mysql.parse_place(url))
+            else mysql_server.compare_server(parse_nerve(url).database if is_nerve(url) else mysql.parse_address(url))
         )
     except MillstreamError as error:
         yield Check("log server", False, str(error), "the log", f"start it with the settings in {shipped}")

@@ -10,15 +10,15 @@ from typing import Any, get_args
 
 import click
 
-from millstream.cli.amounts import Duration
 from millstream.cli.common import json_option, log_options, store_options
-from millstream.cli.ingest_status import IngestStatusLine
-from millstream.cli.intake import Ingest
-from millstream.cli.stopping import stop_on_signals
-from millstream.core.collector import Collector
-from millstream.ingest.moments import Unit
+from millstream.cli.ingest_status import IngestStatusPrinter
+from millstream.cli.log_sources import MqttIngestRunner
+from millstream.cli.parameter_types import Duration
+from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.ingest.options import Protocol
-from millstream.ingest.shapes import SHAPES
+from millstream.ingest.payload_parsers import PARSER_NAMES
+from millstream.ingest.timestamps import Unit
 from millstream.log import LogSpec, Writer
 from millstream.node import Node
 from millstream.settings import IngestRole, Settings
@@ -46,7 +46,9 @@ def ingest() -> None:
 @click.option("--max-payload", type=click.IntRange(1, 64 << 20), default=1 << 20, show_default=True, help="Most bytes.")
 @click.option("--expiry", type=Duration(), default="7d", show_default=True, help="How long the session is kept.")
 @click.option("--retained/--no-retained", default=True, show_default=True, help="Take what the broker has retained.")
-@click.option("--shape", type=click.Choice(SHAPES), default="auto", show_default=True, help="What payloads look like.")
+@click.option(
+    "--shape", type=click.Choice(PARSER_NAMES), default="auto", show_default=True, help="What payloads look like."
+)
 @click.option("--source", default="topic/:-1", show_default=True, help="Plain JSON: where the source is.")
 @click.option("--key", default="topic/-1", show_default=True, help="Plain JSON: where the key is.")
 @click.option("--time", "time", default="$.time", show_default=True, help="Plain JSON: where the time is.")
@@ -72,22 +74,22 @@ def mqtt(
     was stored. What is no record goes to the log of rejects, with the reason. SIGTERM or Ctrl-C ends it in order.
     """
     role = IngestRole(url, **wanted)
-    taking, figures, stop = Ingest(log, role), Collector(), stop_on_signals()
+    taking, figures, stop = MqttIngestRunner(log, role), MetricsCollector(), stop_on_signals()
     with Node.open(settings, create=True) as node, taking.opened(node, figures, _log.info) as (records, run):
-        status = IngestStatusLine(node.store.log(LogSpec(log)), figures, node.clock, every, as_json=as_json)
+        status = IngestStatusPrinter(node.store.log(LogSpec(log)), figures, node.clock, every, as_json=as_json)
         with _batching(node, log, batches, records, figures) as failed:
             run(lambda: _look(status) or stop() or failed())
         status.show()
 
 
-def _look(status: IngestStatusLine) -> bool:
+def _look(status: IngestStatusPrinter) -> bool:
     status.show_when_due()
     return False
 
 
 @contextlib.contextmanager
 def _batching(
-    node: Node, log: str, batches: str | None, records: Writer, figures: Collector
+    node: Node, log: str, batches: str | None, records: Writer, figures: MetricsCollector
 ) -> Iterator[Callable[[], bool]]:
     """Batch *log* into *batches*, if that is named, in a thread of its own; yields whether it has failed.
 
@@ -96,9 +98,9 @@ def _batching(
     if batches is None:
         yield lambda: False
         return
-    from millstream.batching.ticks import ticks_by
+    from millstream.batching.ticks import writer_ticker
 
-    service = node.batch_service(log, batches, ticks=ticks_by(records), metrics=figures)
+    service = node.batch_service(log, batches, ticks=writer_ticker(records), metrics=figures)
     ended = False
     with ThreadPoolExecutor(1, "batching") as pool:
         running: Future[None] = pool.submit(service.run, lambda: ended)

@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.cli.common import print_json
 from millstream.core.clock import Clock
-from millstream.core.collector import Collector
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.log import Log
 
 
@@ -32,10 +32,10 @@ class IngestStatus(msgspec.Struct, frozen=True):
     open_sources: int
 
 
-class IngestStatusLine:
+class IngestStatusPrinter:
     """Prints how the ingest into *log* stands, every *every* seconds when :meth:`show_when_due` is called."""
 
-    def __init__(self, log: Log, figures: Collector, clock: Clock, every: float, *, as_json: bool) -> None:
+    def __init__(self, log: Log, figures: MetricsCollector, clock: Clock, every: float, *, as_json: bool) -> None:
         self._log, self._figures, self._clock, self._every, self._as_json = log, figures, clock, every, as_json
         self._next = clock.monotonic() + every
 

@@ -38,8 +38,8 @@ from millstream.log import (
     copy_consumers,
     copy_log,
 )
-from millstream.log.retention import Retention
-from millstream.log.rules import LogRule, rule_for
+from millstream.log.upkeep.retention import Retention
+from millstream.log.upkeep.rules import LogRule, rule_for
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 

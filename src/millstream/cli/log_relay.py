@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, log_options, print_json, store_options
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
-from millstream.log.relay import Limits, Outbox, OutboxTable, Relay, Relayed, open_source
+from millstream.log.relay import BatchLimits, Outbox, OutboxTable, Relay, RelayResult, open_outbox_database
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
@@ -86,8 +86,8 @@ def relay(
     """
     table = OutboxTable(columns.pop("table"), source=columns.pop("source_column"), **columns)
     clock = SystemClock()
-    with contextlib.closing(open_source(source, clock)) as database:
-        statement = database.flavour.make_table(table)
+    with contextlib.closing(open_outbox_database(source, clock)) as database:
+        statement = database.outbox_dialect.make_table(table)
         if create_table:
             database.call(lambda connection: connection.execute(statement))
         if create_table or show_table:
@@ -97,15 +97,15 @@ def relay(
             raise click.UsageError("name the log that the messages go to with --log NAME")
         with open_store(settings.log_url) as store:
             target = f"{name} in {store.url}"
-            outbox = Outbox(database, table, target, bad=bad, limits=Limits(rows, size), adopt=adopt)
+            outbox = Outbox(database, table, target, bad=bad, limits=BatchLimits(rows, size), adopt=adopt)
             mover = Relay(outbox, store.log(LogSpec(name)), clock, stop_on_signals())
             moved = mover.run() if once else mover.follow(longest_pause=poll, standby=standby)
             _report(moved, outbox, name, clock, as_json=as_json)
 
 
-def _report(moved: Iterator[Relayed], outbox: Outbox, log: str, clock: Clock, *, as_json: bool) -> None:
+def _report(moved: Iterator[RelayResult], outbox: Outbox, log: str, clock: Clock, *, as_json: bool) -> None:
     """Go through *moved*, with a line every ten seconds in which there was something, and one at the end."""
-    shown, due, relayed = Relayed(), clock.monotonic() + _REPORT_SECONDS, Relayed()
+    shown, due, relayed = RelayResult(), clock.monotonic() + _REPORT_SECONDS, RelayResult()
     for relayed in moved:
         if relayed != shown and clock.monotonic() >= due:
             _show(relayed, outbox, log, as_json=as_json)
@@ -113,7 +113,7 @@ def _report(moved: Iterator[Relayed], outbox: Outbox, log: str, clock: Clock, *,
     _show(relayed, outbox, log, as_json=as_json)
 
 
-def _show(relayed: Relayed, outbox: Outbox, log: str, *, as_json: bool) -> None:
+def _show(relayed: RelayResult, outbox: Outbox, log: str, *, as_json: bool) -> None:
     found = RelayStatus(outbox=outbox.table.name, log=log, waiting=outbox.waiting(), **msgspec.structs.asdict(relayed))
     if as_json:
         print_json(found)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from millstream.cli.amounts import Duration, Size
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import size_text
 from millstream.core.errors import InputError
 from millstream.log import Log, LogSpec, Tiering
@@ -17,9 +17,9 @@ from millstream.stores.tiers import open_store
 @click.command()
 @click.argument("name")
 @click.option("--to", "url", metavar="URL", help="Where to, such as s3://bucket/prefix or file:///folder.")
-@click.option("--segment-bytes", type=Size(), help="About so much makes an object (default 128 MiB).")
+@click.option("--segment-bytes", type=SizeType(), help="About so much makes an object (default 128 MiB).")
 @click.option("--keep-age", type=Duration(), help="Keep what was received since, such as 1d.")
-@click.option("--keep-bytes", type=Size(), help="Keep at least so much of the newest.")
+@click.option("--keep-bytes", type=SizeType(), help="Keep at least so much of the newest.")
 @click.option("--parquet/--no-parquet", default=None, help="Put the same messages beside each object as Parquet.")
 @click.option("--partial", is_flag=True, help="Move what is due even if it does not fill an object.")
 @click.option("--leftovers", is_flag=True, help="List the objects that runs which were killed have left; move nothing.")

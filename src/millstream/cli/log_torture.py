@@ -14,7 +14,7 @@ from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.testing.services import Server
-    from millstream.testing.torture import Plan, Report
+    from millstream.testing.torture import TorturePlan, TortureReport
 
 
 @click.command("torture")
@@ -44,11 +44,11 @@ def torture_command(
     delivered again. Where something is wrong the store is kept, and the exit code is 1.
     """
     from millstream.testing import services
-    from millstream.testing.torture import Plan
+    from millstream.testing.torture import TorturePlan
 
     if keep and server:
         raise click.UsageError("--keep and --private exclude each other: the server ends with the command")
-    plan = Plan(kills, seconds, secrets.randbits(32) if seed is None else seed, ahead)
+    plan = TorturePlan(kills, seconds, secrets.randbits(32) if seed is None else seed, ahead)
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(services.private(server)) if server else None
         url = f"{running.url}torture" if running else settings.log_url
@@ -57,7 +57,7 @@ def torture_command(
     return 0 if report.ok else 1
 
 
-def _torture_beside(url: str, plan: Plan, server: Server | None, keep: bool) -> Report:
+def _torture_beside(url: str, plan: TorturePlan, server: Server | None, keep: bool) -> TortureReport:
     from millstream.testing.torture import scratch_beside, torture
 
     scratch = scratch_beside(url, f"millstream-torture-{plan.seed:08x}")
@@ -72,7 +72,7 @@ def _torture_beside(url: str, plan: Plan, server: Server | None, keep: bool) -> 
 
 
 @contextlib.contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[int], None]]:
+def _progress(plan: TorturePlan) -> Iterator[Callable[[int], None]]:
     """A bar for people who watch; it counts kills."""
     if not is_terminal():
         yield lambda _: None
@@ -85,7 +85,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[int], None]]:
         yield lambda kills: progress.update(task, completed=kills)
 
 
-def _print(report: Report) -> None:
+def _print(report: TortureReport) -> None:
     for problem in report.problems:
         click.echo(problem, err=True)
     killed = f"{report.writers_killed} writers, {report.readers_killed} readers, {report.databases_killed} databases"

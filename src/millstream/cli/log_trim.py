@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from millstream.cli.amounts import Duration, Size
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, Plan, Retainer, Retention
+from millstream.log import LogSpec, Retention, RetentionEnforcer, RetentionPlan
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
@@ -19,10 +19,10 @@ from millstream.stores.tiers import open_store
 @click.argument("name")
 @click.option("--below", type=click.IntRange(1), metavar="ID", help="The log begins at this id from now on.")
 @click.option("--max-age", type=Duration(), help="Let go what was received longer ago, such as 30d.")
-@click.option("--max-bytes", type=Size(), help="Keep at most so much, such as 10GB.")
+@click.option("--max-bytes", type=SizeType(), help="Keep at most so much, such as 10GB.")
 @click.option("--max-count", type=click.IntRange(0), help="Keep at most so many messages.")
 @click.option("--keep-consumers", is_flag=True, help="Keep what a consumer has not acknowledged.")
-@click.option("--cap-bytes", type=Size(), help="Keep at most so much for consumers.")
+@click.option("--cap-bytes", type=SizeType(), help="Keep at most so much for consumers.")
 @click.option("--keep-policy", is_flag=True, help="Keep these rules with the log: `log trim NAME` then runs them.")
 @click.option("--accept-clock", is_flag=True, help="Believe the clock, however far it has moved.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
@@ -52,18 +52,18 @@ def trim(
         if below is not None:
             before = found.first_id
             freed = 0 if dry_run else found.trim(below)
-            done = Plan(name, below if below > before else None, max(below - before, 0), freed_bytes=freed)
+            done = RetentionPlan(name, below if below > before else None, max(below - before, 0), freed_bytes=freed)
         else:
             if keep_policy and not dry_run:
                 found.set_retention(policy)
-            done = Retainer(found, SystemClock(), policy).run_once(dry_run=dry_run, accept_clock=accept_clock)
+            done = RetentionEnforcer(found, SystemClock(), policy).run_once(dry_run=dry_run, accept_clock=accept_clock)
     if as_json:
         print_json(done)
     else:
         _print_plan(done, dry_run)
 
 
-def _print_plan(plan: Plan, dry_run: bool) -> None:
+def _print_plan(plan: RetentionPlan, dry_run: bool) -> None:
     for reason in plan.held:
         click.echo(f"{plan.log}: {reason}", err=True)
     for consumer, count in plan.pinned.items():

@@ -7,7 +7,7 @@ import click
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
-from millstream.log.upkeep import Upkept, keep_up
+from millstream.log.upkeep.upkeep_thread import UpkeepResult, run_upkeep
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
@@ -23,7 +23,7 @@ def upkeep(settings: Settings, as_json: bool) -> int:
     """
     failed = False
     with open_store(settings.log_url, create=False) as store:
-        for done in keep_up(store, SystemClock(), settings.log.rules):
+        for done in run_upkeep(store, SystemClock(), settings.log.rules):
             failed = failed or done.error is not None
             if as_json:
                 print_json(done)
@@ -32,7 +32,7 @@ def upkeep(settings: Settings, as_json: bool) -> int:
     return int(failed)
 
 
-def _print(done: Upkept) -> None:
+def _print(done: UpkeepResult) -> None:
     moved = "" if done.moved is None else f", {done.moved.messages:,} messages moved"
     plan = done.trimmed
     freed = (done.moved.freed_bytes if done.moved else 0) + (plan.freed_bytes if plan else 0)

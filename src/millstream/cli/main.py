@@ -12,7 +12,7 @@ from click.shell_completion import shell_complete
 
 from millstream import __version__
 from millstream.cli.examples import with_examples
-from millstream.cli.log_lines import complain, end_lines, explain
+from millstream.cli.logging_setup import describe_error, print_error, stop_logging
 from millstream.core.errors import MillstreamError
 from millstream.core.tracing import exporting
 
@@ -101,7 +101,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        complain("interrupted; the same command goes on where it was")
+        print_error("interrupted; the same command goes on where it was")
         return INTERRUPTED
     except BrokenPipeError:  # the reader has seen enough, as in `millstream log read … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,7 +109,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if "--debug" in arguments:
             raise
-        complain(explain(error))
+        print_error(describe_error(error))
         return error.exit_code if isinstance(error, MillstreamError) else 1
     finally:
-        end_lines()
+        stop_logging()

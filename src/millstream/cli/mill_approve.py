@@ -1,4 +1,4 @@
-"""``millstream mill approve``: what the loss brake holds, and letting it go on."""
+"""``millstream mill approve``: what the change guard holds, and letting it go on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import HELD
-from millstream.mill.copying.brake import Hold
+from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -19,7 +19,7 @@ from millstream.settings import Settings
 @data_options
 @json_option
 def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_json: bool) -> int:
-    """Print what the loss brake holds, or approve what is held under NUMBERS.
+    """Print what the change guard holds, or approve what is held under NUMBERS.
 
     The brake holds a space where more copies would be deleted or replaced than its budget allows (settings
     mill.brake), or whose source lists nothing. What is approved goes on with the next `millstream mill duplicate` or
@@ -29,11 +29,11 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
         raise click.UsageError("name numbers, or --all")
     with Node.open(settings) as node:
         if not numbers and not everything:
-            holds = node.brake.holds()
+            holds = node.change_guard.pending()
             for hold in holds:
                 _print(hold, as_json)
             return HELD if holds else 0
-        approved = node.brake.approve(None if everything else numbers)
+        approved = node.change_guard.approve(None if everything else numbers)
         for hold in approved:
             _print(hold, as_json)
     if not as_json:
@@ -42,7 +42,7 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
     return 0
 
 
-def _print(hold: Hold, as_json: bool) -> None:
+def _print(hold: PendingApproval, as_json: bool) -> None:
     if as_json:
         print_json(hold)
         return

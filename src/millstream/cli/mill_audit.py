@@ -6,9 +6,9 @@ import click
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
-from millstream.mill.auditing.audit_log import tsv_lines
-from millstream.mill.auditing.reconciliation import missing_events
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.audit.audit_log import tsv_lines
+from millstream.mill.audit.reconciliation import missing_events
+from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores.audit import AuditedStore

@@ -9,14 +9,14 @@ import click
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_processes import processes_option
-from millstream.cli.mill_progress import print_tally, work_off
 from millstream.cli.mill_report import print_report
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.progress import progress_bar
-from millstream.mill.checking.checker import Checked
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.reports.report import Report, ReportResult
-from millstream.mill.working.tasks import QueueName, encode_task
+from millstream.cli.queue_draining import drain_queues, print_tally
+from millstream.mill.integrity.checker import CheckedItem
+from millstream.mill.integrity.sweep import check_space
+from millstream.mill.reports.report import IntegrityReport, ReportResult
+from millstream.mill.tasks import QueueName, encode_task
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -62,23 +62,23 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, as_json: bool
         if not item:
             errors = node.queue(QueueName.BIT_ERROR)
             before = errors.depth().ready
-            tally = work_off(node, QueueName.REPAIR)
+            tally = drain_queues(node, QueueName.REPAIR)
             print_tally(tally, as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
-        healing = node.repairer.repair(*item)
-        for event in healing.events:
+        result = node.repairer.repair(*item)
+        for event in result.events:
             if as_json:
                 print_json(event)
             else:
                 what = f"healed from store {event.good}" if event.healed else "not healed"
                 click.echo(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
-        return 1 if healing.refused else 0
+        return 1 if result.refused else 0
 
 
-def _check(node: Node, store: str, space: str) -> Report:
+def _check(node: Node, store: str, space: str) -> IntegrityReport:
     started = node.clock.now()
 
-    def follow(group: Sequence[Checked]) -> None:
+    def follow(group: Sequence[CheckedItem]) -> None:
         for name in (QueueName.REPAIR, QueueName.BIT_ERROR):
             tasks = [encode_task(one.task[1]) for one in group if one.task and one.task[0] == name]
             if tasks:

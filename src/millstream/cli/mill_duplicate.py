@@ -9,11 +9,11 @@ import click
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_processes import processes_option
-from millstream.cli.mill_progress import print_tally, work_off
 from millstream.cli.progress import progress_bar
-from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
-from millstream.mill.forgetting import forget_items
-from millstream.mill.working.tasks import QueueName
+from millstream.cli.queue_draining import drain_queues, print_tally
+from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
+from millstream.mill.tasks import QueueName
+from millstream.mill.tombstones import record_deletions
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores import StoreError
@@ -49,7 +49,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                         progress.add_task(f"comparing {name} {pair}", total=None)
                         plan = plan_space_duplication(
                             node.providers, node.manifest, pair, name, queue, everything=everything,
-                            record=not dry_run, brake=node.brake,
+                            record=not dry_run, change_guard=node.change_guard,
                         )  # fmt: skip
                 except StoreError as error:
                     click.echo(f"{name} {pair}: {error}", err=True)
@@ -58,7 +58,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                 print_plan(plan, as_json)
                 held += plan.hold is not None
             if not dry_run:
-                tally = work_off(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
+                tally = drain_queues(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
                 print_tally(tally, as_json)
                 dead += tally.dead
     return 1 if dead or failed or unlisted else HELD if held else 0
@@ -76,7 +76,7 @@ def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str
     Nothing is recorded where STORE still has one of them.
     """
     with Node.open(settings) as node:
-        count = forget_items(node.providers, node.manifest, store, space, content_ids)
+        count = record_deletions(node.providers, node.manifest, store, space, content_ids)
     if as_json:
         print_json({"tombstones": count})
     else:

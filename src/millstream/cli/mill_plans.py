@@ -9,13 +9,13 @@ import msgspec
 
 from millstream.cli.common import print_json
 from millstream.core.amounts import size_text
-from millstream.mill.copying.differences import Plan
+from millstream.mill.duplication.differences import DuplicationPlan
 
 HELD = 5
 """The exit code where something waits for an approval."""
 
 
-def print_plan(plan: Plan, as_json: bool) -> None:
+def print_plan(plan: DuplicationPlan, as_json: bool) -> None:
     """The counts of *plan*, and what of it is held."""
     if as_json:
         print_json({"tasks": plan.tasks, **msgspec.to_builtins(plan)})
@@ -28,7 +28,7 @@ def print_plan(plan: Plan, as_json: bool) -> None:
         click.echo(line)
 
 
-def print_total(plans: Sequence[Plan], as_json: bool) -> None:
+def print_total(plans: Sequence[DuplicationPlan], as_json: bool) -> None:
     """What *plans* come to together."""
     names = ("copies", "changes", "deletes", "same", "held", "bytes")
     total = {name: sum(getattr(plan, name) for plan in plans) for name in names}
@@ -42,7 +42,7 @@ def print_total(plans: Sequence[Plan], as_json: bool) -> None:
     )
 
 
-def print_held(plan: Plan, as_json: bool) -> None:
+def print_held(plan: DuplicationPlan, as_json: bool) -> None:
     """What of *plan* is held."""
     if as_json:
         print_json({"held_plan": plan})
@@ -51,13 +51,13 @@ def print_held(plan: Plan, as_json: bool) -> None:
         click.echo(line)
 
 
-def held_lines(plan: Plan) -> Iterator[str]:
+def held_lines(plan: DuplicationPlan) -> Iterator[str]:
     """What of *plan* is held, for people."""
     yield f"{plan.space} {plan.pair}:"
     yield from _what_is_held(plan)
 
 
-def _what_is_held(plan: Plan) -> Iterator[str]:
+def _what_is_held(plan: DuplicationPlan) -> Iterator[str]:
     if plan.held:
         names = ", ".join(plan.held_examples) + (" …" if plan.held > len(plan.held_examples) else "")
         yield f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}"

@@ -9,11 +9,11 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import print_plan, print_total
-from millstream.mill.copying.differences import Plan
-from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
+from millstream.mill.duplication.differences import DuplicationPlan
+from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.lint import lint_policies
-from millstream.mill.policies.places import MAX_BYTES
+from millstream.mill.policies.locations import MAX_BYTES
 from millstream.mill.policies.policy import Policy, encode_policy, policy_file
 from millstream.mill.policies.repository import Policies
 from millstream.mill.policies.saving import read_policy, save_policy, version_of, withdraw_policy
@@ -33,7 +33,7 @@ def show_policy(settings: Settings, as_json: bool) -> None:
     """Print the policy of every account."""
     with Node.open(settings) as node:
         for account, one in node.policies.by_account.items():
-            version = version_of(node.policy_place.read(policy_file(account)))
+            version = version_of(node.policy_location.read(policy_file(account)))
             if as_json:
                 print_json({"account": account, "version": version, "policy": msgspec.Raw(encode_policy(one))})
                 continue
@@ -76,7 +76,7 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
     Exit code 4 if somebody saved another version meanwhile.
     """
     with Node.open(settings, create=True) as node:
-        saved = save_policy(node.policy_place, account, file.read(MAX_BYTES + 1), if_match=if_match)
+        saved = save_policy(node.policy_location, account, file.read(MAX_BYTES + 1), if_match=if_match)
         _warn(node, account)
     if as_json:
         print_json(saved)
@@ -105,7 +105,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
     No version is lost. Exit code 4 if somebody saved another version meanwhile.
     """
     with Node.open(settings) as node:
-        withdraw_policy(node.policy_place, account, if_match=if_match)
+        withdraw_policy(node.policy_location, account, if_match=if_match)
     click.echo(f"{account}: off the list of accounts")
 
 
@@ -120,7 +120,7 @@ def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool)
     Changes nothing.
     """
     proposed = read_policy(file.read(MAX_BYTES + 1), account).policy
-    plans = list[Plan]()
+    plans = list[DuplicationPlan]()
     with Node.open(settings) as node:
         current = node.policies.by_account.get(account, Policy(account))
         for pairs in duplication_rounds(Policies({account: proposed}), node.providers):

@@ -14,15 +14,15 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import print_held
 from millstream.cli.progress import progress_bar
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock
-from millstream.mill.looping.duplication import DuplicationNibbler
-from millstream.mill.looping.loop import Loop, Outcome, Run
-from millstream.mill.looping.space_filter import SpaceFilter, read_patterns
+from millstream.mill.producers.duplication import DuplicationProducer
+from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, ProducerLoop
+from millstream.mill.producers.space_filter import SpaceFilter, read_patterns
 from millstream.node import Node
 from millstream.settings import Settings, SettingsError
 
-EXIT_CODES = {Outcome.FAILED: 1, Outcome.QUEUE_FULL: 10, Outcome.NOT_DUE: 11, Outcome.WAITING: 12}
+EXIT_CODES = {LoopOutcome.FAILED: 1, LoopOutcome.QUEUE_FULL: 10, LoopOutcome.NOT_DUE: 11, LoopOutcome.WAITING: 12}
 """Exit codes of a run with ``--once``; the others end with 0, or with 1 where a space failed."""
 
 
@@ -64,12 +64,12 @@ def duplication(
     """
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
-        loop, nibbler = node.duplication_loop(spaces, only_differences=differences, on_progress=draw)
+        loop, producer = node.duplication_loop(spaces, only_differences=differences, on_progress=draw)
 
         def tell() -> None:
-            while nibbler.held:
-                print_held(nibbler.held.pop(0), as_json)
-            for line in left_out(nibbler):
+            while producer.held:
+                print_held(producer.held.pop(0), as_json)
+            for line in left_out(producer):
                 click.echo(line, err=True)
 
         every = settings.mill.produce.duplication_every
@@ -120,19 +120,19 @@ def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
         return _make_runs(run, node.clock, settings.mill.produce.audit_log_every, once=once)
 
 
-def left_out(nibbler: DuplicationNibbler) -> Iterator[str]:
+def left_out(producer: DuplicationProducer) -> Iterator[str]:
     """A line for each pair of stores, and for what was left of a space, that this run has left out; told once."""
-    while nibbler.skipped:
-        yield f"{nibbler.skipped.pop(0)}: skipped, since a store of it is not configured"
-    while nibbler.dropped:
-        yield f"{nibbler.dropped.pop(0)}: left out, since the policy does not ask for it any more"
+    while producer.skipped:
+        yield f"{producer.skipped.pop(0)}: skipped, since a store of it is not configured"
+    while producer.dropped:
+        yield f"{producer.dropped.pop(0)}: left out, since the policy does not ask for it any more"
 
 
 OneRun = Callable[[Callable[[], bool]], int]
 """Makes a run, unless it is to be stopped; its exit code."""
 
 
-def _run_of(loop: Loop[Any], as_json: bool, tell: Callable[[], None] = lambda: None) -> OneRun:
+def _run_of(loop: ProducerLoop[Any], as_json: bool, tell: Callable[[], None] = lambda: None) -> OneRun:
     def one_run(stopping: Callable[[], bool]) -> int:
         run = loop.run(stopping)
         tell()
@@ -161,13 +161,13 @@ def _filter(include: Path | None, exclude: Path | None) -> SpaceFilter:
 
 
 @contextlib.contextmanager
-def _drawn() -> Iterator[Callable[[Run], None]]:
+def _drawn() -> Iterator[Callable[[LoopRun], None]]:
     """A bar of the spaces that are finished in this run, on a terminal; what is to be called after each bite."""
     with progress_bar() as progress:
         bar = progress.add_task("spaces", total=None)
         most = 0
 
-        def draw(run: Run) -> None:
+        def draw(run: LoopRun) -> None:
             nonlocal most
             most = max(most, run.left)
             text = f"{run.tasks:,} tasks; spaces"
@@ -176,7 +176,7 @@ def _drawn() -> Iterator[Callable[[Run], None]]:
         yield draw
 
 
-def _print_run(run: Run, as_json: bool) -> None:
+def _print_run(run: LoopRun, as_json: bool) -> None:
     if as_json:
         print_json({name: value for name, value in msgspec.to_builtins(run).items() if value not in ([], None)})
         return

@@ -7,7 +7,7 @@ import click
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_spaces import chosen_spaces
-from millstream.mill.rebuilding import Rebuilt, rebuild_audit_log, rebuild_bit_log, rebuild_content_index
+from millstream.mill.rebuild import RebuildCounts, rebuild_audit_log, rebuild_bit_log, rebuild_content_index
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores.audit import AuditedStore
@@ -43,14 +43,14 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
     return 1 if unlisted else 0
 
 
-def _rebuild(node: Node, table: str, store: str, space: str) -> Rebuilt | None:
+def _rebuild(node: Node, table: str, store: str, space: str) -> RebuildCounts | None:
     audited = isinstance(node.providers[store], AuditedStore)
     if table == CONTENT_INDEX:
         return rebuild_content_index(node.providers, node.manifest, node.audit_log, store, space, audited=audited)
     if table == AUDIT_LOG:
         if not audited:
             return None
-        log, outbox, trail = node.audit_log, node.outbox, node.audit_trail
+        log, outbox, trail = node.audit_log, node.outbox, node.audit_lookup
         return rebuild_audit_log(node.providers, log, outbox, trail, store=store, space=space)
     latest = node.reports.latest(store, space)
     return rebuild_bit_log(node.manifest, node.bit_log, store, space, since=latest.ended_at if latest else 0)

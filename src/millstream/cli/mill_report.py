@@ -14,9 +14,9 @@ from millstream.cli.mill_spaces import chosen_spaces
 from millstream.core.amounts import size_text
 from millstream.core.durable import write_durably
 from millstream.mill.reports.page import age_text, overview
-from millstream.mill.reports.report import Report, ReportResult, report_lines
+from millstream.mill.reports.report import IntegrityReport, ReportResult, report_lines
 from millstream.mill.reports.statistics import store_sizes
-from millstream.mill.working.tasks import QueueName, StorageStatistics, encode_task
+from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -95,7 +95,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
     return 1 if any(whole.over for whole in stores) else 0
 
 
-def print_report(found: Report, as_json: bool, now: int | None = None) -> None:
+def print_report(found: IntegrityReport, as_json: bool, now: int | None = None) -> None:
     """Print *found*; *now* (microseconds) tells how old it is."""
     if as_json:
         values: dict[str, Any] = msgspec.to_builtins(found)

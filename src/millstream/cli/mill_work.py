@@ -16,12 +16,12 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, log_options
 from millstream.cli.mill_processes import processes_option
-from millstream.cli.mill_producing import producing
-from millstream.cli.mill_progress import WorkStatus, print_tally
-from millstream.mill.working.monitor import Monitor, serve_figures
-from millstream.mill.working.pools import ALL, queues_of
-from millstream.mill.working.tasks import QueueName
-from millstream.mill.working.workers import Tally, WorkerManager
+from millstream.cli.producer_threads import running_producers
+from millstream.cli.queue_draining import WorkStatus, print_tally
+from millstream.mill.tasks import QueueName
+from millstream.mill.workers.manager import WorkerManager, WorkTally
+from millstream.mill.workers.monitor import QueueMonitor, serve_metrics
+from millstream.mill.workers.pools import ALL, queues_of
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -70,7 +70,7 @@ def work(
     with Node.open(settings) as node, WorkStatus() as status:
         managers = dict[str, WorkerManager]()
 
-        def show(pool: str, tally: Tally) -> None:
+        def show(pool: str, tally: WorkTally) -> None:
             status.show(pool, tally)
             wake_others(managers, but=pool)
 
@@ -80,7 +80,9 @@ def work(
         for pool, each in chosen.items():
             _log.info("working on %s%s", ", ".join(each), f" (pool {pool})" if pools else "")
         _log.info("stop with Ctrl-C or SIGTERM")
-        loops = producing(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
+        loops = (
+            running_producers(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
+        )
         with watching(node.monitor(*names), port), loops:
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
@@ -103,10 +105,10 @@ def wake_others(managers: Mapping[str, WorkerManager], but: str = "") -> None:
             manager.wake()
 
 
-def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
+def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> WorkTally:
     """Let all work; when one fails the others end in order, and its error is raised."""
 
-    def work_of(manager: WorkerManager) -> Tally:
+    def work_of(manager: WorkerManager) -> WorkTally:
         try:
             return manager.run_until_drained() if drain else manager.run()
         except BaseException:
@@ -119,13 +121,13 @@ def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
         while wait(futures, _LOOK).not_done:
             pass
     tallies = [msgspec.structs.astuple(future.result()) for future in futures]
-    return Tally(*(functools.reduce(operator.add, column) for column in zip(*tallies, strict=True)))
+    return WorkTally(*(functools.reduce(operator.add, column) for column in zip(*tallies, strict=True)))
 
 
 @contextlib.contextmanager
-def watching(monitor: Monitor, port: int | None) -> Iterator[None]:
+def watching(monitor: QueueMonitor, port: int | None) -> Iterator[None]:
     """Watch the queues, and serve the figures where a *port* is given, for the length of the block."""
-    server = None if port is None else serve_figures(lambda: monitor.figures, "127.0.0.1", port)
+    server = None if port is None else serve_metrics(lambda: monitor.figures, "127.0.0.1", port)
     threads = [threading.Thread(target=monitor.run, name="mill-monitor", daemon=True)]
     if server is not None:
         _log.info("figures at http://127.0.0.1:%s/workers and /metrics", server.server_port)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.cli.amounts import Duration, Size
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.parameter_types import Duration, SizeType
 from millstream.cli.pipeline_anchor import anchor_command
 from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
@@ -24,13 +24,13 @@ from millstream.cli.pipeline_warm import warm_command
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.reports.report import Report, ReportResult
+from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.pipeline.jobs.due import DueRule
-    from millstream.pipeline.jobs.report import Judged, SpaceSweep
+    from millstream.pipeline.jobs.due_items import DueRule
+    from millstream.pipeline.jobs.report import JudgedSweep, SpaceSweep
 
 name_option = click.option(
     "--name",
@@ -93,7 +93,7 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
 @name_option
 @space_option
 @click.option("--older-than", type=Duration(), help="Only what was last found whole so long ago, such as 30d.")
-@click.option("--budget", type=Size(), help="Read no more than this, such as 500GB: what is most urgent.")
+@click.option("--budget", type=SizeType(), help="Read no more than this, such as 500GB: what is most urgent.")
 @json_option
 @data_options
 @master_option
@@ -106,13 +106,13 @@ def integrity(
     With --older-than all is listed and compared, and what is due is read: what contradicts the manifest or failed its
     last check, what was never found whole, and what is old enough, twice as soon where there is no other copy.
     """
-    from millstream.pipeline.jobs.due import DueRule
-    from millstream.pipeline.jobs.folder import remove_old_jobs
+    from millstream.pipeline.jobs.due_items import DueRule
+    from millstream.pipeline.jobs.job_folder import remove_old_jobs
 
     due = DueRule(older_than or 0, budget)
     with Node.open(settings) as node:
         judged = _sweep(node, name, spaces, due)
-        overtaken = node.check_overtaken(judged.findings())
+        overtaken = node.recheck_superseded(judged.findings())
         node.check_writer.write(judged.results())
         found = judged.spaces(overtaken)
         for space in found:
@@ -141,8 +141,8 @@ def report(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
     return 0 if latest.result == ReportResult.SUCCESS else 1
 
 
-def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) -> Judged:
-    from millstream.pipeline.jobs.due import EVERYTHING
+def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) -> JudgedSweep:
+    from millstream.pipeline.jobs.due_items import EVERYTHING
     from millstream.pipeline.jobs.integrity import run_integrity
     from millstream.pipeline.jobs.report import run_report
 
@@ -158,7 +158,7 @@ def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) 
 
 def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...], **more: Any) -> str:
     """The run of *job* on the same stores and spaces that was cut short; else a new one, named for the time."""
-    from millstream.pipeline.jobs.folder import unfinished
+    from millstream.pipeline.jobs.job_folder import unfinished
 
     wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None, **more}
     for inputs in unfinished(node.folder / "jobs", job):
@@ -177,7 +177,7 @@ def _print_spaces(found: list[SpaceSweep], *, as_json: bool) -> None:
             click.echo(f"  {size_text(space.report.bytes)} read, {size_text(space.rate)}/s on one core")
 
 
-def _echo_report(found: Report) -> None:
+def _echo_report(found: IntegrityReport) -> None:
     place = f"{found.store}/{found.space}"
     share = f"{found.checked:,} checked and {found.explained:,} explained of {found.listed:,}"
     click.echo(f"{found.result.value:<10} {place}: {share} ({found.coverage:.2%}), {found.failed:,} failed")

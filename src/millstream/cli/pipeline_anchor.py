@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.batching.ticks import ticks_between
-from millstream.cli.amounts import Duration
-from millstream.cli.anchor_feed import Anchoring
+from millstream.batching.ticks import idle_log_ticker
+from millstream.cli.anchor_feed import AnchorSchedule
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.parameter_types import Duration
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.cli.stream_options import check_way, stream_options
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.anchoring.feed import Handed
-    from millstream.pipeline.jobs.batchsink import Trigger
+    from millstream.anchoring.feed import FeedProgress
+    from millstream.pipeline.jobs.batch_sink import Trigger
 
 
 @click.command("anchor")
@@ -71,8 +71,8 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
         click.echo(f"ledger entry {head.number}, {head.hash}")
 
 
-def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any) -> Handed:
-    from millstream.anchoring.tracing import trace_history
+def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any) -> FeedProgress:
+    from millstream.anchoring.message_traces import trace_history
     from millstream.pipeline.jobs.anchor import anchor_history
     from millstream.pipeline.jobs.batch import run_batch
 
@@ -105,12 +105,12 @@ def _stream(
     ticks: bool,
     every: int,
     **_: Any,
-) -> Handed:
-    from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+) -> FeedProgress:
+    from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 
     stop = stop_on_signals()
     feed = node.anchor_feed(log, output)
-    anchoring = Anchoring(feed, node.clock, every)
+    anchoring = AnchorSchedule(feed, node.clock, every)
     plan = StreamPlan(
         node.settings.log_url, log, output, node.rules, node.batching_state(output),
         shards=shards, per_trigger=per_trigger,
@@ -131,7 +131,7 @@ def _stream(
             available_now=available_now,
             stopped=stopped,
             on_trigger=anchor_trigger,
-            ticks=ticks_between(source, node.clock) if ticks and not available_now else None,
+            ticks=idle_log_ticker(source, node.clock) if ticks and not available_now else None,
             clock=node.clock,
         )
     feed.step(force=True)

@@ -20,7 +20,7 @@ from millstream.settings import Settings, load_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.pipeline.jobs.audit import Audited
+    from millstream.pipeline.jobs.audit import AnchorAuditResult
 
 
 @click.command("audit")
@@ -52,7 +52,7 @@ def _peer(folder: Path | None) -> Iterator[Node | None]:
         yield node
 
 
-def _audits(spark: SparkSession, node: Node, other: Node | None, *, identifiers: bool) -> Iterator[Audited]:
+def _audits(spark: SparkSession, node: Node, other: Node | None, *, identifiers: bool) -> Iterator[AnchorAuditResult]:
     from millstream.pipeline.jobs.audit import audit_anchors, audit_identifiers
 
     yield audit_anchors(
@@ -76,12 +76,12 @@ def _audits(spark: SparkSession, node: Node, other: Node | None, *, identifiers:
         )
 
 
-def _print_json(audited: Audited) -> None:
+def _print_json(audited: AnchorAuditResult) -> None:
     findings: Sequence[object] = [msgspec.to_builtins(finding) for finding in audited.findings]
     print_json(msgspec.to_builtins(audited.record) | {"findings": findings})
 
 
-def _show(audited: Audited) -> None:
+def _show(audited: AnchorAuditResult) -> None:
     record = audited.record
     counts = ", ".join(f"{count:,} {name}" for name, count in record.counts.items())
     click.echo(f"{record.job}: {record.rows_in:,} anchors, {size_text(record.bytes)}, {counts}; {record.seconds:.1f} s")

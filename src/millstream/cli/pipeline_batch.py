@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.batching.ticks import ticks_between
+from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.common import json_option, metrics_option, print_json, store_options
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.cli.stream_options import check_way, stream_options
 from millstream.core.amounts import size_text
-from millstream.core.collector import Collector
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.core.prometheus import write_prometheus
 from millstream.log import LogSpec, user_log
 from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.pipeline.jobs.batchsink import Trigger
-    from millstream.pipeline.jobs.folder import JobRecord
+    from millstream.pipeline.jobs.batch_sink import Trigger
+    from millstream.pipeline.jobs.job_folder import JobRecord
 
 
 @click.command("batch")
@@ -95,9 +95,9 @@ def _stream(
     as_json: bool,
     **_: Any,
 ) -> None:
-    from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+    from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 
-    stop, figures = stop_on_signals(), Collector()
+    stop, figures = stop_on_signals(), MetricsCollector()
 
     def tell(trigger: Trigger) -> None:
         if metrics_file is not None:
@@ -114,7 +114,7 @@ def _stream(
             available_now=available_now,
             stopped=stop,
             on_trigger=tell,
-            ticks=ticks_between(source, node.clock) if ticks and not available_now else None,
+            ticks=idle_log_ticker(source, node.clock) if ticks and not available_now else None,
             figures=figures,
             clock=node.clock,
         )

@@ -15,11 +15,11 @@ from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
-from millstream.mill.copying.differences import Plan
-from millstream.mill.copying.planning import duplication_rounds, put_space
-from millstream.mill.copying.recorder import record_space
+from millstream.mill.duplication.differences import DuplicationPlan
+from millstream.mill.duplication.planning import duplication_rounds, put_space
+from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.policies.policy import Pair
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores.audit import AuditedStore
@@ -68,7 +68,7 @@ def duplication_command(
 
 def _duplicate(
     node: Node, spark: SparkSession, run: str, pair: Pair, space: str, *, dry_run: bool, execute: bool
-) -> tuple[Plan, int]:
+) -> tuple[DuplicationPlan, int]:
     """The plan of *space* from store to store, carried out as far as was asked for; and how many copies failed."""
     from millstream.pipeline.jobs.duplication import copy_missing, enqueue, plan_duplication
 
@@ -79,7 +79,7 @@ def _duplicate(
         planned = plan_duplication(
             spark, node.folder / "jobs", run, stores, node.manifest, pair=pair, space=space, clock=node.clock
         )
-        hold = None if dry_run else node.brake.check(planned.plan)
+        hold = None if dry_run else node.change_guard.check(planned.plan)
         if dry_run or hold is not None:
             return msgspec.structs.replace(planned.plan, hold=hold), 0
         failed = 0

@@ -12,7 +12,7 @@ from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
-from millstream.ingest.moments import Unit
+from millstream.ingest.timestamps import Unit
 from millstream.log import user_log
 from millstream.node import Node
 from millstream.settings import Settings
@@ -61,7 +61,7 @@ def ingest_command(
     rejected.
     """
     from millstream.pipeline.jobs.ingest import default_staging, run_ingest
-    from millstream.pipeline.jobs.sourcefiles import find_files
+    from millstream.pipeline.jobs.source_files import find_files
 
     user_log(log)
     rules = _rules(**mapping)
@@ -85,7 +85,7 @@ def ingest_command(
 def _rules(*, shape: Any, source: str, key: str, time: str, unit: Unit, value: str, received: Any) -> Any:
     from millstream.ingest.plain_json import PlainJson
     from millstream.ingest.selectors import parse_selector
-    from millstream.pipeline.jobs.parsing import Rules
+    from millstream.pipeline.jobs.file_parsing import ParsingRules
 
     places = map(parse_selector, (source, key, time, value))
-    return Rules(shape, PlainJson(next(places), next(places), next(places), next(places), unit), received)
+    return ParsingRules(shape, PlainJson(next(places), next(places), next(places), next(places), unit), received)

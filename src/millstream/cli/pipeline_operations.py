@@ -9,7 +9,7 @@ from millstream.cli.anchor_operations import cut_operations
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
-from millstream.cli.stopping import stop_on_signals
+from millstream.cli.stop_signals import stop_on_signals
 from millstream.node import Node
 from millstream.settings import Settings
 

@@ -17,7 +17,7 @@ def package_command(target: Path) -> None:
 
     Executors then need its dependencies (pyarrow, msgspec, …), and not Millstream itself.
     """
-    from millstream.pipeline.shipping import write_package
+    from millstream.pipeline.package_zip import write_package
 
     if target.suffix != ".zip":
         raise InputError(f"{target}: Python imports from an archive whose name ends in .zip")

@@ -28,13 +28,13 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
     The sizes are kept, like those of the mill. Exit code 1 if a store could not be listed.
     """
     from millstream.pipeline.jobs.inventory import run_inventory
-    from millstream.pipeline.jobs.statistics import latest_before, space_figures
+    from millstream.pipeline.jobs.statistics import latest_before, space_statistics
 
     with Node.open(settings) as node, node.spark() as spark, shown(spark, "statistics"):
         now, jobs = node.clock.now(), node.folder / "jobs"
         run = name or datetime.fromtimestamp(now / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
         listed = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
-        found = space_figures(spark, listed, latest_before(jobs, listed.record), clock=node.clock)
+        found = space_statistics(spark, listed, latest_before(jobs, listed.record), clock=node.clock)
         broken = listed.unlisted()
         whole = {(each.store, each.space) for each in broken}
         for figures in found:

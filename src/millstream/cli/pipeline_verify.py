@@ -13,7 +13,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.pipeline.jobs.verify_batches import Finding, Verified
+    from millstream.pipeline.jobs.verify_batches import BatchMismatch, BatchVerification
 
 
 @click.command("verify-batches")
@@ -45,7 +45,7 @@ def verify_command(
     return 0 if found.is_whole else 1
 
 
-def _show(found: Verified) -> None:
+def _show(found: BatchVerification) -> None:
     said = "the same" if found.is_whole else "NOT the same"
     click.echo(
         f"{found.log} {found.first_id:,} to {found.last_id:,} and {found.output}: {said}; {found.agreed:,} batches and "
@@ -61,7 +61,7 @@ def _show(found: Verified) -> None:
         click.echo(f"  {_line(finding)}")
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: BatchMismatch) -> str:
     if finding.message is not None:
         return f"{finding.kind}: message {finding.message} of the log of batches"
     times = f" ({finding.times} times)" if finding.times > 1 else ""

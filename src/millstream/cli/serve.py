@@ -18,13 +18,13 @@ from millstream.core.errors import InputError, MillstreamError
 from millstream.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from millstream.cli.serve_roles import Roles
-    from millstream.messaging.broker.endpoints import Place
-    from millstream.messaging.broker.server import BrokerServer
+    from millstream.cli.serve_roles import ServeRoles
+    from millstream.messaging.broker.address import Address
+    from millstream.messaging.broker.server.broker_server import BrokerServer
     from millstream.node import Node
 
 
-_Places: TypeAlias = "tuple[Place, Place | None]"
+_Places: TypeAlias = "tuple[Address, Address | None]"
 """Where the broker listens, and where it encrypts, if it does."""
 
 _log = logging.getLogger(__name__)
@@ -101,38 +101,38 @@ def serve(
 
 def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
     """Where the broker listens, and where it encrypts: on loopback without a certificate of the settings as well."""
-    from millstream.messaging.broker.endpoints import Place, is_free, is_loopback, read_place
-    from millstream.messaging.broker.own_certificate import own_tls
+    from millstream.messaging.broker.address import Address, is_free, is_loopback, parse_address
+    from millstream.messaging.broker.security.generated_certificate import generated_tls
 
-    settings, place = node.settings, read_place(broker)
+    settings, place = node.settings, parse_address(broker)
     if broker_tls:
-        return place, read_place(broker_tls)
+        return place, parse_address(broker_tls)
     if not encrypts or settings.broker.tls_certificate or not is_loopback(place):
         return place, None
     try:
-        own_tls(node.folder, place.host, node.clock)
+        generated_tls(node.folder, place.host, node.clock)
     except MillstreamError as error:  # nobody has asked for it
         _log.warning("the broker does not encrypt: %s", error)
         return place, None
     others = filter(None, (settings.console.address, settings.serve.registry_http))
-    taken = {read_place(address).port for address in others}
-    usual = Place(place.host, place.port + 1 if 0 < place.port < 65_535 else 0)
-    return place, usual if usual.port not in taken and is_free(usual) else Place(place.host, 0)
+    taken = {parse_address(address).port for address in others}
+    usual = Address(place.host, place.port + 1 if 0 < place.port < 65_535 else 0)
+    return place, usual if usual.port not in taken and is_free(usual) else Address(place.host, 0)
 
 
 async def _serve(node: Node, places: _Places | None, *, with_console: bool, chosen: bool) -> None:
-    from millstream.cli.serve_roles import Roles
+    from millstream.cli.serve_roles import ServeRoles
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     _stop_on_signals(loop, stop)
-    roles = Roles(node, lambda: loop.call_soon_threadsafe(stop.set))
+    roles = ServeRoles(node, lambda: loop.call_soon_threadsafe(stop.set))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(_running(roles))
         broker = None
         if places is not None:
             place, tls_place = places
             broker = await stack.enter_async_context(node.broker(place, tls_place))
-            roles.write_topics_by(broker.room.writer_of)
+            roles.write_topics_by(broker.supervisor.writer_of)
             encrypted = f" and with TLS on {tls_place.host}:{broker.tls_port}" if tls_place is not None else ""
             print(f"broker ready on {place.host}:{broker.port}{encrypted}", flush=True)
         if node.settings.serve.registry_http:
@@ -145,7 +145,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
 
 
 @contextlib.asynccontextmanager
-async def _running(roles: Roles) -> AsyncIterator[None]:
+async def _running(roles: ServeRoles) -> AsyncIterator[None]:
     """*roles*, whose beginning and end may take a while, for the length of the block."""
     await asyncio.to_thread(roles.__enter__)
     try:
@@ -166,16 +166,16 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
 
 async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> None:
     try:
-        from millstream.rest.registry import registry_app
+        from millstream.rest.registry_app import registry_app
         from millstream.rest.server import serving
     except ImportError as error:
         raise MissingRegistryError from error
-    from millstream.messaging.broker.endpoints import Place, read_place
+    from millstream.messaging.broker.address import Address, parse_address
 
-    place = read_place(node.settings.serve.registry_http)
+    place = parse_address(node.settings.serve.registry_http)
     app, http = registry_app(node.registry), node.settings.http
     port = await stack.enter_async_context(serving(app, place.host, place.port, http))
-    print(f"registry ready on http://{Place(place.host, port)}", flush=True)
+    print(f"registry ready on http://{Address(place.host, port)}", flush=True)
 
 
 async def _serve_console(
@@ -183,31 +183,31 @@ async def _serve_console(
 ) -> None:
     try:
         from millstream.console.app import Console
-        from millstream.rest.access import check_address
+        from millstream.rest.access_control import check_address
+        from millstream.rest.app_context import AppContext
         from millstream.rest.broker_link import BrokerLink
-        from millstream.rest.desk import Desk
         from millstream.rest.server import PortError, serving
     except ImportError as error:
         if chosen or broker is None:
             raise MissingConsoleError from error
         _log.warning("no console: %s", MissingConsoleError.__doc__)
         return
-    from millstream.messaging.broker.endpoints import read_place
+    from millstream.messaging.broker.address import parse_address
 
     address = node.settings.console.address
-    place = read_place(address)
+    place = parse_address(address)
     check_address(node.settings.console, place.host)
-    link = BrokerLink(lambda: broker.room, asyncio.get_running_loop()) if broker is not None else None
-    desk = await asyncio.to_thread(Desk, node, origins=_origins(node), broker=link)
-    console = Console(desk)
+    link = BrokerLink(lambda: broker.supervisor, asyncio.get_running_loop()) if broker is not None else None
+    app = await asyncio.to_thread(AppContext, node, origins=_origins(node), broker=link)
+    console = Console(app)
     await stack.enter_async_context(console.running())
     http, end = node.settings.http, console.end_streams
     try:
-        port = await stack.enter_async_context(serving(console.app, place.host, place.port, http, end=end))
+        port = await stack.enter_async_context(serving(console.asgi_app, place.host, place.port, http, end=end))
     except PortError:
         if chosen or address != DEFAULT_ADDRESS:
             raise
-        port = await stack.enter_async_context(serving(console.app, place.host, 0, http, end=end))
+        port = await stack.enter_async_context(serving(console.asgi_app, place.host, 0, http, end=end))
     host = f"[{place.host}]" if ":" in place.host else place.host
     print(f"console ready on http://{host}:{port}", flush=True)
 

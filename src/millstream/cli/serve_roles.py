@@ -9,27 +9,27 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.cli.anchor_feed import Anchoring
+from millstream.cli.anchor_feed import AnchorSchedule
 from millstream.cli.anchor_observe import follow_in_background
-from millstream.cli.intake import Ingest, relaying, run_relay
-from millstream.cli.mill_producing import producing
+from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill_work import run_pools, wake_others, watching
-from millstream.core.collector import Collector
+from millstream.cli.producer_threads import running_producers
 from millstream.core.errors import MillstreamError
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.log import LogSpec
-from millstream.mill.working.pools import queues_of
+from millstream.mill.workers.pools import queues_of
 
 if TYPE_CHECKING:
     from millstream.batching.ticks import Ticker
     from millstream.log import Writer
-    from millstream.mill.working.workers import Tally, WorkerManager
+    from millstream.mill.workers.manager import WorkerManager, WorkTally
     from millstream.node import Node
     from millstream.settings import IngestRole, RelayRole
 
 _log = logging.getLogger(__name__)
 
 
-class Roles:
+class ServeRoles:
     """The roles of *node* that its settings name (section ``serve``), each in threads of its own within the block.
 
     :meth:`stop` asks them to end what they have in hand and to begin nothing more; the end of the block waits for
@@ -48,7 +48,7 @@ class Roles:
         self._errors: list[Exception] = []
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Roles:
+    def __enter__(self) -> ServeRoles:
         with contextlib.ExitStack() as stack:
             for log, broker in self._settings.ingest.items():
                 stack.enter_context(self._ingest(log, broker))
@@ -65,7 +65,7 @@ class Roles:
                 stack.enter_context(self._workers(self._settings.workers))
             if self._settings.producers:
                 _log.info("producing tasks of duplication, of bit checks and of storage statistics")
-                stack.enter_context(producing(self._node, lambda: wake_others(self._managers), _log.info))
+                stack.enter_context(running_producers(self._node, lambda: wake_others(self._managers), _log.info))
             self._stack = stack.pop_all()
         for thread in self._threads:  # not before every role is known to be one that can begin
             thread.start()
@@ -106,8 +106,8 @@ class Roles:
     @contextlib.contextmanager
     def _ingest(self, log: str, role: IngestRole) -> Iterator[None]:
         """Takes messages of a broker into *log* until it is stopped."""
-        figures, say = Collector(), functools.partial(_log.info, "ingest into %s: %s", log)
-        with Ingest(log, role).opened(self._node, figures, say) as (writer, take):
+        figures, say = MetricsCollector(), functools.partial(_log.info, "ingest into %s: %s", log)
+        with MqttIngestRunner(log, role).opened(self._node, figures, say) as (writer, take):
             self._writers[log] = lambda: writer
 
             def run() -> None:
@@ -122,7 +122,7 @@ class Roles:
     @contextlib.contextmanager
     def _relay(self, log: str, role: RelayRole) -> Iterator[None]:
         """Moves an outbox into *log* until it is stopped."""
-        with relaying(log, role, self._node, self._stopping.is_set) as relay:
+        with opened_relay(log, role, self._node, self._stopping.is_set) as relay:
             self._writers[log] = lambda: relay.writer
             _log.info("relaying the table %s into %s", role.table, log)
 
@@ -135,19 +135,19 @@ class Roles:
 
     def _ticker(self, log: str) -> Ticker:
         """Ticks for *log*: by its writer where that is in this process, a role or the broker, else where it is free."""
-        from millstream.batching.ticks import ticks_between, ticks_by_first_of, ticks_by_whoever_writes
+        from millstream.batching.ticks import current_writer_ticker, first_of_tickers, idle_log_ticker
 
         if log in self._writers:
-            return ticks_by_whoever_writes(self._writers[log])
-        topic = ticks_by_whoever_writes(lambda: self._topic_writer(log))
-        return ticks_by_first_of(topic, ticks_between(self._node.store.log(LogSpec(log)), self._node.clock))
+            return current_writer_ticker(self._writers[log])
+        topic = current_writer_ticker(lambda: self._topic_writer(log))
+        return first_of_tickers(topic, idle_log_ticker(self._node.store.log(LogSpec(log)), self._node.clock))
 
     def _batching(self, log: str, output: str) -> Callable[[], None]:
         """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
         node = self._node
         node.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
         service = node.batch_service(log, output, ticks=self._ticker(log))
-        anchoring = Anchoring(node.anchor_feed(log, output), node.clock, self._settings.anchor_every)
+        anchoring = AnchorSchedule(node.anchor_feed(log, output), node.clock, self._settings.anchor_every)
         _log.info("batching %s into %s, and anchoring", log, output)
 
         def stopped() -> bool:
@@ -166,7 +166,7 @@ class Roles:
     def _workers(self, pools: Sequence[str]) -> Iterator[None]:
         chosen = {name: queues_of(name, self._node.settings.mill.pools) for name in pools}
 
-        def show(pool: str, _tally: Tally) -> None:
+        def show(pool: str, _tally: WorkTally) -> None:
             wake_others(self._managers, but=pool)
 
         for pool, names in chosen.items():

@@ -25,11 +25,11 @@ from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores import (
     DEFAULT_MIMETYPE,
-    Access,
     ChecksumMismatchError,
     Entry,
     ItemInfo,
     NoSuchStoreError,
+    SpaceAccess,
     Store,
     all_entries,
     copy_stream,
@@ -284,9 +284,9 @@ def _properties(pairs: Iterable[str]) -> dict[str, str]:
     return properties
 
 
-def _accesses(pairs: Iterable[str]) -> dict[str, Access]:
+def _accesses(pairs: Iterable[str]) -> dict[str, SpaceAccess]:
     try:
-        return {name: Access(access) for name, access in _properties(pairs).items()}
+        return {name: SpaceAccess(access) for name, access in _properties(pairs).items()}
     except ValueError as error:
         raise InputError(f"{error}: write NAME=read or NAME=write") from error
 

@@ -13,11 +13,11 @@ from millstream.cli.connection import connection_options
 from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.log import WriterBusyError
-from millstream.messaging.broker.admin import GroupChange, GroupInfo, Restart, TopicInfo
-from millstream.messaging.broker.checks import GroupSpec, limits_of
-from millstream.messaging.broker.endpoints import read_place
-from millstream.messaging.broker.remote import ask_broker, ask_store
-from millstream.messaging.broker.topic import TYPES, TopicSpec
+from millstream.messaging.admin_client import call_broker, call_store
+from millstream.messaging.broker.address import parse_address
+from millstream.messaging.broker.admin import GroupConfigRequest, GroupInfo, OffsetResetRequest, TopicInfo
+from millstream.messaging.broker.storage.topic import TYPES, TopicSpec
+from millstream.messaging.broker.validation import GroupSpec, limits_of
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
@@ -142,7 +142,7 @@ def configure(
         pauses = None if backoff is None else tuple(parse_duration(each) for each in backoff.split(","))
     except ValueError as error:
         raise click.UsageError(f"--backoff: {error}") from error
-    change = GroupChange(name, max_attempts, pauses, defaults)
+    change = GroupConfigRequest(name, max_attempts, pauses, defaults)
     _print_rules([ask("ConfigureGroup", change, GroupSpec)], as_json)
 
 
@@ -157,19 +157,19 @@ def reset(ask: Asks, name: str, topic_name: str, next_id: int | None, time: int 
     """Let the group NAME go on at a message or a time: all before counts as done, nothing from it on."""
     if (next_id is None) == (time is None):
         raise click.UsageError("give either --to ID or --time T")
-    _print_groups([ask("RestartGroup", Restart(name, topic_name, next_id, time), GroupInfo)], as_json)
+    _print_groups([ask("RestartGroup", OffsetResetRequest(name, topic_name, next_id, time), GroupInfo)], as_json)
 
 
 def _ask(settings: Settings, endpoint: str | None, options: Options, name: str, request: Any, kind: Any) -> Any:
     if endpoint:
-        return ask_broker(read_place(endpoint), name, request, kind, options)
+        return call_broker(parse_address(endpoint), name, request, kind, options)
     if settings.log_url.startswith("memory:"):
         raise InputError("a memory: store ends with the command that opens it; name one on a disk")
     if not settings.log.store:
         settings.folder.mkdir(parents=True, exist_ok=True)
     try:
         with open_store(settings.log_url) as store:
-            return ask_store(store, name, request, kind, limits=limits_of(settings.broker))
+            return call_store(store, name, request, kind, limits=limits_of(settings.broker))
     except WriterBusyError as error:
         raise WriterBusyError(f"a broker has these topics open; ask it, with --broker HOST:PORT ({error})") from error
 

@@ -13,19 +13,19 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millstream.console import batch_pages, copy_pages, policy_pages, road_pages, work_pages
+from millstream.console import batch_pages, data_pages, integrity_pages, policy_pages, queue_pages
 from millstream.console.events import Events
-from millstream.console.finding import find
-from millstream.console.page import THEMES, Pages, local_path, read_form, sentence
+from millstream.console.page import THEMES, PageRenderer, local_path, read_form, sentence
 from millstream.console.rendering import Assets, make_templates
+from millstream.console.search import search
 from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError
-from millstream.rest.access import AccessError, ForgedError
+from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
+from millstream.rest.app_context import AppContext
+from millstream.rest.authentication import COOKIE, address_of, require_role, session_of, set_session_cookie
 from millstream.rest.bodies import answer
-from millstream.rest.desk import Desk
-from millstream.rest.gate import Gate
-from millstream.rest.signing import COOKIE, address_of, require, set_visit, visit_of
+from millstream.rest.security_headers import SecurityHeadersMiddleware
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _YEAR = 365 * 24 * 3600
@@ -33,87 +33,87 @@ _MOST_SIGN_IN = 10_000
 
 
 class Console:
-    """The console of *desk*. :attr:`app` is to be served; within :meth:`running` the node is watched."""
+    """The console of *desk*. :attr:`asgi_app` is to be served; within :meth:`running` the node is watched."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, app: AppContext) -> None:
+        self.app = app
         assets = Assets()
-        self._pages = Pages(desk, make_templates(assets, desk.clock.now))
-        self._events = Events(desk, self._pages)
+        self._pages = PageRenderer(app, make_templates(assets, app.clock.now))
+        self._events = Events(app, self._pages)
         routes = [
-            *api_routes(desk),
+            *api_routes(app),
             Route("/static/{name}", assets.serve),
             Route("/events", self._events.serve),
             Route("/sign-in", self._sign_in_page, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/theme", self._theme),
-            Route("/find", self._pages.show("error.html", find)),
-            *road_pages.routes(self._pages),
+            Route("/find", self._pages.show("error.html", search)),
+            *data_pages.routes(self._pages),
             *batch_pages.routes(self._pages),
-            *work_pages.routes(self._pages),
+            *queue_pages.routes(self._pages),
             *policy_pages.routes(self._pages),
-            *copy_pages.routes(self._pages),
+            *integrity_pages.routes(self._pages),
         ]
         handlers = {HTTPException: self._missing, MillstreamError: self._refused, Exception: self._broken}
         inner = Starlette(routes=routes, exception_handlers=handlers)
-        settings = desk.settings
-        hosts = (*LOCAL_NAMES, *settings.hosts) if settings.hosts or not desk.access.has_users else ()
-        self.app: ASGIApp = Gate(inner, hosts, secure=settings.secure)
+        settings = app.settings
+        hosts = (*LOCAL_NAMES, *settings.hosts) if settings.hosts or not app.access.has_users else ()
+        self.asgi_app: ASGIApp = SecurityHeadersMiddleware(inner, hosts, secure=settings.secure)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the node; at the end of the block open streams end too."""
-        self.desk.watch.start()
+        self.app.poller.start()
         try:
             yield
         finally:
             self._events.close()
-            await run_in_threadpool(self.desk.watch.stop)
+            await run_in_threadpool(self.app.poller.stop)
 
     def end_streams(self) -> None:
         """Let pages that are open go, so that the server can end."""
         self._events.close()
 
     async def _sign_in_page(self, request: Request) -> Response:
-        visit = visit_of(request, self.desk.access) or self.desk.access.new_visit()
+        session = session_of(request, self.app.access) or self.app.access.new_session()
         back = local_path(request.query_params.get("back", "/"))
-        if not self.desk.access.has_users:
+        if not self.app.access.has_users:
             return RedirectResponse(back, 303)
-        response = HTMLResponse(self._pages.render("sign_in.html", request, None, visit, back=back, error=None))
-        set_visit(response, self.desk.access, visit)
+        response = HTMLResponse(self._pages.render("sign_in.html", request, None, session, back=back, error=None))
+        set_session_cookie(response, self.app.access, session)
         return response
 
     async def _sign_in(self, request: Request) -> Response:
-        access = self.desk.access
-        visit = visit_of(request, access)
+        access = self.app.access
+        session = session_of(request, access)
         back = "/"
         try:
             form = await read_form(request, _MOST_SIGN_IN)
             back = local_path(form.get("back", ["/"])[-1])
-            if visit is None or not access.is_form_token(visit, form.get("token", [""])[-1]):
-                raise ForgedError
+            if session is None or not access.is_form_token(session, form.get("token", [""])[-1]):
+                raise InvalidFormTokenError
             name, password = (form.get(field, [""])[-1] for field in ("name", "password"))
             signed = await run_in_threadpool(access.sign_in, name, password, address_of(request))
         except MillstreamError as error:
-            if isinstance(error, AccessError):
-                self.desk.trail.add("nobody", "failed sign-in", address_of(request))
-            visit = visit or access.new_visit()
-            html = self._pages.render("sign_in.html", request, None, visit, back=back, error=sentence(error))
+            if isinstance(error, AuthenticationError):
+                self.app.operator_log.add("nobody", "failed sign-in", address_of(request))
+            session = session or access.new_session()
+            html = self._pages.render("sign_in.html", request, None, session, back=back, error=sentence(error))
             response: Response = HTMLResponse(html, status_of(error))
-            set_visit(response, access, visit)
+            set_session_cookie(response, access, session)
             return response
-        self.desk.trail.add(name, "sign in", address_of(request))
+        self.app.operator_log.add(name, "sign in", address_of(request))
         response = RedirectResponse(back, 303)
-        set_visit(response, access, signed)
+        set_session_cookie(response, access, signed)
         return response
 
     async def _sign_out(self, request: Request) -> Response:
-        access = self.desk.access
-        visit = visit_of(request, access)
+        access = self.app.access
+        session = session_of(request, access)
         form = await read_form(request, _MOST_SIGN_IN)
-        if visit is not None and access.is_form_token(visit, form.get("token", [""])[-1]):
-            access.sign_out(visit)
+        if session is not None and access.is_form_token(session, form.get("token", [""])[-1]):
+            access.sign_out(session)
         response = RedirectResponse("/sign-in" if access.has_users else "/", 303)
         response.delete_cookie(COOKIE)
         return response
@@ -149,13 +149,15 @@ class Console:
         return await self._error_page(request, text, 500)
 
     async def _error_page(self, request: Request, text: str, status: int) -> Response:
-        access = self.desk.access
-        visit = visit_of(request, access) or access.new_visit()
+        access = self.app.access
+        session = session_of(request, access) or access.new_session()
         try:
-            who = await run_in_threadpool(require, request, access, Role.VIEWER)
+            principal = await run_in_threadpool(require_role, request, access, Role.VIEWER)
         except MillstreamError:
-            who = None
-        return HTMLResponse(self._pages.render("error.html", request, who, visit, error=text, status=status), status)
+            principal = None
+        return HTMLResponse(
+            self._pages.render("error.html", request, principal, session, error=text, status=status), status
+        )
 
 
 def _is_for_programs(request: Request) -> bool:

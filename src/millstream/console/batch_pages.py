@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import Call, Pages
+from millstream.console.page import PageRenderer, PageRequest
 from millstream.rest.views import batches
 
 CUTS = {
@@ -28,7 +28,7 @@ REASONS = {
 """Why a message is in no batch, in words."""
 
 
-def routes(pages: Pages) -> list[BaseRoute]:
+def routes(pages: PageRenderer) -> list[BaseRoute]:
     """The routes of these pages."""
     return [
         Route("/batches", pages.show("batches.html", list_batches)),
@@ -37,17 +37,17 @@ def routes(pages: Pages) -> list[BaseRoute]:
     ]
 
 
-def list_batches(call: Call) -> Mapping[str, Any]:
+def list_batches(call: PageRequest) -> Mapping[str, Any]:
     """Batches over time, by state, by why they ended, and one by one."""
-    desk = call.desk
-    timeline = batches.timeline(desk, call.ask(batches.TimelineQuery)).items
+    app = call.app
+    timeline = batches.timeline(app, call.ask(batches.TimelineQuery)).items
     ask = call.ask(batches.BatchesQuery)
     chosen = {name: call.query.get(name) for name in ("log", "only", "ended", "since", "until")}
     return {
-        "batches": batches.batches(desk, ask),
-        "ends": batches.ends(desk, call.ask()).items,
-        "rejects": batches.rejects(desk, call.ask()).items,
-        "states": batches.states(desk, call.ask()).items,
+        "batches": batches.batches(app, ask),
+        "ends": batches.ends(app, call.ask()).items,
+        "rejects": batches.rejects(app, call.ask()).items,
+        "states": batches.states(app, call.ask()).items,
         "timeline": timeline,
         "begin": min((row.at for row in timeline), default=None),
         "end": max((row.until for row in timeline), default=None),
@@ -59,18 +59,18 @@ def list_batches(call: Call) -> Mapping[str, Any]:
     }
 
 
-def list_rejected(call: Call) -> Mapping[str, Any]:
+def list_rejected(call: PageRequest) -> Mapping[str, Any]:
     """Messages that are in no batch, one by one."""
     ask = call.ask(batches.RejectedQuery)
     query = ask.query
-    counts = [row for row in batches.rejects(call.desk, call.ask()).items if row.log == query.log]
+    counts = [row for row in batches.rejects(call.app, call.ask()).items if row.log == query.log]
     facts = {"log": query.log, "reason": query.reason, "after": query.after, "reasons": REASONS, "counts": counts}
-    return {"messages": batches.rejected(call.desk, ask), **facts}
+    return {"messages": batches.rejected(call.app, ask), **facts}
 
 
-def show_batch(call: Call) -> Mapping[str, Any]:
+def show_batch(call: PageRequest) -> Mapping[str, Any]:
     """One batch, and the messages that its file holds."""
-    found = batches.batch(call.desk, call.ask(batches.BatchQuery))
-    messages = batches.batch_messages(call.desk, call.ask(batches.BatchMessagesQuery))
+    found = batches.batch(call.app, call.ask(batches.BatchQuery))
+    messages = batches.batch_messages(call.app, call.ask(batches.BatchMessagesQuery))
     where = {"log": found.log, "batch": found.batch}
     return {"b": found, "messages": messages, "where": where, "offset": call.query.get("offset"), "cuts": CUTS}

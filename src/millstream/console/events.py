@@ -10,14 +10,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from millstream.console.page import Pages
+from millstream.console.page import PageRenderer
 from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError
 from millstream.rest.api import error_answer
-from millstream.rest.desk import Desk
-from millstream.rest.figures import Sample
-from millstream.rest.signing import require
-from millstream.rest.watch import SAMPLE_SECONDS
+from millstream.rest.app_context import AppContext
+from millstream.rest.authentication import require_role
+from millstream.rest.status_models import Sample
+from millstream.rest.status_poller import SAMPLE_SECONDS
 
 MOST_STREAMS = 200
 _RETRY_MILLISECONDS = 2_000
@@ -26,8 +26,8 @@ _RETRY_MILLISECONDS = 2_000
 class Events:
     """The streams that are open; :meth:`close` ends them, so that a server can end."""
 
-    def __init__(self, desk: Desk, pages: Pages) -> None:
-        self._desk, self._pages = desk, pages
+    def __init__(self, app: AppContext, pages: PageRenderer) -> None:
+        self._app, self._pages = app, pages
         self._ended = asyncio.Event()
         self._open = 0
 
@@ -38,7 +38,7 @@ class Events:
     async def serve(self, request: Request) -> Response:
         """A stream of samples, of the road where the page asks for it, and of the news that something changed."""
         try:
-            await run_in_threadpool(require, request, self._desk.access, Role.VIEWER)
+            await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
         except MillstreamError as error:
             return error_answer(error)
         if self._open >= MOST_STREAMS or self._ended.is_set():
@@ -54,7 +54,7 @@ class Events:
         try:
             yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
             while not self._ended.is_set():
-                samples = self._desk.watch.history()
+                samples = self._app.poller.history()
                 latest = samples[-1] if samples else None
                 if latest is not None and (told is None or latest.at > told.at):
                     yield event("sample", msgspec.json.encode(latest).decode())
@@ -72,7 +72,7 @@ class Events:
             self._open -= 1
 
     def _road(self) -> str:
-        return self._pages.fragment("road.html", o=self._desk.watch.overview())
+        return self._pages.fragment("road.html", o=self._app.poller.overview())
 
 
 def event(name: str, data: str) -> bytes:

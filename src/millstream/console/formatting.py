@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from millstream.core.clock import MICROSECONDS
-from millstream.core.moment import write_moment
+from millstream.core.timestamps import format_timestamp
 
 _GLIMPSE = 110
 """Signs of a closed tree that are shown beside it."""
@@ -155,7 +155,7 @@ def _dated(at: int | None, write: Callable[[str], Markup]) -> Markup:
     if at is None:
         return Markup("<span class=none>–</span>")
     try:
-        exact = write_moment(at)
+        exact = format_timestamp(at)
     except OverflowError:
         return Markup("<span>{}</span>").format(at)
     return write(exact)

@@ -14,20 +14,20 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
-from millstream.rest.access import AccessError, ForgedError, Visit
+from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError, Session
 from millstream.rest.api import MOST_BODY, status_of
+from millstream.rest.app_context import AppContext
+from millstream.rest.authentication import require_role, session_of, set_session_cookie
 from millstream.rest.bodies import read_body
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, NoBody, NoQuery
+from millstream.rest.endpoint import ApiRequest, NoBody, NoQuery
+from millstream.rest.principal import Principal
 from millstream.rest.queries import convert
-from millstream.rest.signing import require, set_visit, visit_of
-from millstream.rest.who import Who
 
 THEMES = ("light", "dark")
 MOST_FIELDS = 12_000
 _NOTICES = 500
 
-Look = Callable[["Call"], Mapping[str, Any] | Response]
+Look = Callable[["PageRequest"], Mapping[str, Any] | Response]
 Handler = Callable[[Request], Any]
 
 
@@ -35,12 +35,12 @@ class FormError(InputError):
     """The form is not filled in as it has to be."""
 
 
-class Call:
+class PageRequest:
     """One request of a page: who asks, what stands in its address, and the fields of its form."""
 
-    def __init__(self, desk: Desk, request: Request, who: Who, form: Mapping[str, list[str]]) -> None:
-        self.desk = desk
-        self.who = who
+    def __init__(self, app: AppContext, request: Request, principal: Principal, form: Mapping[str, list[str]]) -> None:
+        self.app = app
+        self.principal = principal
         self.path: Mapping[str, Any] = request.path_params
         self.query: Mapping[str, str] = dict(request.query_params)
         self._form = form
@@ -55,19 +55,19 @@ class Call:
 
     def ask(
         self, kind: type[Any] = NoQuery, body: Any = None, *, if_match: str | None = None, **more: Any
-    ) -> Ask[Any, Any]:
+    ) -> ApiRequest[Any, Any]:
         """The same question to a view: *kind* out of path and query (empty fields count as not given) and *more*."""
         names = set(kind.__struct_fields__)
         given = {name: value for name, value in self.query.items() if name in names and value != ""}
         values = {**given, **{n: v for n, v in self.path.items() if n in names}, **more}
-        return Ask(convert(values, kind), NoBody() if body is None else body, self.who, if_match)
+        return ApiRequest(convert(values, kind), NoBody() if body is None else body, self.principal, if_match)
 
 
-class Pages:
+class PageRenderer:
     """Makes handlers of functions that look at *desk* and return what a template shows."""
 
-    def __init__(self, desk: Desk, templates: jinja2.Environment) -> None:
-        self.desk = desk
+    def __init__(self, app: AppContext, templates: jinja2.Environment) -> None:
+        self.app = app
         self._templates = templates
 
     def show(self, template: str, look: Look, role: Role = Role.VIEWER) -> Handler:
@@ -86,23 +86,23 @@ class Pages:
 
         return handler
 
-    def render(self, name: str, request: Request, who: Who | None, visit: Visit, **values: Any) -> str:
+    def render(self, name: str, request: Request, principal: Principal | None, session: Session, **values: Any) -> str:
         """The template *name* with what all pages know."""
         theme = request.cookies.get("millstream_theme", "")
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         came_from = _came_from(request)
         common = {
-            "who": who,
+            "who": principal,
             "theme": theme if theme in THEMES else "",
-            "token": self.desk.access.form_token(visit),
+            "token": self.app.access.form_token(session),
             "came_from": came_from,
             "again": here if request.method == "GET" else came_from or "/",
             "here": here,
             "path": request.url.path,
-            "folder": self.desk.node.folder.name,
-            "now": self.desk.clock.now(),
-            "can": (lambda role: who is not None and who.role.covers(Role(role))),
-            "has_users": self.desk.access.has_users,
+            "folder": self.app.node.folder.name,
+            "now": self.app.clock.now(),
+            "can": (lambda role: principal is not None and principal.role.covers(Role(role))),
+            "has_users": self.app.access.has_users,
             "notice": request.query_params.get("notice", "")[:_NOTICES],
             "api": "/api/v1",
         }
@@ -115,36 +115,36 @@ class Pages:
     async def _answered(
         self, request: Request, role: Role, look: Look, template: str, *, is_form: bool = False
     ) -> Response:
-        access = self.desk.access
-        known = visit_of(request, access)
-        visit = known or access.new_visit()
-        who: Who | None = None
+        access = self.app.access
+        known = session_of(request, access)
+        session = known or access.new_session()
+        principal: Principal | None = None
         try:
-            who = await run_in_threadpool(require, request, access, role)
+            principal = await run_in_threadpool(require_role, request, access, role)
             form: Mapping[str, list[str]] = {}
             if is_form:
                 form = await read_form(request)
                 if known is None or not access.is_form_token(known, form.get("token", [""])[-1]):
-                    raise ForgedError
-            call = Call(self.desk, request, who, form)
+                    raise InvalidFormTokenError
+            call = PageRequest(self.app, request, principal, form)
 
             def look_and_render() -> Response:
                 found = look(call)
                 if isinstance(found, Response):
                     return found
-                return HTMLResponse(self.render(found.get("template", template), request, who, visit, **found))
+                return HTMLResponse(self.render(found.get("template", template), request, principal, session, **found))
 
             response = await run_in_threadpool(look_and_render)
-        except AccessError:
+        except AuthenticationError:
             back = request.url.path if request.method == "GET" else "/"
             query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""
             response = RedirectResponse(f"/sign-in?back={quote(back + query)}", 303)
         except MillstreamError as error:
             status = status_of(error)
-            html = self.render("error.html", request, who, visit, error=sentence(error), status=status)
+            html = self.render("error.html", request, principal, session, error=sentence(error), status=status)
             response = HTMLResponse(html, status)
         if known is None:
-            set_visit(response, access, visit)
+            set_session_cookie(response, access, session)
         return response
 
 
@@ -157,7 +157,7 @@ async def read_form(request: Request, limit: int = MOST_BODY) -> Mapping[str, li
         raise FormError(f"the form cannot be read: {error}") from error
 
 
-def done(path: str, notice: str) -> Response:
+def redirect_with_notice(path: str, notice: str) -> Response:
     """Go to *path*, and say there what was done."""
     mark = "&" if "?" in path else "?"
     return RedirectResponse(f"{path}{mark}notice={quote(notice)}", 303)

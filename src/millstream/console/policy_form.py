@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from millstream.console.page import Call
+from millstream.console.page import PageRequest
 from millstream.mill.policies.policy import Pair, Policy
 
 SHOWN = 40
@@ -62,14 +62,14 @@ def show_form(
     )
 
 
-def changed_form(call: Call, before: Policy, stores: Sequence[str]) -> PolicyForm:
+def changed_form(call: PageRequest, before: Policy, stores: Sequence[str]) -> PolicyForm:
     """The form after one press of a button: its fields over *before*, and then what the button says.
 
     Buttons say ``add:PLACE``, ``drop:PLACE`` or ``drop:PLACE:ROW`` (PLACE is a number, ``d`` or ``i`` for the ignored
     ones), ``show:OFFSET``; any other name changes nothing further. Names that were typed into the fields for new spaces
     are added, whichever button was pressed.
     """
-    rows = _Rows(call, before)
+    rows = _FormRows(call, before)
     find, offset, focus = call.field("find"), number_of(call.field("offset")), ""
     verb, _, at = call.field("do").partition(":")
     if verb == "add" and at in rows.pairs:
@@ -89,10 +89,10 @@ def changed_form(call: Call, before: Policy, stores: Sequence[str]) -> PolicyFor
     return show_form(rows.policy(), find, offset, focus=focus, problems=rows.problems)
 
 
-class _Rows:
+class _FormRows:
     """The rows of a form over the policy that it was made of."""
 
-    def __init__(self, call: Call, before: Policy) -> None:
+    def __init__(self, call: PageRequest, before: Policy) -> None:
         self.problems: list[str] = []
         self._before = before
         self._shown = call.fields("shown")
@@ -164,7 +164,7 @@ class _Rows:
             return was
         return name
 
-    def _read_pairs(self, call: Call) -> dict[str, list[Pair]]:
+    def _read_pairs(self, call: PageRequest) -> dict[str, list[Pair]]:
         pairs: dict[str, list[Pair]] = {place: [] for place in (DEFAULT, *map(str, range(len(self._shown))))}
         for place, source, destination in zip(call.fields("of"), call.fields("from"), call.fields("to"), strict=False):
             if place in pairs and source and destination:

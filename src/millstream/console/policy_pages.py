@@ -11,23 +11,23 @@ import msgspec
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import Call, Pages, body_of, done
+from millstream.console.page import PageRenderer, PageRequest, body_of, redirect_with_notice
 from millstream.console.policy_form import PolicyForm, changed_form, number_of, show_form, store_names
 from millstream.console_settings import Role
 from millstream.core.errors import NotFoundError
 from millstream.mill.errors import PolicyError
-from millstream.mill.policies.changes import PolicyChange, changes_between, put_over
+from millstream.mill.policies.changes import PolicyChange, changes_between, merge_policies
 from millstream.mill.policies.policy import Policy, policy_text
 from millstream.mill.policies.saving import ABSENT, PolicyConflictError, history, version_of
 from millstream.mill.providers import is_system
-from millstream.rest.access import ForbiddenError
+from millstream.rest.access_control import PermissionDeniedError
 from millstream.rest.views import policies, system
 
 _SUGGESTED = 500
 """Names of spaces that the field for a new one suggests."""
 
 
-class Draft(msgspec.Struct, frozen=True):
+class PolicyDraft(msgspec.Struct, frozen=True):
     """What the editor holds: the text, and its form where that is what is looked at; ``version`` is what it began
     with, ``trouble`` says why a text has no form."""
 
@@ -37,7 +37,7 @@ class Draft(msgspec.Struct, frozen=True):
     trouble: str | None = None
 
 
-def routes(pages: Pages) -> list[BaseRoute]:
+def routes(pages: PageRenderer) -> list[BaseRoute]:
     """The routes of these pages."""
     return [
         Route("/policies", pages.show("policies.html", list_policies)),
@@ -49,31 +49,31 @@ def routes(pages: Pages) -> list[BaseRoute]:
     ]
 
 
-def list_policies(call: Call) -> Mapping[str, Any]:
+def list_policies(call: PageRequest) -> Mapping[str, Any]:
     """The policies of all accounts, and the stores."""
-    found, stores = policies.policies(call.desk, call.ask()), system.stores(call.desk, call.ask()).items
-    account = "" if found.items else call.desk.node.settings.mill.account
+    found, stores = policies.policies(call.app, call.ask()), system.stores(call.app, call.ask()).items
+    account = "" if found.items else call.app.node.settings.mill.account
     return {"policies": found, "stores": stores, "account": account}
 
 
-def new_policy(call: Call) -> Response:
+def new_policy(call: PageRequest) -> Response:
     """Go to the page of an account, whether it has a policy or not."""
     account = call.query.get("account", "").strip()
     return RedirectResponse(_page_of(account) if account else "/policies", 303)
 
 
-def show_policy(call: Call) -> Mapping[str, Any]:
+def show_policy(call: PageRequest) -> Mapping[str, Any]:
     """The policy of an account in its editor; with ``number`` an older version, to look at."""
     page, number = _page(call), call.query.get("number")
     text, view = page["text"], call.query.get("view", "form")
     if number:
-        older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
+        older = policies.policy_version(call.app, call.ask(policies.VersionQuery, number=number))
         text = older.text
-        page |= {"checked": policies.check_policy(call.desk, call.ask(policies.AccountQuery, older)), "older": number}
+        page |= {"checked": policies.check_policy(call.app, call.ask(policies.AccountQuery, older)), "older": number}
     return page | _shown(call, _draft_of(call, text, page["version"], view))
 
 
-def edit_policy(call: Call) -> Mapping[str, Any] | Response:
+def edit_policy(call: PageRequest) -> Mapping[str, Any] | Response:
     """Change the draft by a press of a button, look at what it would do, or save it over the version it began with."""
     draft, do = _draft(call), call.field("do")
     if do == "save":
@@ -84,19 +84,19 @@ def edit_policy(call: Call) -> Mapping[str, Any] | Response:
     page |= _shown(call, draft)
     if do == "check" or do.startswith("merge:"):
         body = body_of(policies.PolicyText, text=draft.text)
-        page["checked"] = policies.check_policy(call.desk, call.ask(policies.AccountQuery, body))
+        page["checked"] = policies.check_policy(call.app, call.ask(policies.AccountQuery, body))
     return {**page, "touched": True}
 
 
-def restore_policy(call: Call) -> Mapping[str, Any] | Response:
+def restore_policy(call: PageRequest) -> Mapping[str, Any] | Response:
     """Put an older version in force again."""
     account, number = call.path["account"], call.field("number")
-    older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
+    older = policies.policy_version(call.app, call.ask(policies.VersionQuery, number=number))
     back, version = _page_of(account), call.field("version")
     if call.field("confirmed") == "yes":
-        saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, older, if_match=version))
-        return done(back, f"Version {number} is in force again, as number {saved.number}.")
-    checked = policies.check_policy(call.desk, call.ask(policies.AccountQuery, older))
+        saved = policies.put_policy(call.app, call.ask(policies.AccountQuery, older, if_match=version))
+        return redirect_with_notice(back, f"Version {number} is in force again, as number {saved.number}.")
+    checked = policies.check_policy(call.app, call.ask(policies.AccountQuery, older))
     return {
         "what": f"Put version {number} back",
         "effect": f"Version {number} of the policy of {account} is in force again; no version is lost.",
@@ -110,13 +110,15 @@ def restore_policy(call: Call) -> Mapping[str, Any] | Response:
     }
 
 
-def withdraw_policy(call: Call) -> Mapping[str, Any] | Response:
+def withdraw_policy(call: PageRequest) -> Mapping[str, Any] | Response:
     """Take an account off the list of accounts."""
     account, version = call.path["account"], call.field("version")
     if call.field("confirmed") == "yes":
         body = body_of(policies.Withdrawal, reason=call.field("reason").strip())
-        policies.withdraw(call.desk, call.ask(policies.AccountQuery, body, if_match=version))
-        return done(_page_of(account), "Nothing is copied by this policy any more. Saving it puts it in force again.")
+        policies.withdraw(call.app, call.ask(policies.AccountQuery, body, if_match=version))
+        return redirect_with_notice(
+            _page_of(account), "Nothing is copied by this policy any more. Saving it puts it in force again."
+        )
     return {
         "what": f"Take {account} off the list",
         "effect": f"Nothing is copied by the policy of {account} any more, until it is saved again.",
@@ -129,12 +131,12 @@ def withdraw_policy(call: Call) -> Mapping[str, Any] | Response:
     }
 
 
-def _save(call: Call, draft: Draft) -> Mapping[str, Any] | Response:
-    if not call.who.role.covers(Role.ADMIN):
-        raise ForbiddenError
+def _save(call: PageRequest, draft: PolicyDraft) -> Mapping[str, Any] | Response:
+    if not call.principal.role.covers(Role.ADMIN):
+        raise PermissionDeniedError
     body = body_of(policies.PolicyText, text=draft.text)
     try:
-        saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, body, if_match=draft.version))
+        saved = policies.put_policy(call.app, call.ask(policies.AccountQuery, body, if_match=draft.version))
     except PolicyConflictError:
         page = _page(call)
         theirs = {"conflict": page["version"], "theirs": page["text"], "began": draft.version}
@@ -142,90 +144,94 @@ def _save(call: Call, draft: Draft) -> Mapping[str, Any] | Response:
     except PolicyError as error:
         return {**_page(call), **_shown(call, draft), "error": str(error), "touched": True}
     warned = f" {len(saved.warnings)} warnings." if saved.warnings else ""
-    return done(_page_of(call.path["account"]), f"Saved as version {saved.number}; it is in force now.{warned}")
+    return redirect_with_notice(
+        _page_of(call.path["account"]), f"Saved as version {saved.number}; it is in force now.{warned}"
+    )
 
 
-def _draft(call: Call) -> Draft:
+def _draft(call: PageRequest) -> PolicyDraft:
     """The draft that a form brought, after the button that was pressed."""
     text, version, view = call.field("text").replace("\r\n", "\n"), call.field("version"), call.field("view")
     before = _parsed(call, text) if view == "form" else None
     form = None
     if before is not None:
-        form = changed_form(call, before, list(call.desk.node.settings.store_urls))
+        form = changed_form(call, before, list(call.app.node.settings.store_urls))
         text = text if form.policy == before else policy_text(form.policy)
     verb, _, wanted = call.field("do").partition(":")
     view = wanted if verb == "view" else view
-    return Draft(text, version, form) if view == "form" and form else _draft_of(call, text, version, view)
+    return PolicyDraft(text, version, form) if view == "form" and form else _draft_of(call, text, version, view)
 
 
-def _draft_of(call: Call, text: str, version: str, view: str) -> Draft:
+def _draft_of(call: PageRequest, text: str, version: str, view: str) -> PolicyDraft:
     if view != "form":
-        return Draft(text, version)
+        return PolicyDraft(text, version)
     try:
         policy = policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass")).policy
     except PolicyError as error:
-        return Draft(text, version, trouble=str(error))
-    return Draft(text, version, show_form(policy, call.query.get("find", ""), number_of(call.query.get("offset", ""))))
+        return PolicyDraft(text, version, trouble=str(error))
+    return PolicyDraft(
+        text, version, show_form(policy, call.query.get("find", ""), number_of(call.query.get("offset", "")))
+    )
 
 
-def _shown(call: Call, draft: Draft) -> dict[str, Any]:
+def _shown(call: PageRequest, draft: PolicyDraft) -> dict[str, Any]:
     """What the editor shows of *draft*: its rows or its text, and what in it is not in force."""
     policy = draft.form.policy if draft.form else _parsed(call, draft.text)
-    changes = changes_between(policies.in_force(call.desk, call.path["account"]), policy) if policy else []
+    changes = changes_between(policies.in_force(call.app, call.path["account"]), policy) if policy else []
     shown: dict[str, Any] = {"text": draft.text, "version": draft.version, "form": draft.form, "changes": changes}
     if draft.trouble:
         shown["error"] = draft.trouble
     if draft.form:
-        configured = call.desk.node.settings.store_urls
+        configured = call.app.node.settings.store_urls
         own = {*draft.form.policy.spaces, *draft.form.policy.ignored}
         shown["stores"] = [(name, name in configured) for name in store_names(draft.form.policy, configured)]
-        others = (name for name in call.desk.watch.survey.space_names if name not in own and not is_system(name))
+        others = (name for name in call.app.poller.snapshot.space_names if name not in own and not is_system(name))
         shown["suggested"] = list(islice(others, _SUGGESTED))
     return shown
 
 
-def _merged(call: Call, draft: Draft, began: str, theirs: str) -> Draft | None:
+def _merged(call: PageRequest, draft: PolicyDraft, began: str, theirs: str) -> PolicyDraft | None:
     """The changes of *draft* since the version *began*, put over the text that is in force now."""
     parts = (_version(call, began), _parsed(call, draft.text), _parsed(call, theirs))
     if None in parts:
         return None
-    policy = put_over(*parts)  # type: ignore[arg-type]
+    policy = merge_policies(*parts)  # type: ignore[arg-type]
     form = show_form(policy) if draft.form else None
-    return Draft(policy_text(policy), draft.version, form)
+    return PolicyDraft(policy_text(policy), draft.version, form)
 
 
-def _since(call: Call, began: str) -> Sequence[PolicyChange] | None:
+def _since(call: PageRequest, began: str) -> Sequence[PolicyChange] | None:
     """What others changed since the version *began*; None where the history does not have that one."""
     before = _version(call, began)
-    return changes_between(before, policies.in_force(call.desk, call.path["account"])) if before else None
+    return changes_between(before, policies.in_force(call.app, call.path["account"])) if before else None
 
 
-def _version(call: Call, version: str) -> Policy | None:
+def _version(call: PageRequest, version: str) -> Policy | None:
     """The policy that had this *version*; None where the history does not have it."""
     account = call.path["account"]
     if version == ABSENT:
         return Policy(account)
-    found = (data for _, data in history(call.desk.node.policy_place, account) if version_of(data) == version)
+    found = (data for _, data in history(call.app.node.policy_location, account) if version_of(data) == version)
     data = next(found, None)
     return None if data is None else _parsed(call, data.decode("utf-8", "replace"))
 
 
-def _parsed(call: Call, text: str) -> Policy | None:
+def _parsed(call: PageRequest, text: str) -> Policy | None:
     try:
         return policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass")).policy
     except PolicyError:
         return None
 
 
-def _page(call: Call) -> dict[str, Any]:
+def _page(call: PageRequest) -> dict[str, Any]:
     account = call.path["account"]
     page: dict[str, Any] = dict.fromkeys(("checked", "conflict", "theirs", "began", "error", "older", "detail"))
     page |= {"account": account, "their_changes": [], "touched": False, "versions": []}
     try:
-        detail = policies.policy(call.desk, call.ask(policies.AccountQuery))
+        detail = policies.policy(call.app, call.ask(policies.AccountQuery))
     except NotFoundError:
         return {**page, "version": ABSENT, "text": policies.empty_policy()}
-    versions = policies.policy_versions(call.desk, call.ask(policies.AccountQuery)).items
+    versions = policies.policy_versions(call.app, call.ask(policies.AccountQuery)).items
     facts = {"version": detail.version, "text": detail.text, "detail": detail, "versions": versions}
     return {**page, **facts, "error": detail.error}
 

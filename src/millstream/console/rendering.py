@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from millstream import __version__
-from millstream.anchoring.journal_reading import Starts
+from millstream.anchoring.journal_reader import BatchHistogramBucket
 from millstream.console import formatting
-from millstream.core.moment import write_moment
+from millstream.core.timestamps import format_timestamp
 
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FOREVER = "public, max-age=31536000, immutable"
@@ -71,13 +71,13 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         length_of=formatting.length_of,
         short=formatting.short,
         tree=formatting.tree,
-        iso=write_moment,
+        iso=format_timestamp,
         ticks=formatting.ticks,
         when=lambda at: formatting.when(at, clock()),
         since=lambda at: formatting.since(at, clock()),
         ago=lambda at: formatting.ago(at, clock()),
     )
-    environment.globals.update(asset=assets.url, release=__version__, link=link, spark=spark, bars=bars)
+    environment.globals.update(asset=assets.url, release=__version__, link=link, sparkline=sparkline, bars=bars)
     return environment
 
 
@@ -87,7 +87,7 @@ def link(path: str, **query: Any) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def spark(values: Sequence[float], width: int = 240, height: int = 36) -> str:
+def sparkline(values: Sequence[float], width: int = 240, height: int = 36) -> str:
     """*values* as the points of an SVG polyline, from left to right; empty for fewer than two."""
     if len(values) < 2:
         return ""
@@ -96,17 +96,19 @@ def spark(values: Sequence[float], width: int = 240, height: int = 36) -> str:
     return " ".join(f"{n * step:.1f},{height - 1 - value / most * (height - 2):.1f}" for n, value in enumerate(values))
 
 
-class Bar(msgspec.Struct, frozen=True):
+class TimelineBar(msgspec.Struct, frozen=True):
     """One rectangle of a timeline in the units of its drawing, and the rows that it stands for."""
 
     x: str
     y: str
     width: str
     height: str
-    row: Starts
+    row: BatchHistogramBucket
 
 
-def bars(rows: Sequence[Starts], width: int = 960, height: int = 40) -> Mapping[str, Sequence[Bar]]:
+def bars(
+    rows: Sequence[BatchHistogramBucket], width: int = 960, height: int = 40
+) -> Mapping[str, Sequence[TimelineBar]]:
     """Counts over time as rectangles by log, those of one time on top of one another."""
     if not rows:
         return {}
@@ -114,11 +116,11 @@ def bars(rows: Sequence[Starts], width: int = 960, height: int = 40) -> Mapping[
     sums, below = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for row in rows:
         sums[row.log, row.at] += row.batches
-    most, scale, drawn = max(sums.values()), width / (last - first), dict[str, list[Bar]]()
+    most, scale, drawn = max(sums.values()), width / (last - first), dict[str, list[TimelineBar]]()
     for row in rows:
         top = below[row.log, row.at] = below[row.log, row.at] + row.batches
         tall = max(1.0, row.batches / most * height)
         x, wide = (row.at - first) * scale, max(0.8, (row.until - row.at) * scale - 0.4)
         y = max(0.0, height - max(1.0, top / most * height))
-        drawn.setdefault(row.log, []).append(Bar(f"{x:.2f}", f"{y:.2f}", f"{wide:.2f}", f"{tall:.2f}", row))
+        drawn.setdefault(row.log, []).append(TimelineBar(f"{x:.2f}", f"{y:.2f}", f"{wide:.2f}", f"{tall:.2f}", row))
     return drawn

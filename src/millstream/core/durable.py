@@ -41,7 +41,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def holding(lock: Path) -> Iterator[None]:
+def file_lock(lock: Path) -> Iterator[None]:
     """Wait for the file *lock*, made where it is absent, and keep other threads and processes off while the block runs.
 
     It is let go of when its holder dies.

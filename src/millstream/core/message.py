@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.core.errors import InputError
-from millstream.core.moment import read_moment
+from millstream.core.timestamps import parse_timestamp
 
 HEADER_TYPE = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 
@@ -177,7 +177,7 @@ def _time(name: str, value: int | str | msgspec.UnsetType | None) -> int | None:
     """The time in the member *name*; None where there is none."""
     if isinstance(value, str):
         try:
-            return read_moment(value)
+            return parse_timestamp(value)
         except ValueError as error:
             raise MessageError(f"not a message: {name} {error}") from error
     _check_number(name, value)

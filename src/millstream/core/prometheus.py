@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from millstream.core.collector import BOUNDS, Figures, Histogram, Labels
 from millstream.core.durable import write_durably
+from millstream.core.metrics_collector import BOUNDS, Histogram, Labels, MetricsSnapshot
 
 PREFIX = "millstream_"
 """What every name begins with."""
 
 
-def prometheus_text(figures: Figures) -> str:
+def prometheus_text(figures: MetricsSnapshot) -> str:
     """*figures* by name: counters and gauges a line for each set of labels, histograms a line for each class."""
     return "".join(f"{line}\n" for line in _lines(figures))
 
 
-def write_prometheus(path: Path, figures: Figures) -> None:
+def write_prometheus(path: Path, figures: MetricsSnapshot) -> None:
     """Put *figures* in place of the file at *path*; whoever reads it sees the old ones or the new ones."""
     write_durably(path, prometheus_text(figures).encode())
 
 
-def _lines(figures: Figures) -> Iterator[str]:
+def _lines(figures: MetricsSnapshot) -> Iterator[str]:
     for kind, values in (("counter", figures.counters), ("gauge", figures.gauges)):
         known = ""
         for (name, labels), value in sorted(values.items()):

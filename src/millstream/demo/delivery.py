@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from millstream.core.message import MESSAGE_SCHEMA
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class DeliveryModel(msgspec.Struct, frozen=True):
     """How records travel: ``max_delay`` in microseconds; the shares of records that come later than that and that
     come twice; the seed that draws them."""
 
@@ -23,7 +23,7 @@ class Delivery(msgspec.Struct, frozen=True):
     seed: int = 2013
 
 
-def deliver(records: pa.Table, delivery: Delivery) -> pa.Table:
+def deliver(records: pa.Table, delivery: DeliveryModel) -> pa.Table:
     """*records* (``source``, ``key``, ``event_time``, ``body``) as messages of MESSAGE_SCHEMA, in order of arrival.
 
     The column ``id`` is 0 throughout: the log gives ids.

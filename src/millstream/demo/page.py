@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from millstream.demo.figures import Figures
+from millstream.demo.stage_metrics import StageMetrics
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b2430; --paper: #fdfdfb; --soft: #5b6675; --rule: #d8dce2;
@@ -30,7 +30,7 @@ svg text.end { text-anchor: end } .bar { fill: var(--bar) } .band { fill: var(--
 def draw_page(
     *,
     lead: str,
-    stages: Sequence[Figures],
+    stages: Sequence[StageMetrics],
     charts: Iterable[str],
     sweeps: Sequence[Mapping[str, object]],
     findings: Sequence[Mapping[str, object]],
@@ -55,7 +55,7 @@ def draw_page(
     )
 
 
-def _stage_table(stages: Sequence[Figures]) -> str:
+def _stage_table(stages: Sequence[StageMetrics]) -> str:
     rows = "".join(
         f"<tr><td>{escape(stage.title)}</td><td>{_counts(stage.counts)}</td><td class=n>{stage.bytes / 1e6:,.1f}</td>"
         f"<td class=n>{stage.seconds:,.1f}</td><td class=n>{stage.rate:,.0f}</td></tr>"

@@ -9,7 +9,7 @@ import msgspec
 from millstream.core.canonical import canonical_json
 from millstream.core.durable import write_durably
 from millstream.core.errors import InputError
-from millstream.demo.delivery import Delivery
+from millstream.demo.delivery import DeliveryModel
 
 
 class PlanError(InputError):
@@ -24,7 +24,7 @@ class DemoPlan(msgspec.Struct, frozen=True):
 
     window: int
     cut: str
-    delivery: Delivery
+    delivery: DeliveryModel
     limit: int | None = None
     input_sha256: str = ""
 

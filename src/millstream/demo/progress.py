@@ -8,10 +8,10 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from millstream.demo.figures import Figures
+from millstream.demo.stage_metrics import StageMetrics
 
 
-class Teller(Protocol):
+class ProgressReporter(Protocol):
     """Told what happens, in order: a stage begins, steps, ends."""
 
     def begin(self, title: str) -> None: ...
@@ -20,12 +20,12 @@ class Teller(Protocol):
         """*done* of *total* pieces of the present stage are behind us."""
         ...
 
-    def end(self, figures: Figures) -> None: ...
+    def end(self, figures: StageMetrics) -> None: ...
 
     def close(self) -> None: ...
 
 
-class PlainTeller:
+class PlainProgress:
     """One line at the end of each stage."""
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -37,14 +37,14 @@ class PlainTeller:
     def step(self, done: int, total: int) -> None:
         pass
 
-    def end(self, figures: Figures) -> None:
+    def end(self, figures: StageMetrics) -> None:
         print(figures.line(), file=self._out, flush=True)
 
     def close(self) -> None:
         pass
 
 
-class BarTeller:
+class BarProgress:
     """A progress bar a stage, which turns into the stage's line."""
 
     def __init__(self, console: Console) -> None:
@@ -63,7 +63,7 @@ class BarTeller:
         if self._task is not None:
             self._progress.update(self._task, completed=done, total=total)
 
-    def end(self, figures: Figures) -> None:
+    def end(self, figures: StageMetrics) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from millstream.core.durable import write_durably
 from millstream.demo.charts import band_chart, bar_chart
-from millstream.demo.figures import Figures
-from millstream.demo.hours import Hours
+from millstream.demo.hourly_counts import HourlyCounts
 from millstream.demo.page import draw_page
 from millstream.demo.plan import DemoPlan
+from millstream.demo.stage_metrics import StageMetrics
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     data: str
     plan: DemoPlan
-    stages: list[Figures]
+    stages: list[StageMetrics]
     put_aside: int
     report: str
 
@@ -155,12 +155,12 @@ def _charts(summary: Summary) -> list[str]:
     return [*charts, bar_chart(covered, title="coverage of the last sweep, by store and space", most=100)]
 
 
-def _pace(stage: Figures) -> str:
+def _pace(stage: StageMetrics) -> str:
     return f"{stage.seconds:,.1f} s" + (f", {stage.rate:,.0f}/s" if stage.counts else "")
 
 
 def _hourly(title: str, facts: Mapping[str, Any]) -> str:
-    hours = msgspec.convert(facts["per_hour"], Hours)
+    hours = msgspec.convert(facts["per_hour"], HourlyCounts)
     if not hours.counts:
         return f"<p>{title}: the hours are too far apart to draw</p>"
     first, last = hours.span

@@ -102,7 +102,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 try:
                     yield number, msgspec.json.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    yield number, _Unreadable(f"not JSON: {error}", line)
+                    yield number, _UnreadableValue(f"not JSON: {error}", line)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -111,7 +111,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
         _require(path, reader.fieldnames or ())
         for row in reader:
             if "" in row or None in row.values():
-                yield reader.line_num, _Unreadable("another number of fields than the header has", _as_text(row))
+                yield reader.line_num, _UnreadableValue("another number of fields than the header has", _as_text(row))
             else:
                 yield reader.line_num, row
 
@@ -132,7 +132,7 @@ def _require(path: Path, names: Any) -> None:
         raise UserFileError(f"{path}: no column {' or '.join(missing)}; the columns are {', '.join(map(str, names))}")
 
 
-class _Unreadable:
+class _UnreadableValue:
     """A row that its reader could not take apart."""
 
     def __init__(self, reason: str, text: bytes | str) -> None:
@@ -145,14 +145,14 @@ class _Unreadable:
 
 def _as_text(row: Any) -> str:
     """*row* as it is shown to people: as JSON, unless it could not be taken apart."""
-    if isinstance(row, _Unreadable):
+    if isinstance(row, _UnreadableValue):
         return str(row)
     names = {("" if name is None else name): value for name, value in row.items()} if isinstance(row, dict) else row
     return msgspec.json.encode(names, enc_hook=str).decode()
 
 
 def _record(row: Any) -> dict[str, Any]:
-    if isinstance(row, _Unreadable):
+    if isinstance(row, _UnreadableValue):
         raise _RowError(row.reason)
     if not isinstance(row, Mapping):
         raise _RowError("not an object")

@@ -4,7 +4,7 @@ Open first: :mod:`~millstream.ingest.loop` (receive, append, acknowledge), then 
 (how QoS 2 is kept exactly once).
 """
 
-from millstream.ingest.arrival import Arrival
+from millstream.ingest.broker_url import BrokerAddress, parse_broker
 from millstream.ingest.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
@@ -13,23 +13,23 @@ from millstream.ingest.errors import (
     MalformedError,
     ReceiptsError,
 )
-from millstream.ingest.place import BrokerPlace, parse_broker
+from millstream.ingest.payload_parsers import PayloadParser, payload_parser
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.receipts import Receipts
-from millstream.ingest.shapes import Shape, shape_named
+from millstream.ingest.received_message import ReceivedMessage
 
 __all__ = [
-    "Arrival",
-    "BrokerPlace",
+    "BrokerAddress",
     "BrokerRefusedError",
     "BrokerUnavailableError",
     "IngestError",
     "IngestInputError",
     "MalformedError",
+    "PayloadParser",
     "PlainJson",
     "Receipts",
     "ReceiptsError",
-    "Shape",
+    "ReceivedMessage",
     "parse_broker",
-    "shape_named",
+    "payload_parser",
 ]

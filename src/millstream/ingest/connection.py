@@ -1,7 +1,7 @@
 """The connection to a broker: paho-mqtt, with the order of receipt that durable ingest needs.
 
 paho sends the PUBREC of a message under QoS 2 as soon as it has it in memory; the broker then forgets the message, and
-a process that dies loses it. Here nothing is acknowledged until :meth:`Connection.confirm` says that it is stored. The
+a process that dies loses it. Here nothing is acknowledged until :meth:`MqttConnection.confirm` says it is stored. The
 acknowledgements of many messages go out as one write, and bytes are taken from the socket in large pieces.
 """
 
@@ -22,11 +22,11 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions as PahoSubscribeOptions
 
 from millstream.core.clock import Clock
-from millstream.ingest.arrival import Arrival
+from millstream.ingest.broker_url import BrokerAddress
 from millstream.ingest.errors import BrokerRefusedError, BrokerUnavailableError, IngestInputError
 from millstream.ingest.options import SubscribeOptions
-from millstream.ingest.place import BrokerPlace
 from millstream.ingest.publish_packet import decode_publish
+from millstream.ingest.received_message import ReceivedMessage
 
 _ACK = struct.Struct("!BBH")
 _PUBACK, _PUBREC, _PUBCOMP = 0x40, 0x50, 0x70
@@ -39,22 +39,22 @@ _TAKEN_OVER = 0x8E
 _BUSY = {0x88, 0x89, 0x97, 0x9F}  # server unavailable, busy, over quota, too many connections: try again
 
 
-class Intake(msgspec.Struct, frozen=True):
+class PollResult(msgspec.Struct, frozen=True):
     """What came in at once: messages, and identifiers under QoS 2 that the broker releases."""
 
-    arrivals: list[Arrival]
+    arrivals: list[ReceivedMessage]
     released: list[int]
 
     def __bool__(self) -> bool:
         return bool(self.arrivals or self.released)
 
 
-class Connection:
+class MqttConnection:
     """One connection after another in the session of *client*; use it in one thread, and :meth:`close` it."""
 
-    def __init__(self, place: BrokerPlace, client: str, options: SubscribeOptions, clock: Clock) -> None:
+    def __init__(self, place: BrokerAddress, client: str, options: SubscribeOptions, clock: Clock) -> None:
         self._place, self._options, self._clock = place, options, clock
-        self._paho = _Client(place, client, options)
+        self._paho = _PahoClient(place, client, options)
 
     @property
     def is_open(self) -> bool:
@@ -103,7 +103,7 @@ class Connection:
                     "or let the broker allow more"
                 )
 
-    def poll(self, seconds: float, most: int) -> Intake:
+    def poll(self, seconds: float, most: int) -> PollResult:
         """What has come, once something has or *seconds* are over: no more than *most* messages.
 
         What a lost connection delivered before it was lost is returned first. Raises :class:`BrokerUnavailableError`.
@@ -124,7 +124,7 @@ class Connection:
             raise BrokerUnavailableError(f"the connection to {self._place.url} was lost: {client.lost or code.name}")
         return intake
 
-    def confirm(self, arrivals: Iterable[Arrival], released: Iterable[int]) -> None:
+    def confirm(self, arrivals: Iterable[ReceivedMessage], released: Iterable[int]) -> None:
         """Acknowledge *arrivals* and *released*; a connection that was lost meanwhile is no error here."""
         acks = [_ACK.pack(_PUBACK if a.qos == 1 else _PUBREC, 2, a.packet) for a in arrivals if a.qos]
         acks += [_ACK.pack(_PUBCOMP, 2, packet) for packet in released]
@@ -178,10 +178,10 @@ class Connection:
         return PahoSubscribeOptions(qos=qos, retainHandling=1 if self._options.retained else 2)
 
 
-class _Client(paho.Client):
+class _PahoClient(paho.Client):
     """paho's client without its own acknowledgements: it collects what comes, and what the broker answers."""
 
-    def __init__(self, place: BrokerPlace, client: str, options: SubscribeOptions) -> None:
+    def __init__(self, place: BrokerAddress, client: str, options: SubscribeOptions) -> None:
         five = options.protocol == "5"
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -190,7 +190,7 @@ class _Client(paho.Client):
             reconnect_on_failure=False,
             clean_session=None if five else False,
         )
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[ReceivedMessage] = []
         self.released: list[int] = []
         self.granted: list[ReasonCode] = []
         self.begin()
@@ -224,9 +224,9 @@ class _Client(paho.Client):
         """Whether fewer than *most* messages, and not too many bytes, wait to be taken."""
         return len(self.arrivals) < most and self._bytes < _GROUP_BYTES
 
-    def take(self, most: int) -> Intake:
+    def take(self, most: int) -> PollResult:
         """What has come since the last time, no more than *most* messages of it."""
-        intake = Intake(self.arrivals[:most], self.released)
+        intake = PollResult(self.arrivals[:most], self.released)
         del self.arrivals[:most]
         self.released, self._bytes = [], sum(len(arrival.payload) for arrival in self.arrivals)
         return intake
@@ -329,7 +329,7 @@ def _connect_properties(options: SubscribeOptions) -> Any:
     return properties
 
 
-def _tls_context(place: BrokerPlace) -> ssl.SSLContext:
+def _tls_context(place: BrokerAddress) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=place.tls_ca or None)
         if place.tls_certificate:

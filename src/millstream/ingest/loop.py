@@ -18,12 +18,12 @@ from millstream.core.clock import Clock
 from millstream.core.message import Message
 from millstream.core.metrics import Metrics
 from millstream.core.retry import RetryPolicy
-from millstream.ingest.arrival import Arrival
-from millstream.ingest.connection import Connection
+from millstream.ingest.connection import MqttConnection
 from millstream.ingest.errors import BrokerUnavailableError, MalformedError
 from millstream.ingest.options import SubscribeOptions
+from millstream.ingest.payload_parsers import PayloadParser
 from millstream.ingest.receipts import Receipts, marked
-from millstream.ingest.shapes import Shape
+from millstream.ingest.received_message import ReceivedMessage
 from millstream.log import Writer
 
 RECONNECT = RetryPolicy(attempts=12, first=0.2, longest=30.0)
@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.25
 _KEPT_OF_LARGE = 1 << 16  # bytes of a payload that is too large that are put aside
 
 
-class _Sorted(msgspec.Struct, frozen=True):
+class _SortedMessages(msgspec.Struct, frozen=True):
     """Records for the log, and what is put aside, of some messages."""
 
     records: list[Message]
@@ -53,11 +53,11 @@ class MqttIngest:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MqttConnection,
         receipts: Receipts,
         options: SubscribeOptions,
         *,
-        shape: Shape,
+        shape: PayloadParser,
         records: Writer,
         rejects: Writer,
         clock: Clock,
@@ -129,8 +129,8 @@ class MqttIngest:
         self._metrics.count("ingest_connections_total")
         self._say(f"connected as {self._receipts.client}, {'in the session of before' if kept else 'in a new session'}")
 
-    def _sort(self, arrivals: Sequence[Arrival]) -> _Sorted:
-        found = _Sorted([], [])
+    def _sort(self, arrivals: Sequence[ReceivedMessage]) -> _SortedMessages:
+        found = _SortedMessages([], [])
         for arrival in arrivals:
             try:
                 if len(arrival.payload) > self._options.max_payload:
@@ -140,7 +140,7 @@ class MqttIngest:
                 found.rejects.extend(marked([_reject(arrival, error)], arrival))
         return found
 
-    def _measure(self, arrivals: Sequence[Arrival], found: _Sorted) -> None:
+    def _measure(self, arrivals: Sequence[ReceivedMessage], found: _SortedMessages) -> None:
         metrics = self._metrics
         metrics.count("ingest_messages_total", len(arrivals))
         metrics.count("ingest_records_total", len(found.records))
@@ -155,7 +155,7 @@ class MqttIngest:
             self._clock.sleep(min(left, _LOOK_SECONDS))
 
 
-def _reject(arrival: Arrival, error: MalformedError) -> Message:
+def _reject(arrival: ReceivedMessage, error: MalformedError) -> Message:
     """What is put aside: the payload under its topic as source and the reason as key, and why in a header."""
     return Message(
         arrival.payload[: _KEPT_OF_LARGE if error.reason == "size" else None],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from millstream.core.message import Message
-from millstream.ingest.arrival import Arrival
 from millstream.ingest.errors import IngestInputError, MalformedError
 from millstream.ingest.json_members import check_json
-from millstream.ingest.moments import Unit, read_moment
+from millstream.ingest.received_message import ReceivedMessage
 from millstream.ingest.selectors import Selector, parse_selector
+from millstream.ingest.timestamps import Unit, read_timestamp
 
 
 class PlainJson(msgspec.Struct, frozen=True):
@@ -32,13 +32,13 @@ class PlainJson(msgspec.Struct, frozen=True):
         if self.value.levels is not None:
             raise IngestInputError(f"the value is the payload ($) or a member of it, not {self.value.text!r}")
 
-    def __call__(self, arrival: Arrival) -> list[Message]:
+    def __call__(self, arrival: ReceivedMessage) -> list[Message]:
         """The one record of *arrival*. Raises :class:`MalformedError`."""
         raw = None if _is_bare(arrival.payload) else self.time.find(arrival)
-        time = None if raw is None else read_moment(raw, self.unit)
+        time = None if raw is None else read_timestamp(raw, self.unit)
         return [Message(self._body(arrival), self.key.name(arrival), self.source.name(arrival), time)]
 
-    def _body(self, arrival: Arrival) -> bytes:
+    def _body(self, arrival: ReceivedMessage) -> bytes:
         if self.value.is_payload:
             check_json(arrival.payload)
             return arrival.payload

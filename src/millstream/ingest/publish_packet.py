@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 from millstream.core.tracing import HEADER
-from millstream.ingest.arrival import Arrival
+from millstream.ingest.received_message import ReceivedMessage
 
 
-def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool) -> Arrival:
+def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool) -> ReceivedMessage:
     """The message of a PUBLISH packet (MQTT 5 §3.3), its first byte *command* and all after its length in *packet*.
 
     Of its properties a log keeps the trace that it is part of, and none stands for the topic, for we allow no aliases.
@@ -28,7 +28,7 @@ def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool)
     if place > len(packet):
         raise IndexError("the packet ends within its head")
     topic = packet[2 : 2 + length].decode("utf-8", "replace")
-    return Arrival(topic, bytes(packet[place:]), qos, number, bool(command & 8), bool(command & 1), trace)
+    return ReceivedMessage(topic, bytes(packet[place:]), qos, number, bool(command & 8), bool(command & 1), trace)
 
 
 _USER, _VARINT = 0x26, 0x0B

@@ -19,15 +19,15 @@ import pyarrow.compute as pc
 from millstream.core import tracing
 from millstream.core.durable import write_durably
 from millstream.core.message import Message
-from millstream.ingest.arrival import Arrival
 from millstream.ingest.errors import ReceiptsError
+from millstream.ingest.received_message import ReceivedMessage
 from millstream.log import Log
 
 PACKET_HEADER = "mqtt-packet"
 """The header of the first record of a message under QoS 2: its packet identifier in decimal digits."""
 
 
-class Session(msgspec.Struct, frozen=True):
+class ReceiptFile(msgspec.Struct, frozen=True):
     """The file: who we are to the broker, what we subscribed to, and the unreleased identifiers at places of logs."""
 
     client: str
@@ -47,7 +47,7 @@ class Receipts:
         self._path, self._logs = path, logs
         kept = _read(path)
         if kept is None or client not in ("", kept.client):
-            self._session, self._held = Session(client or make_name()), set[int]()
+            self._session, self._held = ReceiptFile(client or make_name()), set[int]()
         else:
             self._session, self._held = kept, set(kept.held)
             for log in logs if 2 in kept.topics.values() else ():
@@ -80,7 +80,7 @@ class Receipts:
         self._session = msgspec.structs.replace(self._session, topics=dict(topics))
         self._write()
 
-    def is_stored(self, arrival: Arrival) -> bool:
+    def is_stored(self, arrival: ReceivedMessage) -> bool:
         """Whether *arrival* was stored before, and the broker just has not heard of it.
 
         One that the broker sends for the first time is another message, whatever its identifier: the broker lost its
@@ -104,7 +104,7 @@ class Receipts:
         write_durably(self._path, msgspec.json.format(msgspec.json.encode(self._session)) + b"\n")
 
 
-def marked(messages: Sequence[Message], arrival: Arrival) -> Sequence[Message]:
+def marked(messages: Sequence[Message], arrival: ReceivedMessage) -> Sequence[Message]:
     """*messages* with the packet identifier of *arrival* on the first, where it will be needed, and its kind; all of
     them with its trace."""
     if arrival.trace:
@@ -133,9 +133,9 @@ def _packets_in(log: Log, after: int) -> set[int]:
     return found
 
 
-def _read(path: Path) -> Session | None:
+def _read(path: Path) -> ReceiptFile | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Session)
+        return msgspec.json.decode(path.read_bytes(), type=ReceiptFile)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:

@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
-from millstream.ingest.arrival import Arrival
 from millstream.ingest.errors import IngestInputError, MalformedError
 from millstream.ingest.json_members import members_of, text_of
+from millstream.ingest.received_message import ReceivedMessage
 
 _LEVELS = re.compile(r"(?P<first>-?\d+)?(?P<range>:)?(?P<last>-?\d+)?")
 
@@ -28,7 +28,7 @@ class Selector(msgspec.Struct, frozen=True):
         """Whether it is the whole payload."""
         return self.levels is None and not self.path
 
-    def find(self, arrival: Arrival) -> bytes | msgspec.Raw | None:
+    def find(self, arrival: ReceivedMessage) -> bytes | msgspec.Raw | None:
         """What the member of the payload says, as JSON; None where there is no such member."""
         value: bytes | msgspec.Raw = arrival.payload
         for name in self.path:
@@ -38,7 +38,7 @@ class Selector(msgspec.Struct, frozen=True):
             value = members[name]
         return value
 
-    def name(self, arrival: Arrival) -> str:
+    def name(self, arrival: ReceivedMessage) -> str:
         """It as text. Raises :class:`MalformedError` where it is absent or no text."""
         if self.levels is not None:
             found = "/".join(arrival.topic.split("/")[self.levels])

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.core.message import Message
-from millstream.ingest.arrival import Arrival
 from millstream.ingest.errors import MalformedError
 from millstream.ingest.json_members import is_number, members_of, text_of
-from millstream.ingest.moments import read_moment
+from millstream.ingest.received_message import ReceivedMessage
+from millstream.ingest.timestamps import read_timestamp
 
 _MAIN = "device/main//"
 _CHANNELS = {"m": "measurement", "e": "event", "a": "alarm"}
@@ -33,7 +33,7 @@ def is_thin_edge(topic: str) -> bool:
     return topic.startswith(("te/", "tedge/measurements/")) or topic == "tedge/measurements"
 
 
-def thin_edge(arrival: Arrival) -> list[Message]:
+def thin_edge(arrival: ReceivedMessage) -> list[Message]:
     """The records of *arrival*, under the entity as source.
 
     A measurement has the key ``type/name`` (``name`` where it has no type) and the value, or the object of a group of
@@ -44,7 +44,7 @@ def thin_edge(arrival: Arrival) -> list[Message]:
     if topic.channel == "m":
         return _measurements(topic, arrival)
     members = members_of(arrival.payload) if arrival.payload else {}  # no payload at all clears an alarm
-    time = read_moment(members["time"]) if "time" in members else None
+    time = read_timestamp(members["time"]) if "time" in members else None
     return [Message(arrival.payload, f"{topic.channel}/{topic.type}", topic.source, time)]
 
 
@@ -62,10 +62,10 @@ def _topic(topic: str) -> _Topic:
     return _Topic("/".join(levels[1:5]), levels[5], levels[6])
 
 
-def _measurements(topic: _Topic, arrival: Arrival) -> list[Message]:
+def _measurements(topic: _Topic, arrival: ReceivedMessage) -> list[Message]:
     members = members_of(arrival.payload)
     raw_time, raw_type = members.pop("time", None), members.pop("type", None)
-    time = None if raw_time is None else read_moment(raw_time)
+    time = None if raw_time is None else read_timestamp(raw_time)
     kind = topic.type or ("" if raw_type is None else text_of(raw_type, "the type"))
     if not members:
         raise MalformedError("empty", "the message has no measurement")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from millstream.core.message import MESSAGE_SCHEMA, Message
 from millstream.log.batch import Batch
-from millstream.log.copying import Copied, copy_consumers, copy_log
 from millstream.log.errors import (
     CorruptBlockError,
     DamagedLogError,
@@ -42,15 +41,16 @@ from millstream.log.gap import Gap
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.kinds import DATA_KINDS, SYSTEM_KINDS, Kind, is_system
 from millstream.log.log import Log, LogInfo
-from millstream.log.reader import Reader
-from millstream.log.retainer import Retainer
-from millstream.log.retention import Plan, Retention
+from millstream.log.reading.reader import Reader
 from millstream.log.sourced import Sourced, sourced
 from millstream.log.spec import LogSpec, system_log, user_log
 from millstream.log.store import LogStore, open_store
-from millstream.log.tiering import Moved, TierInfo, Tiering
-from millstream.log.verification import Verification
-from millstream.log.writer import Writer
+from millstream.log.tiering import TierInfo, Tiering, TieringResult
+from millstream.log.upkeep.copying import LogCopyResult, copy_consumers, copy_log
+from millstream.log.upkeep.retention import Retention, RetentionPlan
+from millstream.log.upkeep.retention_enforcer import RetentionEnforcer
+from millstream.log.upkeep.verification import Verification
+from millstream.log.writing.writer import Writer
 
 __all__ = [
     "DATA_KINDS",
@@ -58,7 +58,6 @@ __all__ = [
     "SYSTEM_KINDS",
     "Batch",
     "BlockRange",
-    "Copied",
     "CorruptBlockError",
     "DamagedLogError",
     "DurabilityTimeoutError",
@@ -68,6 +67,7 @@ __all__ = [
     "IdRange",
     "Kind",
     "Log",
+    "LogCopyResult",
     "LogError",
     "LogInfo",
     "LogInputError",
@@ -77,11 +77,10 @@ __all__ = [
     "Message",
     "MessageTooLargeError",
     "MissingBlockError",
-    "Moved",
-    "Plan",
     "Reader",
-    "Retainer",
     "Retention",
+    "RetentionEnforcer",
+    "RetentionPlan",
     "Sourced",
     "StorageBusyError",
     "StorageError",
@@ -91,6 +90,7 @@ __all__ = [
     "SystemLogError",
     "TierInfo",
     "Tiering",
+    "TieringResult",
     "TrimmedError",
     "Verification",
     "Writer",

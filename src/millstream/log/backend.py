@@ -21,7 +21,7 @@ class Head(msgspec.Struct, frozen=True):
     ``last_id`` is the writer pointer (0 at first), ``received_at`` the last receive time that the log has given.
     ``epoch`` counts the writers there have been; ``holder`` names the present one (empty: nobody); its lease holds
     until ``lease_until`` on :meth:`Backend.lease_time`. ``first_id`` and ``hot_id`` are the log's
-    :class:`~millstream.log.marks.Marks`, from its state of that name.
+    :class:`~millstream.log.watermarks.Marks`, from its state of that name.
     """
 
     last_id: int = 0
@@ -57,14 +57,14 @@ class StoredBlock(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class State(msgspec.Struct, frozen=True):
+class VersionedValue(msgspec.Struct, frozen=True):
     """A small value and how often it was written (1, 2, 3 …; a state that was never written has version 0)."""
 
     version: int = 0
     value: bytes = b""
 
 
-class Statistics(msgspec.Struct, frozen=True):
+class BlockStatistics(msgspec.Struct, frozen=True):
     """What the blocks of a log add up to. ``bytes`` as stored; times in microseconds, None where there is no block."""
 
     first_id: int = 1
@@ -172,7 +172,7 @@ class Backend(Protocol):
         """
         ...
 
-    def statistics(self, log: str, first_id: int = 1) -> Statistics:
+    def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
         """What the blocks add up to that hold *first_id* and what comes after it."""
         ...
 
@@ -192,13 +192,13 @@ class Backend(Protocol):
         """
         ...
 
-    def get_state(self, log: str, key: str) -> State: ...
+    def get_state(self, log: str, key: str) -> VersionedValue: ...
 
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         """Write version *version* + 1, durably, if the present version is *version*."""
         ...
 
-    def states(self, log: str, prefix: str) -> Mapping[str, State]:
+    def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
         """All states whose keys begin with *prefix*, without that prefix."""
         ...
 
@@ -212,7 +212,7 @@ def producer_key(producer: str) -> str:
     return f"producer/{producer}"
 
 
-RECLAIMED_AT_ONCE = 1024
+MAX_RECLAIMED_BLOCKS = 1024
 """How many blocks one transaction of :meth:`Backend.reclaim` looks at, at most."""
 
 

@@ -15,7 +15,7 @@ from millstream.log.errors import CorruptBlockError
 from millstream.log.ids import IdRange
 
 
-class Run:
+class BlockGroup:
     """Consecutive blocks of a log that are decoded together, once, however many batches are cut from them."""
 
     def __init__(self, log: str, blocks: Sequence[Block]) -> None:
@@ -47,9 +47,9 @@ class Batch:
     ``ids`` is what :meth:`millstream.log.Reader.ack` takes.
     """
 
-    def __init__(self, run: Run, ids: IdRange, columns: Sequence[str] | None = None) -> None:
-        """The messages *ids* of *run*; *columns* are those of :attr:`arrow`."""
-        self._run = run
+    def __init__(self, group: BlockGroup, ids: IdRange, columns: Sequence[str] | None = None) -> None:
+        """The messages *ids* of *group*; *columns* are those of :attr:`arrow`."""
+        self._group = group
         self._columns = columns
         self.ids = ids
 
@@ -65,7 +65,7 @@ class Batch:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return f"<Batch of {self._run.log!r}, ids {self.first_id} to {self.last_id}>"
+        return f"<Batch of {self._group.log!r}, ids {self.first_id} to {self.last_id}>"
 
     @cached_property
     def arrow(self) -> pa.RecordBatch:
@@ -95,8 +95,8 @@ class Batch:
         return zip(self.ids, self._decode(["body"]).column(0).to_pylist(), strict=True)
 
     def _decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
-        whole = self._run.decode(columns)
-        return whole if self.ids == self._run.ids else whole.slice(self.first_id - self._run.ids.first, len(self))
+        whole = self._group.decode(columns)
+        return whole if self.ids == self._group.ids else whole.slice(self.first_id - self._group.ids.first, len(self))
 
 
 def _times(array: Any) -> Any:

@@ -17,9 +17,9 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log.columns import HEADERS, Columns, lengths_of
+from millstream.log.encoding.columns import HEADERS, Columns, lengths_of
+from millstream.log.encoding.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter, filled
 from millstream.log.kinds import SYSTEM
-from millstream.log.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter, filled
 from millstream.log.spec import Compression
 
 MAGIC = b"MSBK"
@@ -73,7 +73,7 @@ class EncodedBlock(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Origin(msgspec.Struct, frozen=True):
+class BlockOrigin(msgspec.Struct, frozen=True):
     """Where a block comes from: the names of log and producer, the writer's epoch, the producer's sequence."""
 
     log: str
@@ -93,7 +93,9 @@ def log_hash(log: str) -> int:
     return name_hash(log.removeprefix(SYSTEM))
 
 
-def encode_block(columns: Columns, first_id: int, origin: Origin, *, compression: Compression = "auto") -> EncodedBlock:
+def encode_block(
+    columns: Columns, first_id: int, origin: BlockOrigin, *, compression: Compression = "auto"
+) -> EncodedBlock:
     """The block of *columns* (stamped, 1 to 65,536 messages), whose first message has the id *first_id*."""
     sections = SectionWriter(compression)
     received = _add_received(sections, columns)

@@ -11,23 +11,31 @@ import numpy as np
 from millstream.core.message import Message
 from millstream.log.backend import Head, producer_key
 from millstream.log.batch import Batch
+from millstream.log.encoding.proto import Proto, decode_proto
 from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError
 from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.kinds import KIND, Kind
-from millstream.log.lease import Lease, current_writer
-from millstream.log.proto import Proto, decode_proto
-from millstream.log.reader import CONSUMERS, Pauses, Position, Reader, consumer_key, decode_position, encode_position
-from millstream.log.retention import RETENTION, RETENTION_CLOCK, Retention
-from millstream.log.scan import cut_batches, scan_blocks
+from millstream.log.reading.reader import (
+    CONSUMERS,
+    PollPauses,
+    Position,
+    Reader,
+    consumer_key,
+    decode_position,
+    encode_position,
+)
+from millstream.log.reading.scan import cut_batches, scan_blocks
+from millstream.log.runtime.context import LogContext
 from millstream.log.sourced import Sourced, sourced
-from millstream.log.spec import LogSpec, refuse_users
-from millstream.log.surroundings import Surroundings
-from millstream.log.tiering import Moved, Tierer, TierInfo, Tiering
+from millstream.log.spec import LogSpec, require_owner
+from millstream.log.tiering import BlockMover, TierInfo, Tiering, TieringResult
 from millstream.log.tiering.manifest import read_tiering, write_tiering
-from millstream.log.trimming import free_blocks, raise_marks
-from millstream.log.verification import Verification, verify_log
-from millstream.log.writer import Writer
+from millstream.log.upkeep.retention import RETENTION, RETENTION_CLOCK, Retention
+from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
+from millstream.log.upkeep.verification import Verification, verify_log
+from millstream.log.writing.lease import WriterLease, current_writer
+from millstream.log.writing.writer import Writer
 
 _BY_CONSUMERS = "by consumers, which would keep their places with it"
 
@@ -62,9 +70,9 @@ class Log:
     Made by :meth:`millstream.log.LogStore.log`.
     """
 
-    def __init__(self, spec: LogSpec, around: Surroundings) -> None:
-        self._around = around
-        self._backend = around.backend
+    def __init__(self, spec: LogSpec, context: LogContext) -> None:
+        self._context = context
+        self._backend = context.backend
         self.spec = spec
 
     @property
@@ -78,12 +86,12 @@ class Log:
     def kind(self) -> Kind:
         """What the log is for, as the store keeps it."""
         stored = self._backend.get_state(self.name, KIND).value.decode()
-        return cast("Kind", stored) if stored else self._around.names.kind(self.name) or "application"
+        return cast("Kind", stored) if stored else self._context.names.kind(self.name) or "application"
 
     @property
     def bodies_only(self) -> bool:
         """Whether the store has no place for anything but the bodies of messages: no source, key, headers, times."""
-        return self._around.bodies_only
+        return self._context.bodies_only
 
     def writer(self, producer: str = "") -> Writer:
         """The one writer of this log, under a fencing lease; *producer* names whose sequences it keeps.
@@ -92,9 +100,9 @@ class Log:
         is replaced, and gets :class:`FencedError` at its next append.
         """
         self._refuse_users("written")
-        lease = Lease.take(self._backend, self.name, self._around.clock, self._around.lease_seconds)
+        lease = WriterLease.take(self._backend, self.name, self._context.clock, self._context.lease_seconds)
         try:
-            return Writer(self.spec, producer, lease, self._around)
+            return Writer(self.spec, producer, lease, self._context)
         except BaseException:
             lease.release()
             raise
@@ -102,7 +110,7 @@ class Log:
     def reader(self, consumer: str) -> Reader:
         """A reader that goes on after what *consumer* has acknowledged."""
         self._refuse_users(_BY_CONSUMERS)
-        return Reader(self.name, consumer, self._around)
+        return Reader(self.name, consumer, self._context)
 
     def read(
         self,
@@ -149,18 +157,18 @@ class Log:
         Like :meth:`millstream.log.Writer.on_durable`, and for those who do not hold the writer; what other processes
         append is not heard of here (:meth:`follow` sees it). The function that is returned ends it.
         """
-        return self._around.tail.appended.add(callback)
+        return self._context.tail.appended.add(callback)
 
     def follow(self, first_id: int | None = None, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Like :meth:`read` from *first_id* on, and never ends: at the end of the log it waits for more."""
-        pauses = Pauses()
+        pauses = PollPauses()
         first_id = self.first_id if first_id is None else first_id
         while True:
-            turn = self._around.tail.turn
+            turn = self._context.tail.turn
             for batch in self.read(first_id, columns=columns):
                 yield batch
-                first_id, pauses = batch.last_id + 1, Pauses()
-            self._around.tail.wait(turn, pauses.next())
+                first_id, pauses = batch.last_id + 1, PollPauses()
+            self._context.tail.wait(turn, pauses.next())
 
     def first_id_since(self, time: int) -> int:
         """The id of the first message that was received at *time* (microseconds) or later; one past the end without.
@@ -211,7 +219,7 @@ class Log:
             raise LogInputError(f"the log {self.name!r} is kept whole (its policy is keep_all): nothing is trimmed")
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"{self.name!r} ends at id {last_id}: it cannot be trimmed to begin at {first_id}")
-        raise_marks(self._backend, self.name, first_id=first_id)
+        raise_watermarks(self._backend, self.name, first_id=first_id)
         try:
             sealed = self._tierer().drop_trimmed() if self.tiering is not None else 0
             return sealed + free_blocks(self._backend, self.name)
@@ -236,8 +244,8 @@ class Log:
         url = self._backend.objects(policy.url).url
         write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))
 
-    def move_blocks(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> Moved:
-        """Move what is due to the object store; see :meth:`millstream.log.tiering.Tierer.run_once`."""
+    def move_blocks(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> TieringResult:
+        """Move what is due to the object store; see :meth:`millstream.log.tiering.BlockMover.run_once`."""
         self._refuse_users("moved")
         return self._tierer().run_once(partial=partial, stopped=stopped)
 
@@ -256,20 +264,20 @@ class Log:
     @property
     def retention(self) -> Retention | None:
         """The policy that is kept with the log; None where there is none."""
-        value = self.note(RETENTION)
+        value = self.metadata(RETENTION)
         return msgspec.json.decode(value, type=Retention) if value else None
 
     def set_retention(self, policy: Retention | None) -> None:
         """Keep *policy* with the log, durably, for whoever runs a :class:`Retainer`; None takes it away."""
         self._refuse_users("trimmed")
         self._put_state(RETENTION, b"" if policy is None else msgspec.json.encode(policy))
-        self._put_state(RETENTION_CLOCK, b"%d" % self._around.clock.now())
+        self._put_state(RETENTION_CLOCK, b"%d" % self._context.clock.now())
 
-    def note(self, key: str) -> bytes:
+    def metadata(self, key: str) -> bytes:
         """A small value that is kept with the log; empty where there is none."""
         return self._backend.get_state(self.name, key).value
 
-    def put_note(self, key: str, value: bytes) -> None:
+    def put_metadata(self, key: str, value: bytes) -> None:
         """Keep a small *value* with the log, durably, whatever was there."""
         if key == KIND:
             raise LogInputError(
@@ -338,19 +346,19 @@ class Log:
 
     def _refuse_users(self, done: str) -> None:
         """Let only the one who keeps a system log do what cannot be said of users: that it is *done* by them."""
-        refuse_users(self.spec, done)
-        self._around.names.settle(self.name)
+        require_owner(self.spec, done)
+        self._context.names.settle(self.name)
 
-    def _tierer(self) -> Tierer:
+    def _tierer(self) -> BlockMover:
         policy = self.tiering
         if policy is None:
             raise LogInputError(f"the log {self.name!r} has no tier: name a URL for its objects first")
-        return Tierer(self._backend.hot, self.name, self._backend.objects(policy.url), policy, self._around.clock)
+        return BlockMover(self._backend.hot, self.name, self._backend.objects(policy.url), policy, self._context.clock)
 
     def _sourced(self, message: Message) -> Sourced:
         if not self.bodies_only:
             return sourced(message)
-        from millstream.log.nerve.packet import decode_packet
+        from millstream.log.backends.nerve.packet import decode_packet
 
         return decode_packet(message.body)
 

@@ -64,7 +64,7 @@ def system_log(name: str, kind: SystemKind) -> LogSpec:
     return LogSpec(SYSTEM + name, kind=kind)
 
 
-def refuse_users(spec: LogSpec, done: str) -> None:
+def require_owner(spec: LogSpec, done: str) -> None:
     """Raise :class:`SystemLogError` where *spec* is of a system log and does not name its kind: it cannot be *done*."""
     if is_system(spec.name) and spec.kind not in SYSTEM_KINDS:
         raise SystemLogError(
@@ -76,5 +76,5 @@ def refuse_users(spec: LogSpec, done: str) -> None:
 def user_log(name: str) -> LogSpec:
     """The definition of the log *name*, to be made or written by users. Raises :class:`SystemLogError`."""
     spec = LogSpec(name)
-    refuse_users(spec, "written")
+    require_owner(spec, "written")
     return spec

@@ -11,8 +11,12 @@ from typing import Self, cast
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.log.backend import Backend
-from millstream.log.database.place import masked
-from millstream.log.durability import Durability, file_durability, split_durability
+from millstream.log.backends.database.address import mask_password
+from millstream.log.backends.durability import Durability, file_durability, split_durability
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.nerve.address import is_nerve, parse_nerve
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.log.errors import (
     LogInputError,
     LogNotFoundError,
@@ -22,19 +26,15 @@ from millstream.log.errors import (
     SystemLogError,
     WriterBusyError,
 )
-from millstream.log.housekeeper import Housekeeper
 from millstream.log.kinds import COPYING, KIND, SYSTEM, SYSTEM_KINDS, Kind, is_system
 from millstream.log.log import Log
-from millstream.log.memory import MemoryBackend
-from millstream.log.migration import FormerNames
-from millstream.log.nerve.place import is_nerve, parse_nerve
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.spec import LogSpec, refuse_users
-from millstream.log.sqlite import SqliteBackend
-from millstream.log.surroundings import Surroundings
-from millstream.log.tail import Tail
+from millstream.log.runtime.context import LogContext
+from millstream.log.runtime.scheduler_thread import SchedulerThread
+from millstream.log.runtime.tail import Tail
+from millstream.log.spec import LogSpec, require_owner
 from millstream.log.tiering import OpenObjects, TierObjects
 from millstream.log.tiering.backend import TieredBackend
+from millstream.log.upkeep.migration import LegacyLogNames
 
 LEASE_SECONDS = 15.0
 """How long a writer that gives no sign of life keeps others out."""
@@ -56,10 +56,10 @@ class LogStore:
         """Logs in *backend*, which with *bodies_only* keeps nothing but the bodies of messages.
 
         *open_objects* opens the place that older blocks were moved to. A store of the format before is brought to the
-        present one (:mod:`millstream.log.migration`), unless it is *read_only* or nothing can be written there.
+        present one (:mod:`millstream.log.upkeep.migration`), unless it is *read_only* or nothing can be written there.
         """
         self._bodies_only = bodies_only
-        self._names = FormerNames(backend, clock, lease_seconds, bodies_only=bodies_only)
+        self._names = LegacyLogNames(backend, clock, lease_seconds, bodies_only=bodies_only)
         if not read_only:
             with contextlib.suppress(StorageBusyError, StorageFullError, StorageReadOnlyError):
                 backend.upgrade()
@@ -67,7 +67,7 @@ class LogStore:
         self._backend = TieredBackend(hot, open_objects or _refuse_objects)
         self._clock = clock
         self._lease_seconds = lease_seconds
-        self._keeper = Housekeeper(clock)
+        self._scheduler = SchedulerThread(clock)
         self._tails: dict[str, Tail] = {}
         self._lock = threading.Lock()
 
@@ -92,19 +92,19 @@ class LogStore:
         """
         if first_id < 1:
             raise LogInputError(f"ids begin at 1, not {first_id}")
-        self._names.look_again(spec.name)
+        self._names.refresh(spec.name)
         if create:
-            refuse_users(spec, "made or written")
+            require_owner(spec, "made or written")
             self._create(spec, first_id)
         else:
             self._find(spec.name)
             self._check_kind(spec)
         with self._lock:
             tail = self._tails.setdefault(spec.name, Tail(spec.name, self._clock))
-        around = Surroundings(
-            self._backend, self._clock, self._keeper, tail, self._lease_seconds, self._names, self._bodies_only
+        context = LogContext(
+            self._backend, self._clock, self._scheduler, tail, self._lease_seconds, self._names, self._bodies_only
         )
-        return Log(spec, around)
+        return Log(spec, context)
 
     def log_to_copy(self, source: Log) -> Log:
         """The log that *source* is copied to, of its name and kind, made where it is absent.
@@ -168,7 +168,7 @@ class LogStore:
 
     def close(self) -> None:
         """Let go of the store. Close writers and readers first; closing again does nothing."""
-        self._keeper.close()
+        self._scheduler.close()
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -238,7 +238,8 @@ def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, dura
         chosen = file_durability(stated if durability is None else durability)
         return kind(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
     raise LogInputError(
-        f"{masked(url)[:200]!r} is no log store; use sqlite:///path/to/log.db or segments:///path/to/folder (four "
+        f"{mask_password(url)[:200]!r} is no log store; use sqlite:///path/to/log.db or "
+        "segments:///path/to/folder (four "
         "slashes for an absolute path), mysql:// or postgresql://user:password@host:port/database, or memory://"
     )
 
@@ -261,21 +262,21 @@ def _check_durability(scheme: str, durability: Durability) -> None:
 
 
 def _mysql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
-    from millstream.log.mysql import MysqlBackend, parse_place
+    from millstream.log.backends.mysql import MysqlBackend, parse_address
 
-    return MysqlBackend(parse_place(url), clock, create=create, read_only=read_only)
+    return MysqlBackend(parse_address(url), clock, create=create, read_only=read_only)
 
 
 def _nerve(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
-    from millstream.log.nerve import NerveBackend
+    from millstream.log.backends.nerve import NerveBackend
 
     return NerveBackend(parse_nerve(url), clock, create=create, read_only=read_only)
 
 
 def _postgresql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
-    from millstream.log.postgres import PostgresBackend, parse_place
+    from millstream.log.backends.postgres import PostgresBackend, parse_address
 
-    return PostgresBackend(parse_place(url), clock, create=create, read_only=read_only)
+    return PostgresBackend(parse_address(url), clock, create=create, read_only=read_only)
 
 
 _FILES: dict[str, type[SqliteBackend | SegmentsBackend]] = {"sqlite": SqliteBackend, "segments": SegmentsBackend}

@@ -54,13 +54,13 @@ class ConnectionNotFoundError(BrokerError, NotFoundError):
     """There is no such client."""
 
 
-class ClientSilentError(BrokerError):
+class ClientNotRespondingError(BrokerError):
     """A client does not answer what it was asked."""
 
     transient = True
 
 
-class AccessError(BrokerError, InputError):
+class BrokerCredentialsError(BrokerError, InputError):
     """The keys or certificates of a broker cannot be used as they are."""
 
 
@@ -70,7 +70,7 @@ class UnreachableError(BrokerError):
     transient = True
 
 
-class RefusedError(MessagingError):
+class StatusError(MessagingError):
     """A call that is answered with a status other than OK: ``code`` is one of the protocol's ``Code``."""
 
     def __init__(self, code: int, message: str) -> None:

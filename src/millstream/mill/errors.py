@@ -41,7 +41,7 @@ class ProducerBusyError(MillError, BusyError):
     """Another process is at the same loop."""
 
 
-class UnknownHoldError(MillError, NotFoundError):
+class UnknownApprovalError(MillError, NotFoundError):
     """Nothing waits for an approval under this number."""
 
 

@@ -16,21 +16,29 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from millstream.core.sql import make_tables
-from millstream.mill.joining import groups
+from millstream.mill.column_join import ItemColumns
 from millstream.mill.manifest_table import (
-    KNOWN,
+    COMPARISON_COLUMNS,
     MANIFEST_SCHEMA,
     CheckResult,
-    Event,
-    Known,
+    ComparisonRow,
+    ManifestEvent,
     ManifestRow,
     manifest_table,
     metadata,
 )
 from millstream.mill.manifest_writer import ManifestWriter
-from millstream.mill.runs import Run
+from millstream.mill.merge_join import groups
 
-__all__ = ["MANIFEST_SCHEMA", "CheckResult", "Event", "Known", "Manifest", "ManifestRow", "manifest_table"]
+__all__ = [
+    "MANIFEST_SCHEMA",
+    "CheckResult",
+    "ComparisonRow",
+    "Manifest",
+    "ManifestEvent",
+    "ManifestRow",
+    "manifest_table",
+]
 
 _manifest = manifest_table
 _COLUMNS_PAGE = 2_000  # of more rows than fit into the processor's cache, columns cost twice as much to make
@@ -106,8 +114,8 @@ class Manifest:
             yield from rows
             after = rows[-1].content_id
 
-    def scan_known(self, store: str, space: str, *, after: str = "") -> Iterator[Run]:
-        """As :meth:`scan`, in columns (those of :data:`KNOWN` but for the id), and several times as fast."""
+    def scan_columns(self, store: str, space: str, *, after: str = "") -> Iterator[ItemColumns]:
+        """Like :meth:`scan`, in columns (those of :data:`COMPARISON_COLUMNS` except the id), several times as fast."""
         while True:
             with self._engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
                 # the driver's own rows: at a million of them what is wrapped around each is half of the time
@@ -115,7 +123,7 @@ class Manifest:
                 rows = cursor.fetchall()
             if rows:
                 keys, *columns = map(list, zip(*rows, strict=True))
-                yield Run(keys, tuple(columns))
+                yield ItemColumns(keys, tuple(columns))
             if len(rows) < _PAGE:
                 return
             after = rows[-1][0]
@@ -153,7 +161,7 @@ class Manifest:
 
 
 _KNOWN = (
-    f"SELECT {', '.join(KNOWN)} FROM mill_manifest "  # noqa: S608  (names of columns)
+    f"SELECT {', '.join(COMPARISON_COLUMNS)} FROM mill_manifest "  # noqa: S608  (names of columns)
     "WHERE store = ? AND space = ? AND content_id > ? ORDER BY content_id LIMIT ?"
 )
 _ONE = sa.select(_manifest).where(

@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.mill.checking.bitcheck import ManifestAction, Verdict
+from millstream.mill.bit_check_table import ManifestAction, Verdict
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -50,7 +50,7 @@ manifest_table = sa.Table(
 )
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class ManifestEvent(msgspec.Struct, frozen=True, gc=False):
     """A content item was added (or changed, or copied) or deleted at ``at`` (microseconds since the epoch, UTC)."""
 
     store: str
@@ -84,7 +84,7 @@ class ManifestRow(msgspec.Struct, frozen=True, gc=False):
     detail: str | None = None
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+class ComparisonRow(msgspec.Struct, frozen=True, gc=False):
     """What a comparison needs of a row: a loop over a space reads many of them."""
 
     content_id: str
@@ -94,7 +94,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     deleted: bool
 
 
-KNOWN = Known.__struct_fields__
+COMPARISON_COLUMNS = ComparisonRow.__struct_fields__
 """The columns that a comparison needs, the id first."""
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows
-from millstream.mill.checking.bitcheck import ManifestAction, Verdict
-from millstream.mill.joining import groups
-from millstream.mill.manifest_table import CheckResult, Event
+from millstream.mill.bit_check_table import ManifestAction, Verdict
+from millstream.mill.manifest_table import CheckResult, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
+from millstream.mill.merge_join import groups
 
 
 class ManifestWriter:
@@ -26,7 +26,7 @@ class ManifestWriter:
         self._engine = engine
         self._writing = threading.Lock()
 
-    def record(self, events: Iterable[Event]) -> None:
+    def record(self, events: Iterable[ManifestEvent]) -> None:
         """Apply *events*, in any order: an event older than its row is ignored, one of equal or later time wins.
 
         A delete of an unknown item leaves a tombstone; an add on a tombstone makes the row live again. What the last
@@ -89,13 +89,15 @@ _NOTED = 500
 """Checks in one statement: SQLite takes 32,766 values."""
 
 
-def _event_row(event: Event) -> tuple[Any, ...]:
+def _event_row(event: ManifestEvent) -> tuple[Any, ...]:
     described = (event.sha256, event.size, event.mimetype)
     return (event.store, event.space, event.content_id, *described, event.at, event.deleted, False)
 
 
 def _created_row(result: CheckResult) -> tuple[Any, ...]:
-    event = Event(result.store, result.space, result.content_id, result.checked_at, result.provider, result.size)
+    event = ManifestEvent(
+        result.store, result.space, result.content_id, result.checked_at, result.provider, result.size
+    )
     return (*_event_row(event), result.checked_at, result.verdict.value, result.note)
 
 

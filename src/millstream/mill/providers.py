@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
+from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import UnknownStoreError
-from millstream.mill.place import Place
-from millstream.mill.presence import Presence
-from millstream.mill.runs import Run
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.mount_check import MountCheck
 from millstream.stores.bulk import bulk_of
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import Entry, ItemInfo, ItemNotFoundError, SpaceNotFoundError, Store
@@ -40,11 +40,11 @@ class Providers(Mapping[str, Store]):
         clock: Clock,
         retry: RetryPolicy | None = None,
         *,
-        presence: Presence | None = None,
+        mount_check: MountCheck | None = None,
     ) -> None:
         self._stores = dict(stores)
         self._retry = retry or RetryPolicy()
-        self._presence = presence
+        self._mount_check = mount_check
         self.clock = clock
 
     def __getitem__(self, store: str) -> Store:
@@ -53,8 +53,8 @@ class Providers(Mapping[str, Store]):
         except KeyError:
             known = ", ".join(sorted(self._stores)) or "none"
             raise UnknownStoreError(f"no store {store!r} is configured (there are: {known})") from None
-        if self._presence is not None:
-            self._presence.require(store, found, lambda: self.call(found.spaces))
+        if self._mount_check is not None:
+            self._mount_check.require(store, found, lambda: self.call(found.spaces))
         return found
 
     def items(self) -> ItemsView[str, Store]:
@@ -82,11 +82,11 @@ class Providers(Mapping[str, Store]):
         So nothing is ever written below the mount point of a disk that went away a moment ago.
         """
         provider = self[store]
-        if self._presence is not None:
-            self._presence.require(store, provider, lambda: self.call(provider.spaces), seconds=0)
+        if self._mount_check is not None:
+            self._mount_check.require(store, provider, lambda: self.call(provider.spaces), seconds=0)
         self.call(lambda: provider.create_space(space))
 
-    def find(self, place: Place) -> ItemInfo | None:
+    def find(self, place: ItemRef) -> ItemInfo | None:
         """What the provider says of the item at *place*; None where there is no such item or space."""
         store = self[place.store]
         try:
@@ -96,10 +96,10 @@ class Providers(Mapping[str, Store]):
 
     def find_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:
         """:meth:`find` for each of *content_ids*, all at once where the store has a way to do that."""
-        found = self.look_many(store, space, content_ids)
-        return [info or self.find(Place(store, space, name)) for name, info in zip(content_ids, found, strict=True)]
+        found = self.head_many(store, space, content_ids)
+        return [info or self.find(ItemRef(store, space, name)) for name, info in zip(content_ids, found, strict=True)]
 
-    def look_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:
+    def head_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:
         """What the store says of those of *content_ids* that it has and can look at together; None for the others."""
         bulk = bulk_of(self[store])
         if bulk is None or not content_ids:
@@ -120,12 +120,12 @@ class Providers(Mapping[str, Store]):
         provider = self[store]
         return self.call(provider.spaces)
 
-    def runs(self, store: str, space: str, *, after: str = "") -> Iterator[Run]:
+    def runs(self, store: str, space: str, *, after: str = "") -> Iterator[ItemColumns]:
         """The same in columns: sizes, and times of change."""
         for page in self.pages(store, space, after=after):
-            yield Run([e.content_id for e in page], ([e.size for e in page], [e.modified for e in page]))
+            yield ItemColumns([e.content_id for e in page], ([e.size for e in page], [e.modified for e in page]))
 
-    def hash(self, place: Place) -> Digests:
+    def hash(self, place: ItemRef) -> Digests:
         """The size and SHA-256 of the bytes at *place* as they are now."""
         store = self[place.store]
 

@@ -14,10 +14,10 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.pipeline.archive import archive_path, using, writing
-from millstream.pipeline.connection import connected, is_connected
+from millstream.pipeline.class_archive import archive_path, using, writing
 from millstream.pipeline.errors import PipelineInputError, SessionBusyError, SessionStartError
 from millstream.pipeline.gateway import start_gateway
+from millstream.pipeline.gateway_connection import connected, is_connected
 from millstream.pipeline.java import JavaCandidate, find_java
 from millstream.pipeline.scratch import scratch_folder
 from millstream.pipeline.source import register

@@ -18,10 +18,10 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringT
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec, user_log
-from millstream.log.durability import split_durability
+from millstream.log.backends.durability import split_durability
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.request import required
-from millstream.pipeline.staging import Part, Staging
+from millstream.pipeline.read_options import required
+from millstream.pipeline.staging import StagedPart, Staging
 from millstream.stores.tiers import open_store
 
 _TEXT = (StringType,)
@@ -35,14 +35,14 @@ _TAKES: Mapping[str, tuple[type[DataType], ...]] = {
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
-class Staged(WriterCommitMessage):
+class StagedPartMessage(WriterCommitMessage):
     """What a task tells the driver: its part."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: StagedPart) -> None:
         self.part = part
 
 
-class WriteRequest:
+class StagedWrite:
     """The options of a write, checked: ``store`` and ``log``, ``staging`` and ``write``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -61,21 +61,21 @@ class WriteRequest:
                 [_column(batch.column(name), schema.field(name).type) for name in self.columns], schema=schema
             )
 
-    def stage(self, shelf: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def stage(self, prefix: str, batches: Iterator[pa.RecordBatch]) -> StagedPartMessage:
         """Lay down what one task has."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
-        return Staged(Staging(self.staging, shelf).lay_down(partition, self.messages(batches)))
+        return StagedPartMessage(Staging(self.staging, prefix).store_part(partition, self.messages(batches)))
 
-    def append(self, shelf: str, write: str, number: int, messages: Sequence[Staged | None]) -> None:
+    def append(self, prefix: str, write: str, number: int, messages: Sequence[StagedPartMessage | None]) -> None:
         """Append what tasks have staged as commit *number* of *write*."""
         with open_store(self.store, clock=SystemClock()) as store:
             parts = [message.part for message in messages if message is not None]
-            Staging(self.staging, shelf).commit(store.log(LogSpec(self.log)), write, number, parts)
+            Staging(self.staging, prefix).commit(store.log(LogSpec(self.log)), write, number, parts)
 
-    def abandon(self, shelf: str, messages: Sequence[Staged | None]) -> None:
+    def abandon(self, prefix: str, messages: Sequence[StagedPartMessage | None]) -> None:
         """Take away what tasks have staged, unless its commit has begun: then it is to be finished."""
-        staging = Staging(self.staging, shelf)
+        staging = Staging(self.staging, prefix)
         if not staging.is_begun():
             staging.discard(message.part.name for message in messages if message is not None and message.part.rows)
 
@@ -84,16 +84,16 @@ class LogWriter(DataSourceArrowWriter):
     """Appends a DataFrame to a log, once a name of a write."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._request = WriteRequest(options, schema, overwrite=overwrite)
+        self._request = StagedWrite(options, schema, overwrite=overwrite)
         self._write = _named(options.get("write")) or f"once-{secrets.token_hex(8)}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPartMessage:
         return self._request.stage(self._write, iterator)
 
-    def commit(self, messages: list[Staged | None]) -> None:
+    def commit(self, messages: list[StagedPartMessage | None]) -> None:
         self._request.append(self._write, self._write, 0, messages)
 
-    def abort(self, messages: list[Staged | None]) -> None:
+    def abort(self, messages: list[StagedPartMessage | None]) -> None:
         self._request.abandon(self._write, messages)
 
 
@@ -101,7 +101,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     """Appends each trigger of a stream to a log, once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._request = WriteRequest(options, schema, overwrite=overwrite)
+        self._request = StagedWrite(options, schema, overwrite=overwrite)
         self._named = _named(options.get("write"))
         self._checkpoint = options.get("checkpointLocation")
         if not (self._named or self._checkpoint):
@@ -109,17 +109,17 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
                 "a stream into a log needs .option('checkpointLocation', …): by it a trigger that is repeated is known"
             )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return self._request.stage(self._shelf, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPartMessage:
+        return self._request.stage(self._prefix, iterator)
 
-    def commit(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803
-        self._request.append(self._shelf, self._query, batchId, messages)
+    def commit(self, messages: list[StagedPartMessage | None], batchId: int) -> None:  # noqa: N803
+        self._request.append(self._prefix, self._query, batchId, messages)
 
-    def abort(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: ARG002, N803
-        self._request.abandon(self._shelf, messages)
+    def abort(self, messages: list[StagedPartMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        self._request.abandon(self._prefix, messages)
 
     @property
-    def _shelf(self) -> str:
+    def _prefix(self) -> str:
         """Under which name tasks stage: they may not be able to see the checkpoint."""
         return self._named or "stream-" + hashlib.sha256(str(self._checkpoint).encode()).hexdigest()[:20]
 

@@ -17,12 +17,12 @@ from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import CorruptBlockError, LogSpec
 from millstream.log.gap import Gap, Gaps
-from millstream.pipeline.admission import Admission
+from millstream.pipeline.block_ranges import BlockRange, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.request import PARTITION_BYTES, TASKS_A_CORE, LogRequest, checked_columns
-from millstream.pipeline.runs import BlockRun, plan_runs
+from millstream.pipeline.read_options import PARTITION_BYTES, TASKS_A_CORE, LogReadOptions, checked_columns
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.sink import LogStreamWriter, LogWriter
+from millstream.pipeline.trigger_limits import TriggerLimitedReader
 from millstream.pipeline.unreadable import Quarantine
 from millstream.stores.tiers import open_store
 
@@ -140,7 +140,7 @@ class LogDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._options = options
-        self._request = LogRequest(options)
+        self._request = LogReadOptions(options)
 
     @classmethod
     def name(cls) -> str:
@@ -165,7 +165,7 @@ class LogDataSource(DataSource):
 class LogReader(DataSourceReader):
     """Plans the partitions on the driver, and reads them on the executors."""
 
-    def __init__(self, request: LogRequest, columns: Sequence[str]) -> None:
+    def __init__(self, request: LogReadOptions, columns: Sequence[str]) -> None:
         self._request = request
         self._columns = checked_columns(columns)
         self._quarantine = Quarantine(request.quarantine, request.log) if request.quarantine else None
@@ -177,10 +177,10 @@ class LogReader(DataSourceReader):
         """The runs of the messages from *first_id* to *last_id* (None: all that there is)."""
         if self._quarantine is not None:
             self._quarantine.prepare()
-        return [*plan_runs(self._request, first_id, last_id)]
+        return [*plan_block_ranges(self._request, first_id, last_id)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, BlockRun):  # Spark asks for one empty partition where there is none
+        if not isinstance(partition, BlockRange):  # Spark asks for one empty partition where there is none
             return
         request, quarantine = self._request, self._quarantine
         gaps: Gaps = "none" if quarantine is None else "all"
@@ -195,15 +195,15 @@ class LogReader(DataSourceReader):
                         raise
                     gap = Gap(request.log, batch.ids, "corrupt", error=error)
                 if quarantine is not None and gap is not None:
-                    quarantine.keep(gap)
+                    quarantine.record(gap)
                 else:
                     yield messages
 
 
-class LogStreamReader(Admission):
+class LogStreamReader(TriggerLimitedReader):
     """Plans the triggers of a stream on the driver; the executors read them as they read a table."""
 
-    def __init__(self, request: LogRequest, columns: Sequence[str]) -> None:
+    def __init__(self, request: LogReadOptions, columns: Sequence[str]) -> None:
         super().__init__(request)
         self._reader = LogReader(request, columns)
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from millstream.core.canonical import canonical_json
 from millstream.core.errors import NotFoundError
 from millstream.log import Log, Writer
-from millstream.log.database.place import masked
+from millstream.log.backends.database.address import mask_password
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.stores import Store, all_entries, copy_stream, hash_stream, open_provider
 
@@ -37,7 +37,7 @@ _PIECES = 1 << 24
 _INTENT = "intent-"
 
 
-class Part(msgspec.Struct, frozen=True):
+class StagedPart(msgspec.Struct, frozen=True):
     """What one task laid down: its partition, the name of its object, its rows and pieces, and the object's SHA-256."""
 
     partition: int
@@ -47,13 +47,13 @@ class Part(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CommitIntent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parts of a commit, in the order in which they are appended."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StagedPart, ...]
 
 
-class Draft:
+class PartWriter:
     """A part in the making, in a temporary file of this host."""
 
     def __init__(self, staging: Staging, partition: int, file: BinaryIO) -> None:
@@ -69,49 +69,49 @@ class Draft:
             self._stream.write_batch(piece)
             self.rows, self._pieces = self.rows + piece.num_rows, self._pieces + 1
 
-    def lay_down(self) -> Part:
+    def store_part(self) -> StagedPart:
         """Store the part. One without rows is no object."""
         if self._stream is None:
-            return Part(self._partition, "", 0, 0, "")
+            return StagedPart(self._partition, "", 0, 0, "")
         self._stream.close()
         name, digest = self._staging.put(self._partition, self._file)
-        return Part(self._partition, name, self.rows, self._pieces, digest)
+        return StagedPart(self._partition, name, self.rows, self._pieces, digest)
 
 
 class Staging:
-    """The parts of one write at the provider of *url*, on a *shelf* of their own."""
+    """The parts of one write at the provider of *url*, below a *prefix* of their own."""
 
-    def __init__(self, url: str, shelf: str) -> None:
+    def __init__(self, url: str, prefix: str) -> None:
         self._store: Store = open_provider(url, create=True)
-        self._url, self._shelf = url, shelf
+        self._url, self._prefix = url, prefix
 
-    def lay_down(self, partition: int, batches: Iterable[pa.RecordBatch]) -> Part:
+    def store_part(self, partition: int, batches: Iterable[pa.RecordBatch]) -> StagedPart:
         """Lay down *batches* as the part of *partition*; what is laid down again has the same name."""
-        with self.draft(partition) as draft:
+        with self.part_writer(partition) as part_writer:
             for batch in batches:
-                draft.add(batch)
-            return draft.lay_down()
+                part_writer.add(batch)
+            return part_writer.store_part()
 
     @contextlib.contextmanager
-    def draft(self, partition: int) -> Iterator[Draft]:
+    def part_writer(self, partition: int) -> Iterator[PartWriter]:
         """The part of *partition* in the making, for the length of the block."""
         with tempfile.TemporaryFile() as file:
-            yield Draft(self, partition, file)
+            yield PartWriter(self, partition, file)
 
     def put(self, partition: int, file: BinaryIO) -> tuple[str, str]:
         """Store *file* as the part of *partition*; returns its name and its SHA-256."""
         file.seek(0)
         digest = hash_stream(file).sha256
         file.seek(0)
-        name = f"{self._shelf}/part-{partition:05}-{digest[:20]}.arrow"
+        name = f"{self._prefix}/part-{partition:05}-{digest[:20]}.arrow"
         self._store.create_space(SPACE)
         self._store.put(SPACE, name, file, sha256=digest)
         return name, digest
 
-    def commit(self, log: Log, write: str, number: int, parts: Sequence[Part], *, keep: bool = False) -> int:
+    def commit(self, log: Log, write: str, number: int, parts: Sequence[StagedPart], *, keep: bool = False) -> int:
         """Append *parts*, or what an earlier commit *number* of *write* was about; returns how many messages.
 
-        A commit that was finished before appends nothing. Afterwards the shelf is cleared, unless *keep* says that
+        A commit that was finished before appends nothing. Afterwards its parts are deleted, unless *keep* says that
         there is more to be committed from it. Raises :class:`PipelineError` where parts are damaged or
         gone, and what the log raises.
         """
@@ -129,7 +129,7 @@ class Staging:
         return any(_is_intent(name) for name in self._names())
 
     def clear(self) -> None:
-        """Take away all that lies on the shelf, intents last."""
+        """Delete all objects below the prefix, intents last."""
         self.discard(sorted(self._names(), key=_is_intent))
 
     def discard(self, names: Iterable[str]) -> None:
@@ -141,34 +141,34 @@ class Staging:
     def _names(self) -> list[str]:
         if not self._store.has_space(SPACE):
             return []
-        return [entry.content_id for entry in all_entries(self._store, SPACE, prefix=f"{self._shelf}/")]
+        return [entry.content_id for entry in all_entries(self._store, SPACE, prefix=f"{self._prefix}/")]
 
-    def _intended(self, write: str, number: int, parts: Sequence[Part], *, begun: bool) -> Intent:
+    def _intended(self, write: str, number: int, parts: Sequence[StagedPart], *, begun: bool) -> CommitIntent:
         """The intent of commit *number*: the one that is there, else *parts*, from now on."""
-        name = f"{self._shelf}/{_INTENT}{write}-{number}.json"
+        name = f"{self._prefix}/{_INTENT}{write}-{number}.json"
         known = self._read_intent(name)
         if known is not None:
             return known
         if begun:
             raise PipelineError(
                 f"commit {number} of the write {write!r} was begun by another driver, but its intent is not in "
-                f"{masked(self._url)}: name the same 'staging' as that one"
+                f"{mask_password(self._url)}: name the same 'staging' as that one"
             )
-        intent = Intent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
+        intent = CommitIntent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
         self._store.create_space(SPACE)
         self._store.put(SPACE, name, io.BytesIO(canonical_json(msgspec.to_builtins(intent))))
         return intent
 
-    def _read_intent(self, name: str) -> Intent | None:
+    def _read_intent(self, name: str) -> CommitIntent | None:
         try:
             with self._store.open(SPACE, name) as file:
-                return msgspec.json.decode(file.read(64 << 20), type=Intent)
+                return msgspec.json.decode(file.read(64 << 20), type=CommitIntent)
         except NotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise PipelineError(f"{name} in {masked(self._url)} is damaged: {error}") from error
+            raise PipelineError(f"{name} in {mask_password(self._url)} is damaged: {error}") from error
 
-    def _append(self, writer: Writer, intent: Intent, first: int) -> None:
+    def _append(self, writer: Writer, intent: CommitIntent, first: int) -> None:
         total = sum(part.pieces for part in intent.parts)
         if total >= _PIECES:
             raise PipelineInputError(f"{total:,} pieces are more than one commit takes: write in several")
@@ -181,12 +181,14 @@ class Staging:
                     for sequence, piece in zip(own, pa.ipc.open_stream(file), strict=True):
                         writer.append(piece, sequence=sequence)
 
-    def _fetch(self, part: Part, file: BinaryIO) -> None:
+    def _fetch(self, part: StagedPart, file: BinaryIO) -> None:
         """The bytes of *part*, checked before any is appended."""
         with self._store.open(SPACE, part.name) as source:
             found = copy_stream(source, file).sha256
         if found != part.sha256:
-            raise PipelineError(f"the staged part {part.name} in {masked(self._url)} is damaged: run the write again")
+            raise PipelineError(
+                f"the staged part {part.name} in {mask_password(self._url)} is damaged; run the write again"
+            )
         file.seek(0)
 
 

@@ -13,7 +13,7 @@ from millstream.mill.providers import QUARANTINE
 from millstream.stores import Store, all_entries, open_provider
 
 
-class Unreadable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UnreadableRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The messages *first_id* to *last_id* of *log*, which a reader left out.
 
     ``reason`` is ``corrupt`` (their block is damaged) or ``missing`` (the store has no block of theirs), ``error`` says
@@ -40,22 +40,22 @@ class Quarantine:
         """Make the place where absent, before there is anything to note. Raises the errors of the store."""
         self._store(create=True).create_space(QUARANTINE)
 
-    def keep(self, gap: Gap) -> Unreadable:
+    def record(self, gap: Gap) -> UnreadableRange:
         """Note *gap*. Raises its error where it was trimmed, which is no damage, and the errors of the store."""
         if gap.reason == "trimmed":
             raise gap.error
-        found = Unreadable(self._log, gap.first_id, gap.last_id, gap.reason, str(gap.error))
+        found = UnreadableRange(self._log, gap.first_id, gap.last_id, gap.reason, str(gap.error))
         data = canonical_json(msgspec.to_builtins(found))
         self._store().put(QUARANTINE, f"{self._prefix}{gap.first_id:020}-{gap.last_id:020}.json", io.BytesIO(data))
         return found
 
-    def notes(self) -> Iterator[Unreadable]:
+    def notes(self) -> Iterator[UnreadableRange]:
         """All that was noted, by first id; runs that were noted by several readers may overlap."""
         store = self._store()
         if store.has_space(QUARANTINE):
             for entry in all_entries(store, QUARANTINE, prefix=self._prefix):
                 with store.open(QUARANTINE, entry.content_id) as file:
-                    yield msgspec.json.decode(file.read(), type=Unreadable)
+                    yield msgspec.json.decode(file.read(), type=UnreadableRange)
 
     @property
     def _prefix(self) -> str:

@@ -5,7 +5,7 @@
 :class:`millstream.testing.queues.WorkQueueConformance`.
 """
 
-from millstream.queue.dead_letters import Cause, DeadLetters
+from millstream.queue.dead_letters import DeadLetterGroup, DeadLetters
 from millstream.queue.events import DamagedQueueError
 from millstream.queue.log_queue import LogWorkQueue, queue_log, queue_name, queues_on_logs
 from millstream.queue.protocol import (
@@ -22,8 +22,8 @@ from millstream.queue.state import QueueState
 from millstream.queue.view import QueueView
 
 __all__ = [
-    "Cause",
     "DamagedQueueError",
+    "DeadLetterGroup",
     "DeadLetters",
     "DeadTask",
     "Depth",

@@ -14,7 +14,7 @@ _VARYING = re.compile(r"\b(?=[\w-]*\d)[0-9a-f-]{6,}\b|[0-9a-f]{16,}|\d+|'[^']*'|
 _LONGEST = 300
 
 
-class Cause(msgspec.Struct, frozen=True):
+class DeadLetterGroup(msgspec.Struct, frozen=True):
     """Dead tasks that died alike: what their causes have in common, how many they are, and one of them."""
 
     cause: str
@@ -63,6 +63,6 @@ class _Page:
         return self._tasks[first : first + limit]
 
 
-def _cause(name: str, tasks: Sequence[DeadTask]) -> Cause:
+def _cause(name: str, tasks: Sequence[DeadTask]) -> DeadLetterGroup:
     times = [task.died_at for task in tasks]
-    return Cause(name, len(tasks), min(times), max(times), tasks[0].cause)
+    return DeadLetterGroup(name, len(tasks), min(times), max(times), tasks[0].cause)

@@ -63,7 +63,7 @@ class Amended(TaskEvent, frozen=True, tag="amend"):
     body: bytes
 
 
-class KeptTask(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     """A task in a snapshot. ``due`` is when a delay or a lease ends, or when the task died (microseconds)."""
 
     id: int
@@ -80,7 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag_field="did", tag="snapshot"):
 
     part: int
     parts: int
-    tasks: list[KeptTask]
+    tasks: list[TaskSnapshot]
 
 
 Event = Leased | Extended | Acked | Nacked | Died | Redriven | Amended | Snapshot

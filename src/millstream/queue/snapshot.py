@@ -9,8 +9,8 @@ from millstream.log import Log, TrimmedError
 from millstream.queue.events import (
     PUT,
     DamagedQueueError,
-    KeptTask,
     Snapshot,
+    TaskSnapshot,
     event_message,
     read_event,
     ready_at,
@@ -88,9 +88,9 @@ def _restore(state: QueueState, messages: Iterator[Message]) -> None:
         parts, expected = event.parts, expected + 1
 
 
-def _parts(tasks: Iterable[KeptTask]) -> Iterator[list[KeptTask]]:
+def _parts(tasks: Iterable[TaskSnapshot]) -> Iterator[list[TaskSnapshot]]:
     """The tasks in lists of about equal size; at least one list, if an empty one."""
-    part: list[KeptTask] = []
+    part: list[TaskSnapshot] = []
     size = 0
     for task in tasks:
         part.append(task)

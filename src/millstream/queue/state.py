@@ -16,12 +16,12 @@ from millstream.queue.events import (
     Died,
     Event,
     Extended,
-    KeptTask,
     Leased,
     Nacked,
     Redriven,
     Snapshot,
     TaskEvent,
+    TaskSnapshot,
 )
 from millstream.queue.protocol import DeadTask, Depth
 
@@ -145,12 +145,12 @@ class QueueState:
                 task.body = body
                 self.deaths += 1
 
-    def keep(self) -> Iterator[KeptTask]:
+    def keep(self) -> Iterator[TaskSnapshot]:
         """Everything, for a snapshot; ready tasks in their order."""
         yield from (_kept(task) for task in self._ready.values())
         yield from (_kept(task) for task in self._tasks.values() if task.state != READY)
 
-    def restore(self, tasks: Iterable[KeptTask]) -> None:
+    def restore(self, tasks: Iterable[TaskSnapshot]) -> None:
         """Add the tasks of a snapshot."""
         for kept in tasks:
             self._add(Task(kept.id, kept.body, kept.state, kept.attempts, kept.due, kept.token, kept.cause))
@@ -183,5 +183,5 @@ class QueueState:
             self.deaths += 1
 
 
-def _kept(task: Task) -> KeptTask:
-    return KeptTask(task.id, task.body, task.state, task.attempts, task.due, task.token, task.cause)
+def _kept(task: Task) -> TaskSnapshot:
+    return TaskSnapshot(task.id, task.body, task.state, task.attempts, task.due, task.token, task.cause)

@@ -99,7 +99,7 @@ class TaskRows:
 
         return self._database.write(transaction) if ids else []
 
-    def overlooked(self, count: int, patience: int) -> Sequence[int]:
+    def unclaimed(self, count: int, patience: int) -> Sequence[int]:
         """Up to *count* tasks that may be leased and that no notice is going to lead to, oldest first.
 
         Those are tasks whose lease ran out or whose delay is over, those whose notice never reached the broker, and
@@ -206,7 +206,7 @@ class TaskRows:
         query = query.order_by(tasks.c.position).limit(limit)
         return self._database.read(lambda c, now: {row.task_id: max(0, row.due - now) for row in c.execute(query)})
 
-    def until_due(self, ids: Sequence[int]) -> Mapping[int, int]:
+    def seconds_until_due(self, ids: Sequence[int]) -> Mapping[int, int]:
         """Those of *ids* that are free and not due yet, with the microseconds until then."""
         query = sa.select(tasks.c.task_id, tasks.c.due).where(
             self._mine, tasks.c.task_id.in_(ids), sa.not_(tasks.c.dead), tasks.c.token == ""

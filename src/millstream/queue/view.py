@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from millstream.core.clock import Clock
 from millstream.log import Log, TrimmedError
-from millstream.queue.dead_letters import Cause, DeadLetters
+from millstream.queue.dead_letters import DeadLetterGroup, DeadLetters
 from millstream.queue.protocol import DeadTask, Depth
 from millstream.queue.snapshot import catch_up, recover_up_to_now
 from millstream.queue.state import QueueState
@@ -37,7 +37,7 @@ class QueueView:
         with self._lock:
             return self._dead_letters().page(limit=limit, after=after, cause=cause)
 
-    def causes(self) -> Sequence[Cause]:
+    def causes(self) -> Sequence[DeadLetterGroup]:
         """The dead tasks by what their causes have in common, the largest group first."""
         with self._lock:
             return self._dead_letters().causes

@@ -17,15 +17,20 @@ from starlette.routing import BaseRoute, Route
 from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
 from millstream.mill.policies.saving import PolicyConflictError
-from millstream.rest.access import AccessError, ForbiddenError, ForgedError, GuessingError
-from millstream.rest.bodies import JSON, answer, read_body, refusal
+from millstream.rest.access_control import (
+    AuthenticationError,
+    InvalidFormTokenError,
+    PermissionDeniedError,
+    TooManySignInsError,
+)
+from millstream.rest.app_context import AppContext
+from millstream.rest.authentication import require_role
+from millstream.rest.bodies import JSON, answer, error_response, read_body
+from millstream.rest.csv_tables import to_csv
 from millstream.rest.description import PREFIX, describe
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoint, File, NoBody
-from millstream.rest.prometheus import exposition
-from millstream.rest.queries import QueryError, convert, reason, unique
-from millstream.rest.signing import require
-from millstream.rest.tables import to_csv
+from millstream.rest.endpoint import ApiRequest, Endpoint, FileDownload, NoBody
+from millstream.rest.node_metrics import exposition
+from millstream.rest.queries import QueryError, convert, reason, unique_parameters
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
@@ -33,27 +38,27 @@ from millstream.rest.views.system import look_at_health
 MOST_BODY = 20 << 20
 
 
-class UnconditionalError(InputError):
+class MissingVersionError(InputError):
     """Say over which version this is to be saved: the header If-Match is missing."""
 
 
 _STATUSES: list[tuple[type[MillstreamError], int, str]] = [
-    (AccessError, 401, "sign_in"),
-    (ForbiddenError, 403, "forbidden"),
-    (ForgedError, 403, "forged"),
-    (GuessingError, 429, "too_many_requests"),
-    (UnconditionalError, 428, "unconditional"),
+    (AuthenticationError, 401, "sign_in"),
+    (PermissionDeniedError, 403, "forbidden"),
+    (InvalidFormTokenError, 403, "forged"),
+    (TooManySignInsError, 429, "too_many_requests"),
+    (MissingVersionError, 428, "unconditional"),
     (PolicyConflictError, 412, "changed_meanwhile"),
 ]
 
 
-def api_routes(desk: Desk) -> list[BaseRoute]:
+def api_routes(app: AppContext) -> list[BaseRoute]:
     """The routes of the interface for programs."""
     routes: list[BaseRoute] = [
-        Route(PREFIX + endpoint.path, _Handler(desk, endpoint).answer, methods=[endpoint.method])
+        Route(PREFIX + endpoint.path, _Handler(app, endpoint).answer, methods=[endpoint.method])
         for endpoint in all_endpoints()
     ]
-    others = _Others(desk)
+    others = _ServiceRoutes(app)
     return [
         *routes,
         Route(f"{PREFIX}/openapi.json", others.openapi),
@@ -72,12 +77,12 @@ def error_answer(error: MillstreamError) -> Response:
     """*error* as JSON."""
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
-            response = refusal(error, code)
+            response = error_response(error, code)
             response.status_code = status
             if status == 401:
                 response.headers["www-authenticate"] = 'Basic realm="Millstream", charset="UTF-8"'
             return response
-    response = refusal(error)
+    response = error_response(error)
     if response.status_code == 500:  # raised on purpose, so no fault of ours: things are not as they would have to be
         response.status_code = 409
     return response
@@ -85,13 +90,13 @@ def error_answer(error: MillstreamError) -> Response:
 
 def query_of(endpoint: Endpoint, request: Request) -> Any:
     """What the request asks, checked. Raises :class:`QueryError`."""
-    given = unique([*request.path_params.items(), *request.query_params.multi_items()])
+    given = unique_parameters([*request.path_params.items(), *request.query_params.multi_items()])
     return convert({name: value for name, value in given.items() if name != "format"}, endpoint.query)
 
 
 class _Handler:
-    def __init__(self, desk: Desk, endpoint: Endpoint) -> None:
-        self._desk, self._endpoint = desk, endpoint
+    def __init__(self, app: AppContext, endpoint: Endpoint) -> None:
+        self._app, self._endpoint = app, endpoint
 
     async def answer(self, request: Request) -> Response:
         try:
@@ -101,7 +106,7 @@ class _Handler:
 
     async def _answer(self, request: Request) -> Response:
         endpoint = self._endpoint
-        who = await run_in_threadpool(require, request, self._desk.access, endpoint.role)
+        principal = await run_in_threadpool(require_role, request, self._app.access, endpoint.role)
         form = request.query_params.get("format", "json")
         if form not in ("json", "csv") or (form == "csv" and not endpoint.is_table):
             raise QueryError(f"the format {form[:20]!r} is not to be had here")
@@ -111,12 +116,12 @@ class _Handler:
             body = _body(await read_body(request, MOST_BODY, JSON), endpoint.body)
         if_match = request.headers.get("if-match", "").strip('"') or None
         if endpoint.conditional and if_match is None:
-            raise UnconditionalError
-        found = await run_in_threadpool(endpoint.handler, self._desk, Ask(query, body, who, if_match))
+            raise MissingVersionError
+        found = await run_in_threadpool(endpoint.handler, self._app, ApiRequest(query, body, principal, if_match))
         return self._respond(found, form)
 
     def _respond(self, found: Any, form: str) -> Response:
-        if isinstance(found, File):
+        if isinstance(found, FileDownload):
             name = f'attachment; filename="{_safe(found.name)}"'
             return Response(found.data, media_type=found.media, headers={"content-disposition": name})
         if form == "csv":
@@ -129,26 +134,26 @@ class _Handler:
         return response
 
 
-class _Others:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+class _ServiceRoutes:
+    def __init__(self, app: AppContext) -> None:
+        self._app = app
 
     async def openapi(self, _request: Request) -> Response:
         return answer(describe())
 
     async def metrics(self, request: Request) -> Response:
         try:
-            await run_in_threadpool(require, request, self._desk.access, Role.VIEWER)
+            await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
         except MillstreamError as error:
             return error_answer(error)
-        text = await run_in_threadpool(exposition, self._desk)
+        text = await run_in_threadpool(exposition, self._app)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def alive(self, _request: Request) -> Response:
         return answer({"status": "ok"})
 
     async def ready(self, _request: Request) -> Response:
-        found = await run_in_threadpool(look_at_health, self._desk)
+        found = await run_in_threadpool(look_at_health, self._app)
         return answer({"status": "ready" if found.ready else "not ready"}, 200 if found.ready else 503)
 
 

@@ -28,14 +28,14 @@ class MediaTypeError(InputError):
     """The body of the request is of a type that is not taken here."""
 
 
-class ClientLeftError(InputError):
+class ClientDisconnectedError(InputError):
     """The client left before its request was complete."""
 
 
 async def read_body(request: Request, limit: int, media: Collection[str] = ()) -> bytes:
     """The body of *request*, of one of the types *media*; nothing beyond *limit* bytes is ever held.
 
-    Raises :class:`TooLargeError`, :class:`MediaTypeError`, :class:`ClientLeftError`.
+    Raises :class:`TooLargeError`, :class:`MediaTypeError`, :class:`ClientDisconnectedError`.
     """
     check_head(request.scope, limit, media)
     chunks, size = list[bytes](), 0
@@ -45,7 +45,7 @@ async def read_body(request: Request, limit: int, media: Collection[str] = ()) -
             check_size(size, limit)
             chunks.append(chunk)
     except ClientDisconnect as error:
-        raise ClientLeftError from error
+        raise ClientDisconnectedError from error
     return b"".join(chunks)
 
 
@@ -100,7 +100,7 @@ def _json(value: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode("ascii")
 
 
-def refusal(error: MillstreamError, code: str | None = None) -> Response:
+def error_response(error: MillstreamError, code: str | None = None) -> Response:
     """*error* as an answer: ``{"code": …, "message": …}`` with the status of its kind."""
     status, kind = next((row[1:] for row in _KINDS if isinstance(error, row[0])), (500, "internal"))
     body = {"code": code or getattr(error, "code", kind), "message": str(error)}

@@ -12,7 +12,7 @@ from millstream.core.errors import NotFoundError
 from millstream.log import Message
 
 if TYPE_CHECKING:
-    from millstream.messaging.broker.room import Room
+    from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 
 Result = TypeVar("Result")
 
@@ -26,23 +26,23 @@ class NoBrokerError(NotFoundError):
 class BrokerLink:
     """The broker that runs in this process, asked from other threads than that of its event *loop*."""
 
-    def __init__(self, room: Callable[[], Room], loop: asyncio.AbstractEventLoop) -> None:
-        self._room, self._loop = room, loop
+    def __init__(self, supervisor: Callable[[], BrokerSupervisor], loop: asyncio.AbstractEventLoop) -> None:
+        self._supervisor, self._loop = supervisor, loop
 
     def ask(self, call: str, request: Any, kind: type[Result]) -> Result:
         """The answer of the call of this name (see :class:`~millstream.messaging.broker.admin.Admin`)."""
-        from millstream.messaging.broker.remote import read_answer
+        from millstream.messaging.admin_client import read_response
 
         async def asked() -> bytes:
-            return await self._room().admin.calls()[call](msgspec.json.encode(request))
+            return await self._supervisor().admin.calls()[call](msgspec.json.encode(request))
 
-        return read_answer(self._wait(asked()), kind)
+        return read_response(self._wait(asked()), kind)
 
     def publish(self, topic: str, message: Message) -> int:
         """Append *message* to a topic, as the broker does; its id."""
 
         async def published() -> int:
-            (number,) = await self._room().core.publish(topic, [message])
+            (number,) = await self._supervisor().core.publish(topic, [message])
             return number
 
         return int(self._wait(published()))

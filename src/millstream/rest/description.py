@@ -15,7 +15,7 @@ import msgspec
 
 from millstream import __version__
 from millstream.core.durable import write_durably
-from millstream.rest.endpoint import Endpoint, File, NoBody
+from millstream.rest.endpoint import Endpoint, FileDownload, NoBody
 from millstream.rest.views import all_endpoints
 
 PREFIX = "/api/v1"
@@ -45,7 +45,7 @@ _TEXTS = {
 def describe() -> dict[str, Any]:
     """The description."""
     endpoints = all_endpoints()
-    types = {kind for e in endpoints for kind in (e.query, e.body, e.answer) if kind is not File}
+    types = {kind for e in endpoints for kind in (e.query, e.body, e.answer) if kind is not FileDownload}
     _, components = msgspec.json.schema_components(sorted(types, key=str), ref_template="#/components/schemas/{name}")
     schemas = {name: _worded(schema) for name, schema in components.items()} | {"Error": _ERROR}
     paths: dict[str, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ def _operation(endpoint: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _answer(endpoint: Endpoint) -> dict[str, Any]:
-    if endpoint.answer is File:
+    if endpoint.answer is FileDownload:
         media = {"type": "string", "format": "binary"}
         content: dict[str, Any] = {"application/octet-stream": {"schema": media}, "application/json": {"schema": {}}}
         return {"description": "The file", "content": content}

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 import msgspec
 
 from millstream.console_settings import Role
-from millstream.rest.desk import Desk
-from millstream.rest.who import Who
+from millstream.rest.app_context import AppContext
+from millstream.rest.principal import Principal
 
 Item = TypeVar("Item")
 QueryT = TypeVar("QueryT")
@@ -39,12 +39,12 @@ class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclasses.dataclass(frozen=True)
-class Ask(Generic[QueryT, BodyT]):
+class ApiRequest(Generic[QueryT, BodyT]):
     """One call: what stands in path and query, what was sent, by whom, and over which version (``If-Match``)."""
 
     query: QueryT
     body: BodyT
-    who: Who
+    principal: Principal
     if_match: str | None = None
 
 
@@ -58,7 +58,7 @@ class Listing(msgspec.Struct, Generic[Item], frozen=True):
     as_of: int | None = None
 
 
-class File(msgspec.Struct, frozen=True):
+class FileDownload(msgspec.Struct, frozen=True):
     """Bytes to be saved under ``name``."""
 
     name: str
@@ -76,7 +76,7 @@ class Endpoint:
     body: type[Any]
     role: Role
     answer: Any
-    handler: Callable[[Desk, Ask[Any, Any]], Any]
+    handler: Callable[[AppContext, ApiRequest[Any, Any]], Any]
     conditional: bool = False
 
     @property
@@ -103,7 +103,7 @@ class Endpoint:
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
-class Endpoints:
+class EndpointRegistry:
     """Endpoints in the order in which they were declared."""
 
     def __init__(self) -> None:

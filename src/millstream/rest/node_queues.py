@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.mill.working.tasks import QueueName
+from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.queue import (
-    Cause,
+    DeadLetterGroup,
     DeadLetters,
     DeadTask,
     Depth,
@@ -26,7 +26,7 @@ class UnknownQueueError(NotFoundError):
     """There is no such queue."""
 
 
-class Queues:
+class NodeQueues:
     """The work queues of *node*: looked at without taking them, and taken only for as long as something is done."""
 
     def __init__(self, node: Node) -> None:
@@ -52,7 +52,7 @@ class Queues:
         view = self._view(name)
         return view.dead(limit=limit, after=after, cause=cause) if view else []
 
-    def causes(self, name: str) -> Sequence[Cause]:
+    def causes(self, name: str) -> Sequence[DeadLetterGroup]:
         """The dead tasks by cause, the largest group first."""
         view = self._view(name)
         return view.causes() if view else []
@@ -73,11 +73,11 @@ class Queues:
         with LogWorkQueue(self._node.store.log(queue_log(name)), self._node.clock) as queue:
             yield queue
 
-    def _view(self, name: str) -> QueueView | _Direct | None:
+    def _view(self, name: str) -> QueueView | _SharedQueueView | None:
         """How to look at the queue *name*; None where nothing was ever put on it."""
         self._require(name)
         if self._node.settings.queue.broker:
-            return _Direct(self._node.queue(name))
+            return _SharedQueueView(self._node.queue(name))
         with self._lock:
             if name not in self._views:
                 if name not in queues_on_logs(self._node.store):
@@ -91,7 +91,7 @@ class Queues:
             raise UnknownQueueError(f"there is no queue {name[:100]!r}")
 
 
-class _Direct:
+class _SharedQueueView:
     """A queue that everybody may have open, looked at like one on a log."""
 
     MOST = 10_000
@@ -107,5 +107,5 @@ class _Direct:
         found = self._queue.dead(limit=limit if cause is None else self.MOST, after=after)
         return DeadLetters(found).page(limit=limit, cause=cause)
 
-    def causes(self) -> Sequence[Cause]:
+    def causes(self) -> Sequence[DeadLetterGroup]:
         return DeadLetters(self._queue.dead(limit=self.MOST)).causes

@@ -24,7 +24,7 @@ def convert(values: Mapping[str, object], kind: type[Query]) -> Query:
         raise QueryError(reason(error)) from error
 
 
-def unique(given: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+def unique_parameters(given: Sequence[tuple[str, str]]) -> Mapping[str, str]:
     """The parameters *given*. Raises :class:`QueryError` where one of them is there twice."""
     found = dict[str, str]()
     for name, value in given:

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from millstream.anchoring.cas import not_found
 from millstream.anchoring.errors import CasTooLargeError
 from millstream.anchoring.ledger_source import LedgerPage
-from millstream.anchoring.registry import Registry
+from millstream.anchoring.registry import DidRegistry
 from millstream.core.cid import form_of
 from millstream.rest.bodies import answer
 from millstream.rest.endpoint import PageQuery
-from millstream.rest.queries import convert, unique
+from millstream.rest.queries import convert, unique_parameters
 
 _GZIP = b"\x1f\x8b"
 
@@ -27,7 +27,7 @@ _GZIP = b"\x1f\x8b"
 class RegistrySources:
     """The ledger and the files of *registry*."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: DidRegistry) -> None:
         self._registry = registry
         profile = registry.versions.latest.profile
         self._limit = max(
@@ -39,7 +39,7 @@ class RegistrySources:
 
     async def ledger(self, request: Request) -> Response:
         """A page of the ledger: ``after`` is the number before the first entry, ``limit`` how many there may be."""
-        query = convert(unique(request.query_params.multi_items()), PageQuery)
+        query = convert(unique_parameters(request.query_params.multi_items()), PageQuery)
         return answer(await run_in_threadpool(self._page, query.after, query.limit))
 
     async def file(self, request: Request) -> Response:

@@ -29,7 +29,7 @@ def serve_app(app: ASGIApp, host: str, port: int, settings: HttpSettings) -> Non
     Prints ``serving http://HOST:PORT`` once it listens. Raises :class:`OSError` where the address cannot be used.
     """
     config = _config(app, settings, host=host, port=port, proxy_headers=False)
-    with _outliving_signals():
+    with _restored_signals():
         _Server(config).run()
 
 
@@ -117,7 +117,7 @@ class _QuietServer(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _outliving_signals() -> Iterator[None]:
+def _restored_signals() -> Iterator[None]:
     """The server raises a signal once more when it has drained; the caller still has things to close then."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

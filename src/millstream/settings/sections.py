@@ -12,14 +12,14 @@ import msgspec
 from millstream.anchoring.registry.settings import OperationQueueSettings
 from millstream.anchoring.registry.settings import RegistrySettings as Parameters
 from millstream.anchoring.sidetree.profile import ALGORITHMS, PATCH_ACTIONS, PROFILES, Profile
-from millstream.batching.config import BatchConfig, ConflictCut, Late
+from millstream.batching.config import BatchConfig, ConflictCut, LatePolicy
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
 from millstream.console_settings import ConsoleSettings
 from millstream.core.amounts import Duration, parse_duration
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
-from millstream.log.rules import LogRule
+from millstream.log.upkeep.rules import LogRule
 from millstream.messaging.broker.settings import BrokerSettings
 from millstream.settings.serving import HttpSettings, LoggingSettings, ServeSettings
 
@@ -68,7 +68,7 @@ class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conflict_cut: ConflictCut = "at_event"
     max_count: int | None = None
     max_bytes: int | None = None
-    late: Late = "reject"
+    late: LatePolicy = "reject"
     grace: Duration | None = None
     override: Sequence[Mapping[str, Any]] = ()
 
@@ -312,7 +312,7 @@ class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BrakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The loss brake: the share of a space's copies that may be deleted, or replaced by other bytes, within ``window``
+    """Change guard: the share of a space's copies that may be deleted, or replaced by other bytes, within ``window``
     before a person is asked; ``least`` of them may in any case. An approval is good for ``approval``.
     """
 
@@ -440,7 +440,7 @@ def _with_folder(url: str, folder: Path) -> str:
 
 
 def _nerve_url(log: LogSettings) -> str:
-    from millstream.log.nerve.queue import NerveQueue
+    from millstream.log.backends.nerve.queue import NerveQueue
 
     name, _, host = log.store.removeprefix("nerve:").partition("@")
     found = log.nerve.get(name)

@@ -9,8 +9,8 @@ import msgspec
 
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
-from millstream.ingest.moments import Unit
 from millstream.ingest.options import Protocol
+from millstream.ingest.timestamps import Unit
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -9,26 +9,26 @@ pass :class:`millstream.testing.stores.StoreConformance`.
 
 from millstream.stores.cas import CAS_SPACE, CasStore
 from millstream.stores.hashing import Digests, copy_stream, hash_stream
-from millstream.stores.local import LocalStore
+from millstream.stores.local.store import LocalStore
 from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    Access,
     AlreadyExistsError,
     Checksum,
     ChecksumMismatchError,
+    ChecksumOrigin,
     Entry,
     ItemInfo,
     ItemNotFoundError,
     NoSuchStoreError,
-    Origin,
-    RefusedError,
+    SpaceAccess,
     SpaceNotEmptyError,
     SpaceNotFoundError,
     Store,
     StoreError,
     StoreInputError,
+    StoreRefusedError,
     StoreUnavailableError,
     all_entries,
 )
@@ -38,11 +38,11 @@ from millstream.stores.throttled import ThrottledStore
 __all__ = [
     "CAS_SPACE",
     "DEFAULT_MIMETYPE",
-    "Access",
     "AlreadyExistsError",
     "CasStore",
     "Checksum",
     "ChecksumMismatchError",
+    "ChecksumOrigin",
     "Digests",
     "Entry",
     "ItemInfo",
@@ -51,13 +51,13 @@ __all__ = [
     "MemoryStore",
     "MountedStore",
     "NoSuchStoreError",
-    "Origin",
-    "RefusedError",
+    "SpaceAccess",
     "SpaceNotEmptyError",
     "SpaceNotFoundError",
     "Store",
     "StoreError",
     "StoreInputError",
+    "StoreRefusedError",
     "StoreUnavailableError",
     "ThrottledStore",
     "all_entries",

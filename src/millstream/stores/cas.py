@@ -14,25 +14,25 @@ from millstream.core.cid import CidError, CidForm, CidHasher, digest_from_cid, f
 from millstream.core.clock import SystemClock
 from millstream.core.durable import sync_folder
 from millstream.stores.checks import check_promise, check_properties
+from millstream.stores.file_location import FileLocation, find_file
 from millstream.stores.folders import make_root
 from millstream.stores.hashing import chunks, copy_stream
-from millstream.stores.listing import Listing, first_entries
+from millstream.stores.listing import OrderedListing, first_entries
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
-from millstream.stores.places import Place, find_place
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    Access,
     AlreadyExistsError,
     Checksum,
     ChecksumMismatchError,
+    ChecksumOrigin,
     Entry,
     ItemInfo,
     ItemNotFoundError,
-    Origin,
-    RefusedError,
+    SpaceAccess,
     SpaceNotFoundError,
     StoreInputError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from millstream.stores.ranges import RangeReader, check_range
@@ -52,7 +52,7 @@ class CasStore:
     def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:
         self._root = Path(root).absolute()
         self._url = "cas" + self._root.as_uri().removeprefix("file")
-        self._listing = Listing(str(self._root), SystemClock(), depth=0)
+        self._listing = OrderedListing(str(self._root), SystemClock(), depth=0)
         if create:
             with translated(f"making the folder {self._root}"):
                 make_root(self._root)
@@ -73,21 +73,21 @@ class CasStore:
     def create_space(self, space: str) -> None:
         check_space(space)
         if space != CAS_SPACE:
-            raise RefusedError(f"{self.url} has the one space {CAS_SPACE!r}; {space!r} cannot be made in it")
+            raise StoreRefusedError(f"{self.url} has the one space {CAS_SPACE!r}; {space!r} cannot be made in it")
         with translated(f"making the folder {self._root}"):
             make_root(self._root)
 
     def delete_space(self, space: str) -> None:
         self._require_space(space)
-        raise RefusedError(f"the space {CAS_SPACE!r} belongs to {self.url} for good; delete its items instead")
+        raise StoreRefusedError(f"the space {CAS_SPACE!r} belongs to {self.url} for good; delete its items instead")
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         self._require_space(space)
         return {}
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:  # noqa: ARG002 - none is kept
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:  # noqa: ARG002 - none is kept
         self._require_space(space)
-        raise RefusedError(f"{self.url} keeps files by their hash and nothing else: it has no access lists")
+        raise StoreRefusedError(f"{self.url} keeps files by their hash and nothing else: it has no access lists")
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         self._require_space(space)
@@ -96,12 +96,12 @@ class CasStore:
             return first_entries(str(self._root), (item for item in items if is_cid("/".join(item[1]))), limit)
 
     def info(self, space: str, content_id: str) -> ItemInfo:
-        with self._place(space, content_id) as place:
+        with self._find(space, content_id) as place:
             return _info(content_id, place.status)
 
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
         check_range(start, length)
-        with self._place(space, content_id) as place, translated(f"opening {content_id} in {self.url}"):
+        with self._find(space, content_id) as place, translated(f"opening {content_id} in {self.url}"):
             return io.BufferedReader(RangeReader(place.open(), start, length))
 
     def put(
@@ -117,7 +117,8 @@ class CasStore:
     ) -> ItemInfo:
         """Store *source*, which must hash to *content_id*; a damaged file under that name is replaced.
 
-        Raises :class:`ChecksumMismatchError` where it does not, :class:`RefusedError` where *properties* are given.
+        Raises :class:`ChecksumMismatchError` where it does not, :class:`StoreRefusedError` where *properties* are
+        given.
         """
         self._require_space(space)
         self._refuse_properties(properties)
@@ -135,7 +136,7 @@ class CasStore:
         return self.info(space, content_id)
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
-        """The item's facts, where *properties* are empty. Raises :class:`RefusedError` where they are not."""
+        """The item's facts, where *properties* are empty. Raises :class:`StoreRefusedError` where they are not."""
         info = self.info(space, content_id)
         self._refuse_properties(properties)
         return info
@@ -145,12 +146,12 @@ class CasStore:
             return self.put(to_space, to_content_id, source)
 
     def delete(self, space: str, content_id: str) -> None:
-        with self._place(space, content_id) as place, translated(f"deleting {content_id} in {self.url}"):
+        with self._find(space, content_id) as place, translated(f"deleting {content_id} in {self.url}"):
             place.remove()
 
     def path_of(self, space: str, content_id: str) -> Path:
         """The file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
-        with self._place(space, content_id) as place:
+        with self._find(space, content_id) as place:
             return self._root / place.path[-1]
 
     def _place_draft(self, draft: Path, content_id: str, create_only: bool) -> None:
@@ -163,11 +164,11 @@ class CasStore:
             draft.replace(self._root / content_id)
         sync_folder(self._root)
 
-    def _place(self, space: str, content_id: str) -> Place:
+    def _find(self, space: str, content_id: str) -> FileLocation:
         self._require_space(space)
         check_content_id(content_id)
         with translated(f"looking for {content_id} in {self.url}"):
-            place = find_place(str(self._root), [(content_id,)]) if is_cid(content_id) else None
+            place = find_file(str(self._root), [(content_id,)]) if is_cid(content_id) else None
         if place is None:
             raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
         return place
@@ -182,7 +183,7 @@ class CasStore:
 
     def _refuse_properties(self, properties: Mapping[str, str] | None) -> None:
         if check_properties(properties):
-            raise RefusedError(f"{self.url} is content-addressed and keeps no properties; put without them")
+            raise StoreRefusedError(f"{self.url} is content-addressed and keeps no properties; put without them")
 
 
 def _form(content_id: str) -> CidForm:
@@ -215,5 +216,5 @@ def _info(content_id: str, status: os.stat_result | None) -> ItemInfo:
     """The facts of a file; the name of a raw one is its checksum, that of the others says nothing about its SHA-256."""
     assert status is not None
     raw = form_of(content_id) == CidForm.RAW
-    checksums = (Checksum("sha256", digest_from_cid(content_id).hex(), Origin.PROVIDER),) if raw else ()
+    checksums = (Checksum("sha256", digest_from_cid(content_id).hex(), ChecksumOrigin.PROVIDER),) if raw else ()
     return ItemInfo(content_id, status.st_size, checksums, DEFAULT_MIMETYPE, {}, status.st_mtime_ns // 1000)

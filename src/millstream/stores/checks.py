@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.stores.protocol import Access, ChecksumMismatchError, StoreInputError
+from millstream.stores.protocol import ChecksumMismatchError, SpaceAccess, StoreInputError
 
 MAX_PROPERTY_BYTES = 1024 * 1024
 MAX_ACL_BYTES = 64 * 1024
@@ -36,7 +36,7 @@ def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     return copied
 
 
-def check_acls(acls: Mapping[str, Access]) -> dict[str, Access]:
+def check_acls(acls: Mapping[str, SpaceAccess]) -> dict[str, SpaceAccess]:
     """A copy of the access list *acls*: names of 1 to 255 bytes of UTF-8, at most 64 KiB in all.
 
     Raises :class:`StoreInputError`.
@@ -46,15 +46,15 @@ def check_acls(acls: Mapping[str, Access]) -> dict[str, Access]:
     if sum(len(name.encode("utf-8")) for name in acls) > MAX_ACL_BYTES:
         raise StoreInputError(f"the access list has more than {MAX_ACL_BYTES:,} bytes: name groups, not their members")
     try:
-        return {name: Access(access) for name, access in acls.items()}
+        return {name: SpaceAccess(access) for name, access in acls.items()}
     except ValueError as error:
-        raise StoreInputError(f"{error}: write {' or '.join(Access)}") from error
+        raise StoreInputError(f"{error}: write {' or '.join(SpaceAccess)}") from error
 
 
 def check_mimetype(mimetype: str) -> None:
     """Raise :class:`StoreInputError` where *mimetype* is empty, too long, or not printable text."""
     if not (0 < len(mimetype) <= 255 and mimetype.isprintable()):
-        raise StoreInputError(f"{mimetype[:100]!r} is no mimetype; write one such as text/plain")
+        raise StoreInputError(f"{mimetype[:100]!r} is not a mimetype; write one such as text/plain")
 
 
 def _is_text(value: object) -> bool:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from millstream.core.clock import Clock
 from millstream.stores.folders import open_folder
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
+from millstream.stores.path_encoding import FLAT_FOLDER, decode_flat_name, decode_name, encoded_paths
 from millstream.stores.protocol import Entry
-from millstream.stores.spelling import FLAT_FOLDER, read_flat_name, read_name, spellings
 
 Names = tuple[str, ...]
 
@@ -45,7 +45,7 @@ class _Folder:
         return len(self.keys) + 1  # an empty folder takes room, too
 
 
-class Listing:
+class OrderedListing:
     """The ordered ids of spaces, whose folders are *depth* names below *root*. Thread-safe."""
 
     def __init__(self, root: str, clock: Clock, *, depth: int = 1) -> None:
@@ -161,7 +161,7 @@ def _cursors(path: Names, folder: _Folder, base: bytes, low: bytes) -> Iterator[
 
 def _read_folder(handle: int, path: Names, base: bytes, stamp: tuple[int, int], read_at: int) -> _Folder:
     rows = []
-    read = read_flat_name if FLAT_FOLDER in path[:1] else read_name
+    read = decode_flat_name if FLAT_FOLDER in path[:1] else decode_name
     with os.scandir(handle) as entries:
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
@@ -188,7 +188,7 @@ def _read_entry(
     if name.endswith("%"):
         text = read(name[:-1]) if len(name) > 1 else None
         return None if text is None else (base + text, name, True, True)
-    text = read(name) if read is read_name else None
+    text = read(name) if read is decode_name else None
     return None if text is None else (base + text + b"/", name, True, False)
 
 
@@ -196,4 +196,4 @@ def _is_ours(key: bytes, path: Names) -> bool:
     """Whether *path* is where the id *key* is kept; only long and flat paths can be anything else."""
     if len(key) <= 255 and FLAT_FOLDER not in path[:1]:
         return True
-    return len(key) <= MAX_CONTENT_ID_BYTES and path in spellings(key.decode("utf-8"))
+    return len(key) <= MAX_CONTENT_ID_BYTES and path in encoded_paths(key.decode("utf-8"))

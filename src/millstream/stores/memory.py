@@ -16,20 +16,20 @@ from millstream.stores.hashing import copy_stream
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    Access,
     AlreadyExistsError,
     Checksum,
+    ChecksumOrigin,
     Entry,
     ItemInfo,
     ItemNotFoundError,
-    Origin,
+    SpaceAccess,
     SpaceNotEmptyError,
     SpaceNotFoundError,
 )
 from millstream.stores.ranges import RangeReader, check_range
 
 
-class _Item(msgspec.Struct, frozen=True):
+class _StoredItem(msgspec.Struct, frozen=True):
     data: bytes
     info: ItemInfo
 
@@ -38,8 +38,8 @@ class _Space:
     """The items of one space and, until something is added or removed, their ids in order."""
 
     def __init__(self) -> None:
-        self.items: dict[str, _Item] = {}
-        self.acls: dict[str, Access] = {}
+        self.items: dict[str, _StoredItem] = {}
+        self.acls: dict[str, SpaceAccess] = {}
         self._ordered: list[bytes] | None = None
 
     def ordered(self) -> list[bytes]:
@@ -47,7 +47,7 @@ class _Space:
             self._ordered = sorted(map(order_key, self.items))
         return self._ordered
 
-    def put(self, item: _Item) -> None:
+    def put(self, item: _StoredItem) -> None:
         if item.info.content_id not in self.items:
             self._ordered = None
         self.items[item.info.content_id] = item
@@ -93,10 +93,10 @@ class MemoryStore:
                 raise SpaceNotEmptyError(f"the space {space!r} in {self.url} still holds items; delete them first")
             del self._spaces[space]
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         return dict(self._space(space).acls)
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         self._space(space).acls = check_acls(acls)
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
@@ -138,13 +138,13 @@ class MemoryStore:
         sink = io.BytesIO()
         digests = copy_stream(source, sink)
         check_promise(content_id, digests.sha256, sha256)
-        checksum = Checksum("sha256", digests.sha256, Origin.PROVIDER)
+        checksum = Checksum("sha256", digests.sha256, ChecksumOrigin.PROVIDER)
         info = ItemInfo(content_id, digests.size, (checksum,), mimetype, kept, self._clock.now())
         with self._lock:
             within = self._space(space)
             if create_only and content_id in within.items:
                 raise AlreadyExistsError(f"{content_id!r} exists in {self.url}/{space} already")
-            within.put(_Item(sink.getvalue(), info))
+            within.put(_StoredItem(sink.getvalue(), info))
         return info
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
@@ -152,7 +152,7 @@ class MemoryStore:
         with self._lock:
             item = self._item(space, content_id)
             info = msgspec.structs.replace(item.info, properties=kept)
-            self._space(space).put(_Item(item.data, info))
+            self._space(space).put(_StoredItem(item.data, info))
         return info
 
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
@@ -173,7 +173,7 @@ class MemoryStore:
                 f"there is no space {space!r} in {self.url}; make it, as `millstream store put --create` does"
             ) from None
 
-    def _item(self, space: str, content_id: str) -> _Item:
+    def _item(self, space: str, content_id: str) -> _StoredItem:
         try:
             return self._space(space).items[check_content_id(content_id)]
         except KeyError:

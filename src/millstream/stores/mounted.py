@@ -10,7 +10,7 @@ from urllib.parse import quote
 from millstream.stores.bulk import Bulk, bulk_of
 from millstream.stores.mounted_bulk import MountedBulk
 from millstream.stores.names import check_space, order_key
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Access, Entry, ItemInfo, Store, StoreInputError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, ItemInfo, SpaceAccess, Store, StoreInputError
 
 
 class MountedStore:
@@ -49,10 +49,10 @@ class MountedStore:
     def delete_space(self, space: str) -> None:
         self._store(space).delete_space(space)
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         return self._store(space).space_acls(space)
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         self._store(space).set_space_acls(space, acls)
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:

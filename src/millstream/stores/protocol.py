@@ -56,11 +56,11 @@ class AlreadyExistsError(StoreError):
     """A content item of that name exists, and the caller asked to create only."""
 
 
-class RefusedError(StoreError):
+class StoreRefusedError(StoreError):
     """The provider does not allow this change in the item's present state (archived, read-only, content-addressed)."""
 
 
-class Origin(enum.StrEnum):
+class ChecksumOrigin(enum.StrEnum):
     """Who says what the checksum is."""
 
     PROVIDER = "provider"  # the storage provider recorded it when the bytes arrived
@@ -68,7 +68,7 @@ class Origin(enum.StrEnum):
     COMPUTED = "computed"  # somebody has just read the bytes
 
 
-class Access(enum.StrEnum):
+class SpaceAccess(enum.StrEnum):
     """What somebody may do in a space; who may write may read."""
 
     READ = "read"
@@ -80,7 +80,7 @@ class Checksum(msgspec.Struct, frozen=True, gc=False):
 
     algorithm: str
     value: str
-    origin: Origin
+    origin: ChecksumOrigin
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +106,7 @@ class ItemInfo(msgspec.Struct, frozen=True, gc=False):
         """The value under *algorithm*, the provider's own before the user's; None where there is none."""
         first = None
         for one in self.checksums:
-            if one.algorithm == algorithm and (first is None or first.origin != Origin.PROVIDER == one.origin):
+            if one.algorithm == algorithm and (first is None or first.origin != ChecksumOrigin.PROVIDER == one.origin):
                 first = one
         return None if first is None else first.value
 
@@ -135,15 +135,15 @@ class Store(Protocol):
         """Remove an empty space. Raises :class:`SpaceNotEmptyError`, :class:`SpaceNotFoundError`."""
         ...
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         """Who may do what in the space, by name of a user or, as ``group-NAME``, of a group. Kept, not enforced.
 
         Raises :class:`SpaceNotFoundError`.
         """
         ...
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
-        """Replace the access list of the space. Raises :class:`RefusedError` where the provider keeps none."""
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
+        """Replace the access list of the space. Raises :class:`StoreRefusedError` where the provider keeps none."""
         ...
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
@@ -182,7 +182,7 @@ class Store(Protocol):
         ...
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
-        """Replace all properties. Raises :class:`RefusedError` where the provider does not allow it."""
+        """Replace all properties. Raises :class:`StoreRefusedError` where the provider does not allow it."""
         ...
 
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:

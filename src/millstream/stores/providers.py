@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from millstream.stores.cas import CasStore
-from millstream.stores.local import LocalStore
+from millstream.stores.local.store import LocalStore
 from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
 from millstream.stores.processes import BulkProcesses
@@ -55,11 +55,11 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
         return MemoryStore(unquote(parts.netloc + parts.path) or "store")
     if parts.scheme not in ("file", "cas"):
         raise StoreInputError(
-            f"{url!r} names no store: write file:///folder, cas:///folder, s3://bucket or memory://name"
+            f"{url!r} is not a store URL: write file:///folder, cas:///folder, s3://bucket or memory://name"
         )
     if parts.netloc not in ("", "localhost") or not parts.path or "\0" in unquote(parts.path):
         raise StoreInputError(
-            f"{url!r} names no folder of this machine: write {parts.scheme}:///folder with three slashes"
+            f"{url!r} does not name a folder of this machine: write {parts.scheme}:///folder with three slashes"
         )
     folder = Path(unquote(parts.path))
     if parts.scheme == "cas":

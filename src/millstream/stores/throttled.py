@@ -9,7 +9,7 @@ from typing import BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Access, Entry, ItemInfo, Store, StoreInputError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, ItemInfo, SpaceAccess, Store, StoreInputError
 
 OPTION = "requests="
 """The part of a query that names the rate, in requests a second."""
@@ -61,10 +61,10 @@ class ThrottledStore:
     def delete_space(self, space: str) -> None:
         self._asked().delete_space(space)
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         return self._asked().space_acls(space)
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         self._asked().set_space_acls(space, acls)
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Self
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.testing.keeper import Keeper
-from millstream.testing.programs import ServiceError, find_program
+from millstream.testing.parent_watchdog import ParentWatchdog
+from millstream.testing.programs import LocalServerError, find_program
 
 START_SECONDS = 120.0
 ATTEMPTS = 3
@@ -37,7 +37,7 @@ class ApacheRocketMQ:
         self._folder = folder
         self._clock = clock or SystemClock()
         self._running: list[subprocess.Popen[bytes]] = []
-        self._keepers: list[Keeper] = []
+        self._keepers: list[ParentWatchdog] = []
         self._name_port, self._port, self._remoting_port, self._broker_port = _free_ports()
 
     @property
@@ -53,7 +53,7 @@ class ApacheRocketMQ:
         self.kill()
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises :class:`ServiceError` with the end of its output."""
+        """Start it and wait until it answers. Raises :class:`LocalServerError` with the end of its output."""
         self._lay_out()
         name_server = self._folder / "namesrv.conf"
         self._launch("namesrv", _NAME_SERVER_MEMORY, "namesrv.NamesrvStartup", "-c", str(name_server))
@@ -73,7 +73,7 @@ class ApacheRocketMQ:
         while self._keepers:
             self._keepers.pop().dismiss()
 
-    def make_topic(self, name: str, kind: str) -> None:
+    def create_topic(self, name: str, kind: str) -> None:
         """Make the topic *name* of the type *kind*."""
         kinds = ("-r", "4", "-w", "4", "-a", f"+message.type={kind}")
         self.ask("updateTopic", "-c", "DefaultCluster", "-t", name, *kinds)
@@ -95,7 +95,7 @@ class ApacheRocketMQ:
             if found.returncode == 0 and "Exception" not in output and "success" in output:
                 return output
             if self._clock.monotonic() > deadline:
-                raise ServiceError(f"{command} of Apache RocketMQ's admin tool failed:\n{output[-2000:]}")
+                raise LocalServerError(f"{command} of Apache RocketMQ's admin tool failed:\n{output[-2000:]}")
             self._clock.sleep(0.5)
 
     @property
@@ -139,7 +139,7 @@ class ApacheRocketMQ:
                     start_new_session=True,
                 )
             )  # fmt: skip
-            self._keepers.append(Keeper(self._running[-1].pid))
+            self._keepers.append(ParentWatchdog(self._running[-1].pid))
 
     def _await(self, port: int, name: str) -> None:
         deadline = self._clock.monotonic() + START_SECONDS
@@ -147,12 +147,12 @@ class ApacheRocketMQ:
             if self._running[-1].poll() is not None or self._clock.monotonic() > deadline:
                 output = (self._folder / f"{name}.out").read_text("utf-8", "replace")
                 self.kill()
-                raise ServiceError(f"{name} of Apache RocketMQ did not start:\n{output[-2000:]}")
+                raise LocalServerError(f"{name} of Apache RocketMQ did not start:\n{output[-2000:]}")
             self._clock.sleep(0.1)
 
 
 def fetch_jars(pom: Path, folder: Path) -> None:
-    """Have Maven put what *pom* needs into *folder*. Raises :class:`ServiceError`."""
+    """Have Maven put what *pom* needs into *folder*. Raises :class:`LocalServerError`."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(pom, folder / "pom.xml")
     maven = find_program("mvn", "maven")
@@ -167,7 +167,7 @@ def fetch_jars(pom: Path, folder: Path) -> None:
     ]
     found = subprocess.run(line, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if found.returncode:
-        raise ServiceError(f"Maven could not fetch Apache RocketMQ:\n{(found.stdout + found.stderr)[-2000:]}")
+        raise LocalServerError(f"Maven could not fetch Apache RocketMQ:\n{(found.stdout + found.stderr)[-2000:]}")
 
 
 def _answers(port: int) -> bool:

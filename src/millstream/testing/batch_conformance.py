@@ -37,13 +37,13 @@ from millstream.testing.batch_cases import (
     rules,
     saying_one_thing,
 )
-from millstream.testing.batching import plain_batches
+from millstream.testing.batching_oracle import plain_batches
 
 TOGETHER = 40
 """Cases of one example."""
 
 
-class Result(NamedTuple):
+class EngineResult(NamedTuple):
     """What came of a case, in any order, and the last clock that the host was advanced to before the end (or None)."""
 
     batches: Sequence[EventBatch]
@@ -51,13 +51,13 @@ class Result(NamedTuple):
     clock: int | None = None
 
 
-Engine = Callable[[BatchConfig, Sequence[list[Event]], random.Random], Sequence[Result]]
+Engine = Callable[[BatchConfig, Sequence[list[Event]], random.Random], Sequence[EngineResult]]
 """Batches cases under some rules, each to its end."""
 
-Check = Callable[[BatchConfig, list[Event], Result], None]
+Check = Callable[[BatchConfig, list[Event], EngineResult], None]
 """Looks at what came of one case."""
 
-Pair = Callable[[Result, Result], None]
+Pair = Callable[[EngineResult, EngineResult], None]
 """Compares what came of a case with what came of a variant of it."""
 
 Variant = Callable[[BatchConfig, list[Event], random.Random], list[Event]]
@@ -207,30 +207,30 @@ def _smallest(look: Look, config: BatchConfig, failed: CaseFailedError) -> CaseF
     return failed
 
 
-def _same_identities(one: Result, other: Result) -> None:
+def _same_identities(one: EngineResult, other: EngineResult) -> None:
     first, second = by_start(one.batches), by_start(other.batches)
     assert sorted(batch.batch for batch in first) == sorted(batch.batch for batch in second)
     assert sorted(reject.reason for reject in one.rejects) == sorted(reject.reason for reject in other.rejects)
 
 
-def _same_members(one: Result, other: Result) -> None:
+def _same_members(one: EngineResult, other: EngineResult) -> None:
     assert sorted(batch.events for batch in one.batches) == sorted(batch.events for batch in other.batches)
 
 
-def _same_outcome(one: Result, other: Result) -> None:
+def _same_outcome(one: EngineResult, other: EngineResult) -> None:
     firsts = [{(batch.events, batch.kind) for batch in result.batches} for result in (one, other)]
     assert firsts[0] == firsts[1]
     assert {batch.end - batch.start for batch in one.batches} == {batch.end - batch.start for batch in other.batches}
     assert by_id(one.rejects) == by_id(other.rejects)
 
 
-def _check_plain(config: BatchConfig, events: list[Event], given: Result) -> None:
+def _check_plain(config: BatchConfig, events: list[Event], given: EngineResult) -> None:
     batches, rejects = plain_batches(events, config, given.clock)
     assert by_start(given.batches) == by_start(batches)
     assert by_id(given.rejects) == rejects
 
 
-def _check_conservation(config: BatchConfig, events: list[Event], given: Result) -> None:
+def _check_conservation(config: BatchConfig, events: list[Event], given: EngineResult) -> None:
     replaced = {name for batch in given.batches for name in batch.amends}
     standing = [number for batch in given.batches if batch.batch not in replaced for number in batch.events]
     refused = [reject.rejected for reject in given.rejects]
@@ -242,7 +242,7 @@ def _check_conservation(config: BatchConfig, events: list[Event], given: Result)
         assert (reject.reason == "future") == (-delays[reject.rejected] > config.lead)
 
 
-def _check_shape(config: BatchConfig, events: list[Event], given: Result) -> None:
+def _check_shape(config: BatchConfig, events: list[Event], given: EngineResult) -> None:
     known = {event.id: event for event in events}
     for batch in given.batches:
         members = [known[number] for number in batch.events]
@@ -274,7 +274,7 @@ def _check_disjoint(config: BatchConfig, batches: list[EventBatch], known: dict[
         assert _exceeds(config, [event for event in torn if event.event_time == later.start])
 
 
-def _check_latency(config: BatchConfig, _: list[Event], given: Result) -> None:
+def _check_latency(config: BatchConfig, _: list[Event], given: EngineResult) -> None:
     for batch in given.batches:
         rule = config.punctual if batch.kind == "batch" else config.patient
         latest = batch.start + rule.window + 1 + rule.max_delay
@@ -286,7 +286,7 @@ def _check_latency(config: BatchConfig, _: list[Event], given: Result) -> None:
             assert batch.closed_at <= given.clock
 
 
-def _check_maximality(config: BatchConfig, events: list[Event], given: Result) -> None:
+def _check_maximality(config: BatchConfig, events: list[Event], given: EngineResult) -> None:
     known = {event.id: event for event in events}
     batches = by_start(given.batches)
     for earlier, later in itertools.pairwise(batches):

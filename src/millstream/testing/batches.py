@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import EventBatch, Reject
-from millstream.batching.event import Cut
+from millstream.batching.event import CutReason
 from millstream.core.message import Message
 
 CONFIG = {"max_delay": 600, "window": 60}
@@ -21,7 +21,7 @@ _EPOCH = 1_356_998_400_000_000  # 2013-01-01, microseconds
 
 
 def make_batch(
-    ids: Sequence[int], source: str = "JFK", hour: int = 0, name: str | None = None, *, cut: Cut = "window"
+    ids: Sequence[int], source: str = "JFK", hour: int = 0, name: str | None = None, *, cut: CutReason = "window"
 ) -> EncodedBatch:
     """A batch of messages with *ids*; *hour* sets its event times, *name* its id (default: a hash of what stands before
     it), *cut* says why it ended."""

@@ -15,14 +15,14 @@ from pathlib import Path
 import msgspec
 
 from millstream.log import open_store
+from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import TopicInfo
-from millstream.messaging.broker.checks import Limits
-from millstream.messaging.broker.endpoints import Place
-from millstream.messaging.broker.remote import ask_broker
-from millstream.messaging.broker.server import BrokerServer
-from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.validation import Limits
 from millstream.testing.call_log import CallLog
-from millstream.testing.mortal_calls import Death, MortalCalls
+from millstream.testing.crashing_calls import CrashInterceptor, CrashPoint
 
 IMPATIENT = Limits(shortest=1_000_000, max_attempts=4, backoff=(1_000_000,), first_check=500_000, check_every=1_000_000)
 """Limits for tests that do not want to wait: a second where a broker in earnest has ten, four attempts at most."""
@@ -51,9 +51,9 @@ class BrokerProcess:
         self._process: subprocess.Popen[str] | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Address:
         """Where it listens."""
-        return Place("127.0.0.1", self.port)
+        return Address("127.0.0.1", self.port)
 
     @property
     def pid(self) -> int:
@@ -61,7 +61,7 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, death: Death | None = None) -> None:
+    def start(self, death: CrashPoint | None = None) -> None:
         """Start it and wait until it accepts calls. It dies by itself at *death*; :meth:`wait` returns then."""
         self.kill()
         command = [*self._python, "-m", __name__, self.url, str(self.port), self._limits]
@@ -87,20 +87,20 @@ class BrokerProcess:
         if self._process is not None:
             self._process.wait()
 
-    def make_topic(self, name: str, kind: str = "NORMAL", queues: int = 4) -> None:
+    def create_topic(self, name: str, kind: str = "NORMAL", queues: int = 4) -> None:
         """Make the topic *name*, which takes messages of the type *kind*."""
-        ask_broker(self.place, "MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
+        call_broker(self.place, "MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
 
 
-async def _serve(url: str, port: int, limits: Limits, death: Death | None, calls: str) -> None:
-    mortal = [*([CallLog(Path(calls))] if calls else ()), *([MortalCalls(death)] if death is not None else ())]
+async def _serve(url: str, port: int, limits: Limits, death: CrashPoint | None, calls: str) -> None:
+    mortal = [*([CallLog(Path(calls))] if calls else ()), *([CrashInterceptor(death)] if death is not None else ())]
     with open_store(url) as store:
-        async with BrokerServer(store, Place("127.0.0.1", port), limits=limits, interceptors=mortal) as server:
+        async with BrokerServer(store, Address("127.0.0.1", port), limits=limits, interceptors=mortal) as server:
             print(server.port, flush=True)
             await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
     _limits = msgspec.json.decode(sys.argv[3], type=Limits)
-    _death = msgspec.json.decode(sys.argv[4], type=Death | None)
+    _death = msgspec.json.decode(sys.argv[4], type=CrashPoint | None)
     asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), _limits, _death, sys.argv[5]))

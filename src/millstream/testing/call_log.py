@@ -66,7 +66,7 @@ class CallLog(grpc.aio.ServerInterceptor):
             self._write(">", name, "the stream begins")
             try:
                 await inner(
-                    self._seen(name, requests), _Written(context, lambda answer: self._write("<", name, answer))
+                    self._seen(name, requests), _LoggedContext(context, lambda answer: self._write("<", name, answer))
                 )
             finally:
                 self._write(">", name, "the stream has ended")
@@ -85,7 +85,7 @@ class CallLog(grpc.aio.ServerInterceptor):
             self._file.write(f"{seconds:8.3f} {way} {name} {text}\n")
 
 
-class _Written:
+class _LoggedContext:
     """A context that shows what is written."""
 
     def __init__(self, context: Any, show: Callable[[Any], None]) -> None:

@@ -44,7 +44,7 @@ OPTIONS = Options(
 _names = itertools.count()
 
 
-class Traits(msgspec.Struct, frozen=True):
+class ServerTraits(msgspec.Struct, frozen=True):
     """What servers may do differently: times are in seconds.
 
     ``shortest`` is the shortest time that a received message can be hidden for, ``poll`` the shortest that a receive
@@ -65,9 +65,9 @@ class MessagingServer(Protocol):
     """A server to test clients with."""
 
     place: str
-    traits: Traits
+    traits: ServerTraits
 
-    def make_topic(self, name: str, kind: str) -> None:
+    def create_topic(self, name: str, kind: str) -> None:
         """Make the topic *name* of the type *kind*, with four queues; return when clients find it."""
         ...
 
@@ -125,7 +125,7 @@ class ClientConformance:
     def topic(self, server: MessagingServer, kind: str = "NORMAL") -> str:
         """A new topic."""
         name = f"conformance-{next(_names)}"
-        server.make_topic(name, kind)
+        server.create_topic(name, kind)
         return name
 
     def consumer(self, server: MessagingServer, topic: str, wanted: str | Filter = "*") -> SimpleConsumer:

@@ -22,7 +22,7 @@ from millstream.cli.main import main
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     """The exit code of a command, and its output and errors as text in UTF-8.
 
     Bytes that are not UTF-8 are kept as surrogates (``surrogateescape``), so that :attr:`out_bytes` is exact.
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
         return self.err.encode("utf-8", "surrogateescape")
 
 
-def run_command(*argv: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> Answer:
+def run_command(*argv: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> CommandResult:
     """Run ``millstream`` with the arguments *argv* in this process and return its answer.
 
     The command reads *stdin* and sees the variables of *environment* in addition to those of this process. Exit codes,
@@ -64,7 +64,7 @@ def run_command(*argv: str, stdin: bytes = b"", environment: Mapping[str, str] |
             code = _exit_code()
             sys.stdout.flush()
             sys.stderr.flush()
-        return Answer(code, _text(out.getvalue()), _text(err.getvalue()))
+        return CommandResult(code, _text(out.getvalue()), _text(err.getvalue()))
 
 
 def _exit_code() -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from millstream.log.database.driver import Connection
+from millstream.log.backends.database.driver import DatabaseConnection
 
 
 @contextlib.contextmanager
-def connected(url: str, *, database: bool = True) -> Iterator[Connection]:
+def connected(url: str, *, database: bool = True) -> Iterator[DatabaseConnection]:
     """A connection to the database at *url*, or to its server alone, that commits by itself. Raises ServerError."""
     connection = connect(url, database=database)
     try:
@@ -18,17 +18,17 @@ def connected(url: str, *, database: bool = True) -> Iterator[Connection]:
         connection.close()
 
 
-def connect(url: str, *, database: bool = True) -> Connection:
-    """Like :func:`connected`, for whoever closes it. Raises :class:`~millstream.log.database.driver.ServerError`."""
+def connect(url: str, *, database: bool = True) -> DatabaseConnection:
+    """An open connection. Raises :class:`~millstream.log.backends.database.driver.ServerError`."""
     if url.startswith("postgresql:"):
-        from millstream.log import postgres
-        from millstream.log.postgres.driver import connect as connect_postgres
+        from millstream.log.backends import postgres
+        from millstream.log.backends.postgres.driver import connect as connect_postgres
 
-        return connect_postgres(postgres.parse_place(url), database=database)
-    from millstream.log import mysql
-    from millstream.log.mysql.driver import choose_driver
+        return connect_postgres(postgres.parse_address(url), database=database)
+    from millstream.log.backends import mysql
+    from millstream.log.backends.mysql.driver import choose_driver
 
-    place = mysql.parse_place(url)
+    place = mysql.parse_address(url)
     connection = choose_driver(place)(place, database=database)
     connection.execute("SET autocommit = 1")
     return connection

@@ -32,7 +32,7 @@ def add_service(name: str) -> dict[str, Any]:
     return {"action": "add-services", "services": [service]}
 
 
-class Person:
+class DidOwner:
     """Somebody who makes a DID and then changes it; every operation is valid after those made before it."""
 
     def __init__(self, name: str, curve: str = "secp256k1", profile: Profile = SIDETREE) -> None:

@@ -9,11 +9,11 @@ from typing import Any, Generic, Literal
 
 import msgspec
 
-from millstream.log.database.driver import Code, Connection, Driver, ServerError, Value
-from millstream.log.database.place import PlaceT
+from millstream.log.backends.database.address import AddressT
+from millstream.log.backends.database.driver import Code, DatabaseConnection, DatabaseDriver, ServerError, Value
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ConnectionFault(msgspec.Struct, frozen=True):
     """The next statement that begins with *statement* fails with the server's error *code*, *when* it is due."""
 
     statement: str
@@ -21,22 +21,22 @@ class Fault(msgspec.Struct, frozen=True):
     code: Code = 2013
 
 
-class FaultyDriver(Generic[PlaceT]):
+class FaultyDriver(Generic[AddressT]):
     """Connects through *driver*; the first of ``faults`` waits for its statement, then the next one does."""
 
-    def __init__(self, driver: Driver[PlaceT], *faults: Fault) -> None:
+    def __init__(self, driver: DatabaseDriver[AddressT], *faults: ConnectionFault) -> None:
         self._driver = driver
         self.faults = deque(faults)
         self.connections = 0
 
-    def __call__(self, place: PlaceT, *, database: bool = True) -> Connection:
+    def __call__(self, place: AddressT, *, database: bool = True) -> DatabaseConnection:
         """Connect."""
         self.connections += 1
         return _FaultyConnection(self._driver(place, database=database), self.faults)
 
 
 class _FaultyConnection:
-    def __init__(self, connection: Connection, faults: deque[Fault]) -> None:
+    def __init__(self, connection: DatabaseConnection, faults: deque[ConnectionFault]) -> None:
         self._connection = connection
         self._faults = faults
 
@@ -55,7 +55,7 @@ class _FaultyConnection:
     def close(self) -> None:
         self._connection.close()
 
-    def _take(self, statement: str) -> Fault | None:
+    def _take(self, statement: str) -> ConnectionFault | None:
         if not self._faults or not statement.lstrip().startswith(self._faults[0].statement):
             return None
         fault = self._faults.popleft()
@@ -63,26 +63,26 @@ class _FaultyConnection:
             self._fail(fault)
         return fault
 
-    def _fail(self, fault: Fault | None) -> None:
+    def _fail(self, fault: ConnectionFault | None) -> None:
         if fault is not None:
             raise ServerError(fault.code, "a fault that a test asked for")
 
 
-class DeathError(BaseException):
+class SimulatedCrashError(BaseException):
     """The process would be gone at this point: nothing on its way out may pass for more than that."""
 
 
-class MortalDriver(Generic[PlaceT]):
+class CrashingDriver(Generic[AddressT]):
     """Connects through *driver*, and dies once at the statement number *statement* of all, *when* it is due."""
 
-    def __init__(self, driver: Driver[PlaceT], statement: int, when: Literal["before", "after"]) -> None:
+    def __init__(self, driver: DatabaseDriver[AddressT], statement: int, when: Literal["before", "after"]) -> None:
         self._driver = driver
         self.left = statement
         self.when = when
 
-    def __call__(self, place: PlaceT, *, database: bool = True) -> Connection:
+    def __call__(self, place: AddressT, *, database: bool = True) -> DatabaseConnection:
         """Connect."""
-        return _MortalConnection(self._driver(place, database=database), self)
+        return _CrashingConnection(self._driver(place, database=database), self)
 
     def is_due(self) -> bool:
         """Count a statement; whether it is the last one."""
@@ -90,8 +90,8 @@ class MortalDriver(Generic[PlaceT]):
         return self.left == 0
 
 
-class _MortalConnection:
-    def __init__(self, connection: Connection, driver: MortalDriver[Any]) -> None:
+class _CrashingConnection:
+    def __init__(self, connection: DatabaseConnection, driver: CrashingDriver[Any]) -> None:
         self._connection = connection
         self._driver = driver
 
@@ -110,7 +110,7 @@ class _MortalConnection:
     def _risk(self) -> Iterator[None]:
         due = self._driver.is_due()
         if due and self._driver.when == "before":
-            raise DeathError
+            raise SimulatedCrashError
         yield
         if due:
-            raise DeathError
+            raise SimulatedCrashError

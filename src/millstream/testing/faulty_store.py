@@ -16,13 +16,21 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.stores import DEFAULT_MIMETYPE, Access, Entry, ItemInfo, ItemNotFoundError, Store, StoreUnavailableError
+from millstream.stores import (
+    DEFAULT_MIMETYPE,
+    Entry,
+    ItemInfo,
+    ItemNotFoundError,
+    SpaceAccess,
+    Store,
+    StoreUnavailableError,
+)
 
 WRITES = frozenset({"create_space", "delete_space", "put", "set_properties", "set_space_acls", "copy", "delete"})
 """The methods that change something."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class StoreCall(msgspec.Struct, frozen=True):
     """One call of a store's method. ``space`` and ``content_id`` are empty where the method has none."""
 
     method: str
@@ -30,11 +38,11 @@ class Call(msgspec.Struct, frozen=True):
     content_id: str = ""
 
 
-When = Callable[[Call], bool]
+When = Callable[[StoreCall], bool]
 Result = TypeVar("Result")
 
 
-def always(_: Call) -> bool:
+def always(_: StoreCall) -> bool:
     """Picks every call."""
     return True
 
@@ -46,10 +54,10 @@ class StoreWrapper:
         self.store = store
         self.when = when
 
-    def before(self, call: Call) -> None:
+    def before(self, call: StoreCall) -> None:
         """Called before every call; what it raises is the outcome."""
 
-    def after(self, call: Call) -> None:
+    def after(self, call: StoreCall) -> None:
         """Called after every call that succeeded; what it raises is the outcome."""
 
     @property
@@ -57,36 +65,36 @@ class StoreWrapper:
         return self.store.url
 
     def spaces(self) -> Sequence[str]:
-        return self._do(Call("spaces"), self.store.spaces)
+        return self._do(StoreCall("spaces"), self.store.spaces)
 
     def has_space(self, space: str) -> bool:
-        return self._do(Call("has_space", space), lambda: self.store.has_space(space))
+        return self._do(StoreCall("has_space", space), lambda: self.store.has_space(space))
 
     def create_space(self, space: str) -> None:
-        self._do(Call("create_space", space), lambda: self.store.create_space(space))
+        self._do(StoreCall("create_space", space), lambda: self.store.create_space(space))
 
     def delete_space(self, space: str) -> None:
-        self._do(Call("delete_space", space), lambda: self.store.delete_space(space))
+        self._do(StoreCall("delete_space", space), lambda: self.store.delete_space(space))
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
-        return self._do(Call("space_acls", space), lambda: self.store.space_acls(space))
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
+        return self._do(StoreCall("space_acls", space), lambda: self.store.space_acls(space))
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
-        self._do(Call("set_space_acls", space), lambda: self.store.set_space_acls(space, acls))
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
+        self._do(StoreCall("set_space_acls", space), lambda: self.store.set_space_acls(space, acls))
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         return self._do(
-            Call("entries", space), lambda: self.store.entries(space, prefix=prefix, after=after, limit=limit)
+            StoreCall("entries", space), lambda: self.store.entries(space, prefix=prefix, after=after, limit=limit)
         )
 
     def info(self, space: str, content_id: str) -> ItemInfo:
-        return self._do(Call("info", space, content_id), lambda: self.store.info(space, content_id))
+        return self._do(StoreCall("info", space, content_id), lambda: self.store.info(space, content_id))
 
     def open(
         self, space: str, content_id: str, *, start: int = 0, length: int | None = None
     ) -> AbstractContextManager[BinaryIO]:
         return self._do(
-            Call("open", space, content_id), lambda: self.store.open(space, content_id, start=start, length=length)
+            StoreCall("open", space, content_id), lambda: self.store.open(space, content_id, start=start, length=length)
         )
 
     def put(
@@ -101,7 +109,7 @@ class StoreWrapper:
         create_only: bool = False,
     ) -> ItemInfo:
         return self._do(
-            Call("put", space, content_id),
+            StoreCall("put", space, content_id),
             lambda: self.store.put(
                 space,
                 content_id,
@@ -115,18 +123,19 @@ class StoreWrapper:
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
         return self._do(
-            Call("set_properties", space, content_id), lambda: self.store.set_properties(space, content_id, properties)
+            StoreCall("set_properties", space, content_id),
+            lambda: self.store.set_properties(space, content_id, properties),
         )
 
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
         return self._do(
-            Call("copy", space, content_id), lambda: self.store.copy(space, content_id, to_space, to_content_id)
+            StoreCall("copy", space, content_id), lambda: self.store.copy(space, content_id, to_space, to_content_id)
         )
 
     def delete(self, space: str, content_id: str) -> None:
-        self._do(Call("delete", space, content_id), lambda: self.store.delete(space, content_id))
+        self._do(StoreCall("delete", space, content_id), lambda: self.store.delete(space, content_id))
 
-    def _do(self, call: Call, function: Callable[[], Result]) -> Result:
+    def _do(self, call: StoreCall, function: Callable[[], Result]) -> Result:
         self.before(call)
         result = function()
         self.after(call)
@@ -155,7 +164,7 @@ class UnavailableStore(StoreWrapper):
         super().__init__(store, when)
         self._times = _Times(times)
 
-    def before(self, call: Call) -> None:
+    def before(self, call: StoreCall) -> None:
         if self.when(call) and self._times.take():
             raise StoreUnavailableError(f"{self.url} did not answer {call.method}; try again")
 
@@ -167,7 +176,7 @@ class LostReplyStore(StoreWrapper):
         super().__init__(store, when)
         self._times = _Times(times)
 
-    def after(self, call: Call) -> None:
+    def after(self, call: StoreCall) -> None:
         if call.method in WRITES and self.when(call) and self._times.take():
             raise StoreUnavailableError(f"the reply of {self.url} to {call.method} was lost; try again")
 
@@ -179,7 +188,7 @@ class SlowStore(StoreWrapper):
         super().__init__(store, when)
         self._clock, self._seconds = clock, seconds
 
-    def before(self, call: Call) -> None:
+    def before(self, call: StoreCall) -> None:
         if self.when(call):
             self._clock.sleep(self._seconds)
 
@@ -187,7 +196,7 @@ class SlowStore(StoreWrapper):
 class VanishingStore(StoreWrapper):
     """Lists items that it then says do not exist."""
 
-    def before(self, call: Call) -> None:
+    def before(self, call: StoreCall) -> None:
         if call.method in ("info", "open") and self.when(call):
             raise ItemNotFoundError(f"there is no {call.content_id!r} in {self.url}/{call.space}")
 
@@ -200,7 +209,7 @@ class StaleListingStore(StoreWrapper):
         self._listings: dict[str, Sequence[Entry]] = {}
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
-        if not self.when(Call("entries", space)):
+        if not self.when(StoreCall("entries", space)):
             return super().entries(space, prefix=prefix, after=after, limit=limit)
         if space not in self._listings:
             self._listings[space] = super().entries(space, limit=10**9)
@@ -219,7 +228,7 @@ class DamagingStore(StoreWrapper):
     def open(
         self, space: str, content_id: str, *, start: int = 0, length: int | None = None
     ) -> AbstractContextManager[BinaryIO]:
-        if not self.when(Call("open", space, content_id)):
+        if not self.when(StoreCall("open", space, content_id)):
             return super().open(space, content_id, start=start, length=length)
         with super().open(space, content_id) as source:
             damaged = self._damage(source.read(), content_id)

@@ -22,12 +22,12 @@ from millstream.log import (
     FencedError,
     LogNotFoundError,
 )
-from millstream.log.backend import Backend, Commit, State, Statistics, producer_key
-from millstream.log.block import EncodedBlock, Origin, encode_block
-from millstream.log.columns import from_messages
+from millstream.log.backend import Backend, BlockStatistics, Commit, VersionedValue, producer_key
+from millstream.log.block import BlockOrigin, EncodedBlock, encode_block
+from millstream.log.encoding.columns import from_messages
 from millstream.log.ids import IndexEntry
 from millstream.log.kinds import KIND
-from millstream.log.marks import MARKS, Marks, encode_marks
+from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 NAME = "weather"
 
@@ -35,7 +35,7 @@ NAME = "weather"
 def block(first_id: int, bodies: Sequence[bytes], *, time: int = 1_000, epoch: int = 1) -> EncodedBlock:
     """A block of *bodies* from *first_id* on, received at *time* (microseconds)."""
     columns = from_messages([Message(body) for body in bodies]).stamped(time)
-    return encode_block(columns, first_id, Origin(NAME, epoch))
+    return encode_block(columns, first_id, BlockOrigin(NAME, epoch))
 
 
 class BackendConformance:
@@ -65,7 +65,7 @@ class BackendConformance:
         backend.create("another")
         head = backend.head("another")
         assert (head.last_id, head.epoch, head.holder) == (0, 0, b"")
-        assert backend.statistics("another") == Statistics()
+        assert backend.statistics("another") == BlockStatistics()
         assert list(backend.read("another", 1, 100, max_bytes=100)) == []
 
     def test_logs_are_listed_by_name_and_created_once(self, backend: Backend) -> None:
@@ -86,7 +86,7 @@ class BackendConformance:
             backend.create(name, kind=kind)
         for each in (backend, open_backend()):
             assert dict(each.kinds()) == {"orders": "topic", "plain": "application", "system:x": "ledger"}
-            assert each.get_state("system:x", KIND) == State(1, b"ledger")
+            assert each.get_state("system:x", KIND) == VersionedValue(1, b"ledger")
 
     def test_a_log_that_gets_another_name_takes_all_with_it(
         self, backend: Backend, open_backend: Callable[[], Backend]
@@ -110,10 +110,10 @@ class BackendConformance:
             head = each.head("system:weather")
             assert (head.last_id, head.epoch, head.holder) == (3, 2, b"third")
             assert [found.last_id for found in each.read("system:weather", 1, 3, max_bytes=1 << 20)] == [2, 3]
-            assert each.get_state("system:weather", "reader/a") == State(1, b"place")
+            assert each.get_state("system:weather", "reader/a") == VersionedValue(1, b"place")
             assert each.get_state("system:weather", producer_key("importer")).value == b"7"
             assert each.statistics("system:weather").count == 3
-            assert (each.head(NAME).last_id, each.get_state(NAME, "reader/a")) == (1, State())
+            assert (each.head(NAME).last_id, each.get_state(NAME, "reader/a")) == (1, VersionedValue())
             assert each.statistics(NAME).count == 1
             assert list(each.check("system:weather")) == list(each.check(NAME)) == []
 
@@ -154,7 +154,7 @@ class BackendConformance:
                 backend.commit(NAME, stale)
         assert backend.head(NAME).last_id == 1
         assert backend.statistics(NAME).count == 1
-        assert backend.get_state(NAME, producer_key("p")) == State()
+        assert backend.get_state(NAME, producer_key("p")) == VersionedValue()
 
     def test_reading_begins_with_the_block_that_holds_the_id(self, backend: Backend) -> None:
         backend.commit(NAME, Commit(1, 0, 9, 5, [block(first, [b"a", b"b", b"c"]) for first in (1, 4, 7)]))
@@ -191,7 +191,7 @@ class BackendConformance:
         blocks = [block(1, [b"a", b"b"], time=9), block(3, [b"c"], time=4)]
         backend.commit(NAME, Commit(1, 0, 3, 5, blocks))
         size = sum(len(b.data) for b in blocks)
-        assert backend.statistics(NAME) == Statistics(1, 3, 3, 2, size, 4, 9, 4, 9)
+        assert backend.statistics(NAME) == BlockStatistics(1, 3, 3, 2, size, 4, 9, 4, 9)
 
     def test_the_first_block_since_a_time_is_found_by_its_receive_times(self, backend: Backend) -> None:
         for first, time in ((1, 100), (3, 300), (5, 200), (7, 400)):
@@ -219,11 +219,11 @@ class BackendConformance:
         assert not backend.renew_lease(NAME, epoch=2, until=99)
 
     def test_a_state_is_written_only_over_the_version_that_was_read(self, backend: Backend) -> None:
-        assert backend.get_state(NAME, "k") == State(0, b"")
+        assert backend.get_state(NAME, "k") == VersionedValue(0, b"")
         assert backend.put_state(NAME, "k", b"one", version=0)
         assert not backend.put_state(NAME, "k", b"two", version=0)
         assert backend.put_state(NAME, "k", b"two", version=1)
-        assert backend.get_state(NAME, "k") == State(2, b"two")
+        assert backend.get_state(NAME, "k") == VersionedValue(2, b"two")
 
     def test_states_are_found_by_prefix_within_their_log(self, backend: Backend) -> None:
         backend.create("other")
@@ -234,10 +234,10 @@ class BackendConformance:
 
     def test_a_new_log_has_its_marks_at_its_first_id(self, backend: Backend) -> None:
         assert (backend.head(NAME).first_id, backend.head(NAME).hot_id) == (1, 1)
-        assert backend.get_state(NAME, MARKS) == State()
+        assert backend.get_state(NAME, WATERMARKS) == VersionedValue()
 
     def test_the_head_tells_the_marks(self, backend: Backend, open_backend: Callable[[], Backend]) -> None:
-        assert backend.put_state(NAME, MARKS, encode_marks(Marks(3, 7)), version=0)
+        assert backend.put_state(NAME, WATERMARKS, encode_watermarks(Watermarks(3, 7)), version=0)
         for each in (backend, open_backend()):
             assert (each.head(NAME).first_id, each.head(NAME).hot_id) == (3, 7)
 
@@ -247,9 +247,9 @@ class BackendConformance:
         for each in (backend, open_backend()):
             head = each.head("later")
             assert (head.last_id, head.first_id, head.hot_id, head.epoch) == (999, 1000, 1000, 0)
-        assert backend.statistics("later") == Statistics()
+        assert backend.statistics("later") == BlockStatistics()
         assert backend.take_lease("later", epoch=0, holder=b"first", until=10)
-        made = [encode_block(from_messages([Message(b"a")]).stamped(1), 1000, Origin("later", 1))]
+        made = [encode_block(from_messages([Message(b"a")]).stamped(1), 1000, BlockOrigin("later", 1))]
         backend.commit("later", Commit(1, 999, 1000, 5, made))
         assert [(b.first_id, b.last_id) for b in open_backend().read("later", 1, 2000, max_bytes=1)] == [(1000, 1000)]
         assert list(backend.check("later")) == []
@@ -259,11 +259,11 @@ class BackendConformance:
             backend.commit(NAME, Commit(1, first - 1, first + 2, 5, [block(first, [b"a", b"b", b"c"], time=time)]))
         size = len(block(1, [b"a", b"b", b"c"]).data)
         for first in (4, 5, 6):
-            assert backend.statistics(NAME, first) == Statistics(4, 9, 6, 2, 2 * size, 200, 300, 200, 300)
+            assert backend.statistics(NAME, first) == BlockStatistics(4, 9, 6, 2, 2 * size, 200, 300, 200, 300)
             assert backend.first_block_since(NAME, 100, first) == BlockRange(4, 6, size)
             assert backend.first_block_since(NAME, 300, first) == BlockRange(7, 9, size)
             assert backend.first_block_since(NAME, 400, first) is None
-        assert backend.statistics(NAME, 10) == Statistics()
+        assert backend.statistics(NAME, 10) == BlockStatistics()
 
     def test_old_blocks_are_freed_a_share_at_a_time_and_never_one_that_is_kept(
         self, backend: Backend, open_backend: Callable[[], Backend]
@@ -273,7 +273,7 @@ class BackendConformance:
             backend.commit(NAME, Commit(1, first - 1, first + 2, 5, [block(first, [b"a" * 200, b"b", b"c"])]))
         size = len(block(1, [b"a" * 200, b"b", b"c"]).data)
         assert backend.reclaim(NAME, 3, max_bytes=1 << 20) == 0
-        assert backend.put_state(NAME, MARKS, encode_marks(Marks(152, 152)), version=0)
+        assert backend.put_state(NAME, WATERMARKS, encode_watermarks(Watermarks(152, 152)), version=0)
         freed = [backend.reclaim(NAME, 152, max_bytes=4 * size)]
         kept = list(backend.ranges(NAME, 1, 180))
         assert 1 < kept[0].first_id <= 151
@@ -294,11 +294,11 @@ class BackendConformance:
         self, backend: Backend, open_backend: Callable[[], Backend]
     ) -> None:
         backend.commit(NAME, Commit(1, 0, 2, 77, [block(1, [b"a", b"b"])], "p", 4))
-        assert backend.put_state(NAME, MARKS, encode_marks(Marks(3, 3)), version=0)
+        assert backend.put_state(NAME, WATERMARKS, encode_watermarks(Watermarks(3, 3)), version=0)
         while backend.reclaim(NAME, 3, max_bytes=1 << 20):
             pass
         backend = open_backend()
-        assert backend.statistics(NAME, 3) == Statistics()
+        assert backend.statistics(NAME, 3) == BlockStatistics()
         assert (backend.head(NAME).last_id, backend.head(NAME).hot_id) == (2, 3)
         backend.commit(NAME, Commit(1, 2, 3, 78, [block(3, [b"c"])], "p", 5))
         assert [b.first_id for b in backend.read(NAME, 3, 3, max_bytes=1)] == [3]

@@ -39,7 +39,7 @@ from millstream.log import (
     copy_log,
     system_log,
 )
-from millstream.log.memory import MemoryBackend
+from millstream.log.backends.memory import MemoryBackend
 from millstream.testing.log_backends import NAME
 from millstream.testing.log_gaps import GapConformance
 
@@ -347,7 +347,7 @@ class LogStoreConformance(GapConformance):
             lambda: read.set_pointer("snapshot", 0),
             lambda: read.set_retention(Retention(max_count=0)),
             lambda: read.set_tiering(Tiering("file:///nowhere")),
-            lambda: read.put_note("note", b"x"),
+            lambda: read.put_metadata("note", b"x"),
             read.move_blocks,
             read.remove_leftovers,
         ]
@@ -359,7 +359,7 @@ class LogStoreConformance(GapConformance):
             with pytest.raises(LogInputError, match="of the kind 'ledger', not 'queue'"):
                 store.log(system_log("ledger", "queue"), create=create)
         with pytest.raises(LogInputError, match="is kept by its store"):
-            kept.put_note("kind", b"application")
+            kept.put_metadata("kind", b"application")
 
     def test_a_system_log_is_copied_until_its_keeper_opens_it(self, open_logs: Callable[[], LogStore]) -> None:
         with LogStore(MemoryBackend(SystemClock()), SystemClock()) as other:

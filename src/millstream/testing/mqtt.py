@@ -6,7 +6,7 @@ import secrets
 import ssl
 from collections.abc import Iterable
 
-from millstream.ingest.place import parse_broker
+from millstream.ingest.broker_url import parse_broker
 
 _SECONDS = 60.0
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from millstream.log import Log, LogSpec
-from millstream.log.database.driver import Connection, Value
-from millstream.log.mysql.driver import choose_driver
-from millstream.log.mysql.place import Place
+from millstream.log.backends.database.driver import DatabaseConnection, Value
+from millstream.log.backends.mysql.address import MysqlAddress
+from millstream.log.backends.mysql.driver import choose_driver
 
 NAME = "Weather_1"
 SPEC = LogSpec(NAME)
@@ -32,11 +32,11 @@ _MOVE = "insert into {} (id, ptr) values (?, ?) on duplicate key update ptr = va
 class OriginalQueue:
     """The queue *name* in the database at *place* as the original sees it; close it, or use it in a ``with`` block."""
 
-    def __init__(self, place: Place, name: str, shards: int, pointers: int) -> None:
+    def __init__(self, place: MysqlAddress, name: str, shards: int, pointers: int) -> None:
         self._name = name
         self._rows = [f"queue_{name}_{shards:03d}_{number:04d}" for number in range(shards)]
         self._pointers = [f"queue_{name}_{pointers:03d}_{number:04d}_pointers" for number in range(pointers)]
-        self._connection: Connection = choose_driver(place)(place)
+        self._connection: DatabaseConnection = choose_driver(place)(place)
         self.execute("SET autocommit = 1")
         for table in self._rows:
             self.execute(_CREATE_ROWS.format(table))

@@ -8,37 +8,37 @@ from typing import Any
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import Log
-from millstream.log.database.driver import Connection
-from millstream.log.relay import Outbox, OutboxTable, Relay, Source, open_source
-from millstream.log.relay.sqlite_connection import SqlitePlace, connect_sqlite
+from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.relay import Outbox, OutboxDatabase, OutboxTable, Relay, open_outbox_database
+from millstream.log.relay.sqlite_connection import SqliteAddress, connect_sqlite
 from millstream.testing.databases import connect
 
 
-def connect_application(url: str) -> Connection:
+def connect_application(url: str) -> DatabaseConnection:
     """A session of an application with the database at *url*."""
     if url.startswith("sqlite:"):
-        return connect_sqlite(SqlitePlace(Path(url.removeprefix("sqlite:///"))))
+        return connect_sqlite(SqliteAddress(Path(url.removeprefix("sqlite:///"))))
     return connect(url)
 
 
 def make_outbox(url: str) -> None:
     """Make the table ``outbox`` in the database at *url*."""
-    with contextlib.closing(open_source(url, SystemClock())) as source:
-        source.call(lambda connection: connection.execute(source.flavour.make_table(OutboxTable())))
+    with contextlib.closing(open_outbox_database(url, SystemClock())) as source:
+        source.call(lambda connection: connection.execute(source.outbox_dialect.make_table(OutboxTable())))
 
 
-def insert(application: Connection, body: bytes) -> None:
+def insert(application: DatabaseConnection, body: bytes) -> None:
     """Write a message, as an application does in its transaction."""
     application.execute("INSERT INTO outbox (body) VALUES (?)", body)
 
 
-def count(application: Connection) -> int:
+def count(application: DatabaseConnection) -> int:
     """How many rows are in the outbox."""
     ((rows,),) = application.rows("SELECT count(*) FROM outbox")
     return int(rows)
 
 
-def relay_all(source: Source, log: Log, table: OutboxTable | None = None, **options: Any) -> Relay:
+def relay_all(source: OutboxDatabase, log: Log, table: OutboxTable | None = None, **options: Any) -> Relay:
     """Move all that is there, by a relay that is new each time. For *options* see :class:`Outbox`."""
     outbox = Outbox(source, table or OutboxTable(), "orders", **options)
     relay = Relay(outbox, log, VirtualClock())

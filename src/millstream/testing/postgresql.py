@@ -9,8 +9,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from millstream.log.postgres.server import CONFIGURATION
-from millstream.testing.programs import ServiceMissingError, find_program, run_program
+from millstream.log.backends.postgres.server import CONFIGURATION
+from millstream.testing.programs import LocalServerMissingError, find_program, run_program
 
 _RULES = """
 host all postgres 127.0.0.1/32 trust
@@ -81,7 +81,9 @@ def _account() -> str:
             return pwd.getpwnam(name).pw_name
         except KeyError:
             continue
-    raise ServiceMissingError("PostgreSQL does not run as root, and there is no account postgres or nobody: add one")
+    raise LocalServerMissingError(
+        "PostgreSQL does not run as root, and there is no account postgres or nobody: add one"
+    )
 
 
 def _as_account() -> list[str]:

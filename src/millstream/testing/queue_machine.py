@@ -22,7 +22,7 @@ OpenQueue = Callable[[VirtualClock], WorkQueue]
 
 
 @dataclass
-class Modelled:
+class ModelTask:
     """What a task should be. ``free_at`` is when it may be leased (None: it is dead); ``held`` is its last lease."""
 
     body: bytes
@@ -43,7 +43,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self.open_queue = type(self).make()
         self.queue = self.open_queue(self.clock)
-        self.model: dict[int, Modelled] = {}
+        self.model: dict[int, ModelTask] = {}
         self.given: list[Lease] = []
         self.number = 0
 
@@ -58,7 +58,7 @@ class QueueMachine(RuleBasedStateMachine):
         ids = self.queue.put(bodies, delay=delay)
         assert not self.model.keys() & set(ids)
         for task_id, body in zip(ids, bodies, strict=True):
-            self.model[task_id] = Modelled(body, self._in(delay))
+            self.model[task_id] = ModelTask(body, self._in(delay))
 
     @rule(count=st.integers(1, 4), visibility=st.sampled_from([1, 10]))
     def lease(self, count: int, visibility: float) -> None:
@@ -161,7 +161,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _in(self, seconds: float) -> int:
         return self.clock.now() + round(seconds * MICROSECONDS)
 
-    def _is_free(self, task: Modelled) -> bool:
+    def _is_free(self, task: ModelTask) -> bool:
         return task.free_at is not None and task.free_at <= self.clock.now()
 
     def _holds(self, lease: Lease) -> bool:

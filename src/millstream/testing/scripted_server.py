@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KINDS = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)
 
 
-class Called(msgspec.Struct, frozen=True):
+class RecordedCall(msgspec.Struct, frozen=True):
     """A call: of which method, with what, and the headers that came with it."""
 
     method: str
@@ -42,7 +42,7 @@ class ScriptedServer:
 
     def __init__(self, *, credentials: grpc.ServerCredentials | None = None) -> None:
         self.port = 0
-        self.calls: list[Called] = []
+        self.calls: list[RecordedCall] = []
         self.script: defaultdict[str, deque[Any]] = defaultdict(deque)
         self.inbox: deque[v2.Message] = deque()
         self.queues: Sequence[v2.MessageQueue] | None = None
@@ -136,7 +136,9 @@ class ScriptedServer:
     async def _scripted(self, name: str, request: Any, context: Any) -> Any:
         import grpc
 
-        self.calls.append(Called(name, request, {key: str(value) for key, value in context.invocation_metadata()}))
+        self.calls.append(
+            RecordedCall(name, request, {key: str(value) for key, value in context.invocation_metadata()})
+        )
         found = self.script[name].popleft() if self.script[name] else None
         if callable(found):
             found = found(request)

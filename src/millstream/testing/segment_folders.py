@@ -8,8 +8,8 @@ from pathlib import Path
 
 from millstream.core.clock import SystemClock
 from millstream.log import Log, LogSpec, LogStore
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.segments.format import End, decode_end, encode_end
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.segments.format import CommittedEnd, decode_end, encode_end
 
 SPEC = LogSpec("weather", block_messages=10)
 SEGMENT_BYTES = 1000
@@ -57,4 +57,6 @@ def flip(path: Path, position: int) -> None:
 def reboot(folder: Path) -> None:
     """Let the machine have been started anew since the end was announced."""
     end = decode_end((place(folder) / "end").read_bytes())
-    (place(folder) / "end").write_bytes(encode_end(End(1, end.segment, end.offset, end.last_id, end.received_at)))
+    (place(folder) / "end").write_bytes(
+        encode_end(CommittedEnd(1, end.segment, end.offset, end.last_id, end.received_at))
+    )

@@ -24,29 +24,38 @@ import msgspec
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.processes import find_process
-from millstream.log.mysql.server import CONFIGURATION
+from millstream.log.backends.mysql.server import CONFIGURATION
 from millstream.testing import rabbitmq
-from millstream.testing.keeper import Keeper
 from millstream.testing.mosquitto import Mosquitto
+from millstream.testing.parent_watchdog import ParentWatchdog
 from millstream.testing.postgresql import PostgreSQL
-from millstream.testing.programs import ServiceError, ServiceMissingError, find_program, run_program
+from millstream.testing.programs import LocalServerError, LocalServerMissingError, find_program, run_program
 from millstream.testing.spark import Spark
 from millstream.testing.swift import CREDENTIALS
 
-__all__ = ["SERVICES", "Running", "Server", "Service", "ServiceError", "ServiceMissingError", "private", "running"]
+__all__ = [
+    "SERVICES",
+    "LocalServerError",
+    "LocalServerMissingError",
+    "RunningServer",
+    "Server",
+    "ServerDefinition",
+    "private",
+    "running",
+]
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningServer(msgspec.Struct, frozen=True):
     """A server that answers. ``origin`` is ``environment``, ``running`` or ``private``."""
 
     url: str
     origin: str
 
 
-class Service(Protocol):
+class ServerDefinition(Protocol):
     """A kind of server that can be started privately."""
 
     name: str
@@ -54,7 +63,7 @@ class Service(Protocol):
     """What to install for it."""
 
     def prepare(self, folder: Path) -> None:
-        """Lay out *folder* for a server that has never run. Raises :class:`ServiceMissingError`."""
+        """Lay out *folder* for a server that has never run. Raises :class:`LocalServerMissingError`."""
         ...
 
     def command(self, folder: Path, port: int) -> Sequence[str]:
@@ -138,7 +147,7 @@ class RabbitMQ:
 
     def prepare(self, folder: Path) -> None:
         if not rabbitmq.PROGRAM.exists():
-            raise ServiceMissingError(f"rabbitmq-server is not installed: apt-get install {self.package}")
+            raise LocalServerMissingError(f"rabbitmq-server is not installed: apt-get install {self.package}")
         rabbitmq.lay_out(folder)
 
     def command(self, folder: Path, port: int) -> Sequence[str]:
@@ -161,7 +170,7 @@ class Swift:
 
     def prepare(self, folder: Path) -> None:  # noqa: ARG002 - the servers lay it out themselves
         if importlib.util.find_spec(self.name) is None:
-            raise ServiceMissingError(f"{self.name} is not installed: pip install '{self.package}'")
+            raise LocalServerMissingError(f"{self.name} is not installed: pip install '{self.package}'")
 
     def command(self, folder: Path, port: int) -> Sequence[str]:
         return [sys.executable, "-m", "millstream.testing.swift", str(folder), str(port)]
@@ -183,30 +192,30 @@ class Moto(Swift):
         return [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
 
 
-_ALL: Sequence[Service] = (
+_ALL: Sequence[ServerDefinition] = (
     MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), RabbitMQ(), Swift(), Moto(),
     Mosquitto(), Mosquitto(careful=True), Spark(),
 )  # fmt: skip
-SERVICES: dict[str, Service] = {service.name: service for service in _ALL}
+SERVICES: dict[str, ServerDefinition] = {service.name: service for service in _ALL}
 
 
 @contextlib.contextmanager
-def running(name: str, *, clock: Clock | None = None) -> Iterator[Running]:
+def running(name: str, *, clock: Clock | None = None) -> Iterator[RunningServer]:
     """The server *name* for the length of a ``with`` block.
 
-    ``MILLSTREAM_TEST_<NAME>_URL`` names one that is already there. Raises :class:`ServiceMissingError` with the
-    package to install, :class:`ServiceError` where the server does not come up.
+    ``MILLSTREAM_TEST_<NAME>_URL`` names one that is already there. Raises :class:`LocalServerMissingError` with the
+    package to install, :class:`LocalServerError` where the server does not come up.
     """
     url = os.environ.get(f"MILLSTREAM_TEST_{name.upper().replace('-', '_')}_URL")
     if url:
-        yield Running(url, "environment")
+        yield RunningServer(url, "environment")
         return
     kept = _kept(name)
     if kept.exists():
-        yield Running(kept.read_text("utf-8"), "running")
+        yield RunningServer(kept.read_text("utf-8"), "running")
         return
     with private(name, clock=clock) as server:
-        yield Running(server.url, "private")
+        yield RunningServer(server.url, "private")
 
 
 @contextlib.contextmanager
@@ -214,7 +223,7 @@ def private(name: str, *, clock: Clock | None = None, folder: Path | None = None
     """A private server *name* for the length of a ``with`` block, to be killed and started again at will.
 
     It lives in a new folder under *folder* (the system's temporary folder without it). Raises
-    :class:`ServiceMissingError`, :class:`ServiceError`.
+    :class:`LocalServerMissingError`, :class:`LocalServerError`.
     """
     with tempfile.TemporaryDirectory(prefix=f"millstream-{name}-", dir=folder) as own:
         SERVICES[name].prepare(Path(own))
@@ -232,13 +241,13 @@ class Server:
     It dies with this process, however that ends; a folder to *throw_away* goes with it.
     """
 
-    def __init__(self, service: Service, folder: Path, clock: Clock, *, throw_away: bool = False) -> None:
+    def __init__(self, service: ServerDefinition, folder: Path, clock: Clock, *, throw_away: bool = False) -> None:
         self._service = service
         self.folder = folder
         self._clock = clock
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: ParentWatchdog | None = None
         self._throw_away = str(folder) if throw_away else ""
 
     @property
@@ -259,14 +268,14 @@ class Server:
         return (self._process.pid, *map(int, children.read_text("ascii").split()))
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises :class:`ServiceError`."""
+        """Start it and wait until it answers. Raises :class:`LocalServerError`."""
         path = self.folder / "server.log"
         with path.open("ab") as log:
             command = self._service.command(self.folder, self._port)
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
-        self._keeper = Keeper(self._process.pid, self._throw_away)
+        self._keeper = ParentWatchdog(self._process.pid, self._throw_away)
         _await(self._process, self._service, self._port, path, self._clock)
 
     def kill(self) -> None:
@@ -293,7 +302,7 @@ class Server:
             self.kill()
 
 
-def _await(process: subprocess.Popen[bytes], service: Service, port: int, log: Path, clock: Clock) -> None:
+def _await(process: subprocess.Popen[bytes], service: ServerDefinition, port: int, log: Path, clock: Clock) -> None:
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -301,7 +310,7 @@ def _await(process: subprocess.Popen[bytes], service: Service, port: int, log: P
                 return
         clock.sleep(0.05)
     text = log.read_text("utf-8", "replace")[-2000:]
-    raise ServiceError(f"the server did not answer on port {port}; the end of its log:\n{text}")
+    raise LocalServerError(f"the server did not answer on port {port}; the end of its log:\n{text}")
 
 
 def _children(pid: int) -> list[int]:

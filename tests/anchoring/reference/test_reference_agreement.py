@@ -15,7 +15,7 @@ from reference.implementation import Files, ReferenceImplementation
 
 from millstream.anchoring.sidetree import (
     SIDETREE,
-    Anchored,
+    AnchoredOperation,
     BatchFileError,
     Operation,
     RequestError,
@@ -29,7 +29,7 @@ from millstream.anchoring.sidetree import (
 from millstream.anchoring.sidetree.encoding import canonical, encode
 from millstream.anchoring.sidetree.javascript import stringify
 from millstream.core.cid import CidError, cid_of
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 from suite.sizes import sized
 
 BATCHES = sized(quick=20, ci=100, long=1000)
@@ -40,7 +40,7 @@ class OurReader:
     """The anchored operations by identifier, read by our rules; ``faults`` are the batches that were not whole."""
 
     def __init__(self) -> None:
-        self._found: dict[str, list[Anchored]] = defaultdict(list)
+        self._found: dict[str, list[AnchoredOperation]] = defaultdict(list)
         self.faults: dict[int, str] = {}
 
     def read(self, number: int, files: Files) -> None:
@@ -59,7 +59,7 @@ class OurReader:
         if batch.fault:
             self.faults[number] = batch.fault
         for index, operation in enumerate(batch.operations):
-            self._found[operation.suffix].append(Anchored(number, index, operation))
+            self._found[operation.suffix].append(AnchoredOperation(number, index, operation))
 
     def resolve(self, dids: Iterable[str]) -> list[Any]:
         """Resolution results, as JSON that a client would read."""
@@ -169,7 +169,7 @@ def test_where_the_reference_throws_the_batch_keeps_what_needs_no_delta(
     reference: ReferenceImplementation, delta: dict[str, Any]
 ) -> None:
     """It reads such a batch again and again, and always finds the same: recoveries and deactivations alone."""
-    people = [Person(f"thrown{n}") for n in range(4)]
+    people = [DidOwner(f"thrown{n}") for n in range(4)]
     first = write_batch([person.create for person in people[1:]], SIDETREE)
     second = write_batch([people[0].create, people[1].update(), people[2].recover(), people[3].deactivate()], SIDETREE)
     texts = {cid_of(file.data): gzip.decompress(file.data).decode() for file in second.files}

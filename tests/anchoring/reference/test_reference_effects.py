@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from reference.implementation import Files, ReferenceImplementation
 
-from millstream.anchoring.sidetree import SIDETREE, Anchored, Operation, chain_of, write_batch
-from millstream.testing.dids import Person, add_service
+from millstream.anchoring.sidetree import SIDETREE, AnchoredOperation, Operation, chain_of, write_batch
+from millstream.testing.dids import DidOwner, add_service
 from suite.sizes import sized
 
 PEOPLE = sized(quick=8, ci=40, long=400)
@@ -18,7 +18,7 @@ PEOPLE = sized(quick=8, ci=40, long=400)
 
 def history(pick: random.Random, name: str) -> Sequence[Operation]:
     """Operations on one DID as a ledger may hold them: with replays, foreign and used keys, gaps and reorderings."""
-    owner, twin, stranger = Person(name), Person(name), Person(f"stranger of {name}")
+    owner, twin, stranger = DidOwner(name), DidOwner(name), DidOwner(f"stranger of {name}")
     stranger.suffix = owner.suffix
     made = [owner.create]
     for _ in range(pick.randint(1, 8)):
@@ -56,8 +56,8 @@ def test_every_effect_is_confirmed_by_the_reference(reference: ReferenceImplemen
     pick, applied, without = random.Random(seed), 0, 0
     for name in range(PEOPLE):
         operations = history(pick, f"{seed}/{name}")
-        suffix = Person(f"{seed}/{name}").suffix
-        ledger = [Anchored(number, 0, operation) for number, operation in enumerate(operations, 1)]
+        suffix = DidOwner(f"{seed}/{name}").suffix
+        ledger = [AnchoredOperation(number, 0, operation) for number, operation in enumerate(operations, 1)]
         chain = chain_of(ledger)
         states = steps(reference, suffix, operations)
         for place, anchored in enumerate(ledger):

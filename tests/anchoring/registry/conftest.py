@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from millstream.anchoring import MemoryCas, MemoryLedger
 from millstream.anchoring.registry import (
+    DidRegistry,
     OperationQueueSettings,
     OperationState,
-    Registry,
+    ProtocolVersions,
     RegistryDatabase,
     RegistrySettings,
-    Versions,
 )
 from millstream.anchoring.sidetree import Operation
 from millstream.core.canonical import canonical_json
@@ -45,10 +45,10 @@ class Fleet:
         self.broker: WorkQueue | None = None
         self.settings: dict[str, Any] = {}
         self.queue_settings: dict[str, Any] = {"retry_first": 0.0, "max_retries": 2}
-        self.versions = Versions()
+        self.versions = ProtocolVersions()
 
-    def instance(self, name: str = "one") -> Registry:
-        return Registry(
+    def instance(self, name: str = "one") -> DidRegistry:
+        return DidRegistry(
             self.database,
             self.cas,
             self.ledger,
@@ -68,7 +68,7 @@ class Fleet:
             connection.execute(sa.text(text))
 
 
-def states(registry: Registry, *operations: str) -> list[OperationState]:
+def states(registry: DidRegistry, *operations: str) -> list[OperationState]:
     found = [registry.store.status(operation) for operation in operations]
     return [status.state for status in found if status is not None]
 
@@ -110,7 +110,7 @@ def fleet(request: pytest.FixtureRequest) -> Fleet:
 def submit() -> Callable[..., list[str]]:
     """submit(registry, *operations) → their ids."""
 
-    def submit_all(registry: Registry, *operations: Operation) -> list[str]:
+    def submit_all(registry: DidRegistry, *operations: Operation) -> list[str]:
         outcomes = registry.acceptance.submit_many([request_of(operation) for operation in operations])
         return [outcome.status.id for outcome in outcomes if outcome.status is not None]
 

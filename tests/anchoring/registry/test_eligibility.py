@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from millstream.anchoring import MemoryLedger
 from millstream.anchoring.errors import LedgerError
-from millstream.anchoring.registry import OperationState, Registry, RegistryDatabase
-from millstream.anchoring.registry.acceptance import check_request
-from millstream.anchoring.registry.chains import Chains
+from millstream.anchoring.registry import DidRegistry, OperationState, RegistryDatabase
+from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.operation_id import operation_id
+from millstream.anchoring.registry.operation_intake import check_request
 from millstream.anchoring.registry.registry_replay import replay_registry
 from millstream.anchoring.sidetree import (
     SIDETREE,
-    Anchored,
+    AnchoredOperation,
     Operation,
     OperationType,
     apply,
@@ -36,31 +36,31 @@ from millstream.anchoring.sidetree import (
 from millstream.anchoring.sidetree.encoding import canonical, decode, encode
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import VirtualClock
-from millstream.testing.dids import Person, add_service
+from millstream.testing.dids import DidOwner, add_service
 from suite.sizes import examples
 
 Submit = Callable[..., list[str]]
 
 
-def anchor(registry: Registry) -> None:
+def anchor(registry: DidRegistry) -> None:
     registry.queue.claim(10_000)
     registry.writer.cut(force=True)
 
 
-def stranger_on(person: Person, name: str = "stranger") -> Person:
+def stranger_on(person: DidOwner, name: str = "stranger") -> DidOwner:
     """Somebody with keys of their own who writes of the DID of *person*."""
-    stranger = Person(name)
+    stranger = DidOwner(name)
     stranger.suffix = person.suffix
     return stranger
 
 
-def codes(registry: Registry, *operations: Operation) -> list[str | None]:
+def codes(registry: DidRegistry, *operations: Operation) -> list[str | None]:
     requests = [canonical_json(operation.request) for operation in operations]
     return [outcome.code for outcome in registry.acceptance.submit_many(requests)]
 
 
 def test_what_a_stranger_signs_is_refused_and_the_owner_goes_on(fleet: Any, submit: Submit) -> None:
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     stranger = stranger_on(ada)
     submit(registry, ada.create)
     foreign = [stranger.update() for _ in range(20)] + [stranger.recover(), stranger.deactivate()]
@@ -73,7 +73,7 @@ def test_what_a_stranger_signs_is_refused_and_the_owner_goes_on(fleet: Any, subm
 
 
 def test_a_chain_behind_an_operation_that_is_under_way_is_taken(fleet: Any, submit: Submit) -> None:
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     chain = [ada.create, ada.update(), ada.update(), ada.recover(), ada.update(), ada.deactivate()]
     assert len(submit(registry, *chain[:3])) == 3
     assert [code for operation in chain[3:] for code in codes(registry, operation)] == [None] * 3
@@ -85,10 +85,10 @@ def test_a_chain_behind_an_operation_that_is_under_way_is_taken(fleet: Any, subm
 
 
 def test_of_two_operations_under_one_key_the_second_is_rejected_at_the_cut(fleet: Any, submit: Submit) -> None:
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     anchor(registry)
-    twin = Person("ada")
+    twin = DidOwner("ada")
     first, second = ada.update(), twin.update([add_service("other")])
     ids = submit(registry, first, second)
     anchor(registry)
@@ -100,7 +100,7 @@ def test_of_two_operations_under_one_key_the_second_is_rejected_at_the_cut(fleet
 
 
 def test_a_did_is_created_once(sqlite_fleet: Any, submit: Submit) -> None:
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     (name,) = submit(registry, ada.create)
     anchor(registry)
     assert submit(registry, ada.create) == [name], "what was taken once is not refused when it is sent again"
@@ -115,7 +115,7 @@ def test_a_did_is_created_once(sqlite_fleet: Any, submit: Submit) -> None:
 
 def test_no_more_than_so_many_operations_wait_for_one_did(sqlite_fleet: Any, submit: Submit) -> None:
     sqlite_fleet.settings = {"max_open_per_did": 3}
-    registry, ada, bob = sqlite_fleet.instance(), Person("ada"), Person("bob")
+    registry, ada, bob = sqlite_fleet.instance(), DidOwner("ada"), DidOwner("bob")
     assert codes(registry, ada.create, ada.update(), ada.update(), ada.update(), bob.create) == [
         None, None, None, "too_many_open", None,
     ]  # fmt: skip
@@ -126,7 +126,7 @@ class Elsewhere:
 
     def __init__(self, fleet: Any, folder: Path) -> None:
         self.engine = sa.create_engine(f"sqlite:///{folder / 'elsewhere.db'}")
-        self.registry = Registry(
+        self.registry = DidRegistry(
             RegistryDatabase(self.engine, fleet.clock), fleet.cas, fleet.ledger, instance="elsewhere"
         )
 
@@ -139,9 +139,9 @@ def elsewhere(sqlite_fleet: Any, tmp_path: Path) -> Any:
 
 
 def test_what_may_follow_somebody_elses_anchor_is_held_and_decided_at_the_cut(
-    sqlite_fleet: Any, submit: Submit, elsewhere: Registry
+    sqlite_fleet: Any, submit: Submit, elsewhere: DidRegistry
 ) -> None:
-    here, ada, mallory = sqlite_fleet.instance(), Person("ada"), Person("mallory")
+    here, ada, mallory = sqlite_fleet.instance(), DidOwner("ada"), DidOwner("mallory")
     submit(elsewhere, ada.create)
     anchor(elsewhere)
     submit(elsewhere, ada.update())
@@ -153,7 +153,7 @@ def test_what_may_follow_somebody_elses_anchor_is_held_and_decided_at_the_cut(
     anchor(here)
     assert here.history.position()[0] == 2, "it read the ledger to its end before it decided"
     assert {here.store.status(name).state for name in held} == {OperationState.REJECTED}  # type: ignore[union-attr]
-    ada_again = Person("ada")
+    ada_again = DidOwner("ada")
     ada_again.update(), ada_again.update()
     (name,) = submit(here, ada_again.update()) or [""]
     anchor(here)
@@ -161,8 +161,10 @@ def test_what_may_follow_somebody_elses_anchor_is_held_and_decided_at_the_cut(
     assert status is None or status.effect == "applied"
 
 
-def test_the_owner_who_comes_first_is_held_and_anchored(sqlite_fleet: Any, submit: Submit, elsewhere: Registry) -> None:
-    here, ada = sqlite_fleet.instance(), Person("ada")
+def test_the_owner_who_comes_first_is_held_and_anchored(
+    sqlite_fleet: Any, submit: Submit, elsewhere: DidRegistry
+) -> None:
+    here, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(elsewhere, ada.create, ada.update())
     for _ in range(2):
         anchor(elsewhere)
@@ -172,8 +174,8 @@ def test_the_owner_who_comes_first_is_held_and_anchored(sqlite_fleet: Any, submi
     assert status is not None and (status.state, status.effect) == (OperationState.OBSERVED, "applied")
 
 
-def test_an_idle_registry_reads_what_others_anchor(sqlite_fleet: Any, submit: Submit, elsewhere: Registry) -> None:
-    here, ada = sqlite_fleet.instance(), Person("ada")
+def test_an_idle_registry_reads_what_others_anchor(sqlite_fleet: Any, submit: Submit, elsewhere: DidRegistry) -> None:
+    here, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(elsewhere, ada.create)
     anchor(elsewhere)
     here.work_once()
@@ -194,7 +196,7 @@ def respelled(operation: Operation) -> list[Operation]:
 
 
 def test_another_spelling_of_the_same_signature_is_the_same_operation(fleet: Any, submit: Submit) -> None:
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     anchor(registry)
     update = ada.update()
@@ -209,7 +211,7 @@ def test_another_spelling_of_the_same_signature_is_the_same_operation(fleet: Any
 
 def test_an_operation_of_an_earlier_release_is_found_in_its_anchor(fleet: Any, submit: Submit) -> None:
     """Its id was the hash of the request with the signature as it was spelled."""
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     anchor(registry)
     (spelled, _) = respelled(ada.update())
@@ -224,8 +226,8 @@ def test_an_operation_of_an_earlier_release_is_found_in_its_anchor(fleet: Any, s
 
 
 def test_an_observed_operation_says_its_effect_and_why_it_has_none(sqlite_fleet: Any, submit: Submit) -> None:
-    registry, ada = sqlite_fleet.instance(), Person("ada")
-    stranger, unknown = stranger_on(ada), Person("unknown")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
+    stranger, unknown = stranger_on(ada), DidOwner("unknown")
     submit(registry, ada.create)
     anchor(registry)
     update = ada.update()
@@ -252,7 +254,7 @@ def test_an_observed_operation_says_its_effect_and_why_it_has_none(sqlite_fleet:
 @st.composite
 def ledgers(draw: st.DrawFn) -> list[Operation]:
     """Operations on one DID in the order of a ledger: with replays, foreign keys, gaps and reorderings."""
-    ada, twin = Person("ada"), Person("ada")
+    ada, twin = DidOwner("ada"), DidOwner("ada")
     stranger = stranger_on(ada)
     made = [ada.create]
     for kind in draw(st.lists(st.sampled_from("uuurdtsp"), max_size=9)):
@@ -264,9 +266,9 @@ def ledgers(draw: st.DrawFn) -> list[Operation]:
     return draw(st.permutations(made)) if draw(st.booleans()) else made
 
 
-def applied(ledger: list[Anchored]) -> list[Anchored]:
+def applied(ledger: list[AnchoredOperation]) -> list[AnchoredOperation]:
     """What resolution applies, by the words of the specification: recoveries first, then updates."""
-    state, found = None, list[Anchored]()
+    state, found = None, list[AnchoredOperation]()
     for create in (each for each in ledger if each.operation.type == OperationType.CREATE):
         state, found = apply(None, create), [create]
         break
@@ -290,8 +292,8 @@ def applied(ledger: list[Anchored]) -> list[Anchored]:
 @examples(ci=60, long=2_000)
 @given(ledgers())
 def test_an_operation_has_an_effect_if_it_was_ever_applied(operations: list[Operation]) -> None:
-    ledger = [Anchored(number, 0, operation) for number, operation in enumerate(operations, 1)]
-    chain, ever = chain_of(ledger), list[Anchored]()
+    ledger = [AnchoredOperation(number, 0, operation) for number, operation in enumerate(operations, 1)]
+    chain, ever = chain_of(ledger), list[AnchoredOperation]()
     for end in range(len(ledger)):
         ever += applied(ledger[: end + 1])
     assert [chain.effect(each).applied for each in ledger] == [each in ever for each in ledger]
@@ -304,8 +306,8 @@ def test_an_operation_has_an_effect_if_it_was_ever_applied(operations: list[Oper
 @examples(ci=30, long=500)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("curds"), st.booleans()), max_size=25))
 def test_chains_that_are_kept_are_those_of_the_whole_history(steps: list[tuple[int, str, bool]]) -> None:
-    people = [Person(f"p{n}") for n in range(3)]
-    ledger: dict[str, list[Anchored]] = {person.suffix: [] for person in people}
+    people = [DidOwner(f"p{n}") for n in range(3)]
+    ledger: dict[str, list[AnchoredOperation]] = {person.suffix: [] for person in people}
 
     class Rows:
         def postponed_count(self, *, resolved: bool) -> int:
@@ -318,12 +320,12 @@ def test_chains_that_are_kept_are_those_of_the_whole_history(steps: list[tuple[i
             found = [(suffix, each) for suffix in suffixes for each in ledger[suffix] if each.number > after]
             return sorted(found, key=lambda row: row[1].number)
 
-    chains = Chains(Rows())  # type: ignore[arg-type]
+    chains = ChainCache(Rows())  # type: ignore[arg-type]
     for number, (who, kind, looked) in zip(itertools.count(1), steps, strict=False):
         person = people[who]
         make = {"c": lambda p=person: p.create, "u": person.update, "r": person.recover, "d": person.deactivate}
         operation = make.get(kind, stranger_on(person, f"s{number}").update)()
-        ledger[person.suffix].append(Anchored(number, 0, operation))
+        ledger[person.suffix].append(AnchoredOperation(number, 0, operation))
         if looked:
             found = chains.of([person.suffix])
             assert found[person.suffix].state == resolve(ledger[person.suffix])
@@ -336,16 +338,16 @@ def test_a_ledger_of_no_entry_is_not_ahead(clock: VirtualClock, sqlite_fleet: An
     assert not sqlite_fleet.instance()._is_ahead()
 
 
-def again(person: Person, services: int) -> Operation:
+def again(person: DidOwner, services: int) -> Operation:
     """An update that commits to a key which was used before."""
-    key, used = person.update_key, Person("ada").update_key
+    key, used = person.update_key, DidOwner("ada").update_key
     delta_patches = [add_service(f"again{services}")]
     request = update_request(person.suffix, delta_patches, key=key, next_update_key=used.public)
     return parse_request(request, SIDETREE)
 
 
 def test_an_update_back_to_a_used_key_is_never_anchored(sqlite_fleet: Any, submit: Submit) -> None:
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     held = submit(registry, ada.update(), again(ada, 0))
     for _ in range(3):
@@ -356,9 +358,9 @@ def test_an_update_back_to_a_used_key_is_never_anchored(sqlite_fleet: Any, submi
 
 
 def test_what_was_rejected_is_taken_when_it_has_become_valid(
-    sqlite_fleet: Any, submit: Submit, elsewhere: Registry
+    sqlite_fleet: Any, submit: Submit, elsewhere: DidRegistry
 ) -> None:
-    here, ada = sqlite_fleet.instance(), Person("ada")
+    here, ada = sqlite_fleet.instance(), DidOwner("ada")
     first, second = ada.update(), ada.update()
     submit(elsewhere, ada.create)
     anchor(elsewhere)
@@ -378,7 +380,7 @@ def test_what_was_rejected_is_taken_when_it_has_become_valid(
 def test_an_operation_that_is_observed_between_two_looks_refuses_no_other(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     anchor(registry)
     submit(registry, ada.update())
@@ -396,7 +398,7 @@ def test_an_operation_that_is_observed_between_two_looks_refuses_no_other(
 def test_a_ledger_that_cannot_be_read_fails_nobody_at_the_door(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     anchor(registry)
 
@@ -404,13 +406,15 @@ def test_a_ledger_that_cannot_be_read_fails_nobody_at_the_door(
         raise LedgerError("no answer")
 
     monkeypatch.setattr(sqlite_fleet.ledger, "head", unreadable)
-    assert codes(registry, Person("bob").create, stranger_on(ada).update()) == [None, None], "one is created, one held"
+    assert codes(registry, DidOwner("bob").create, stranger_on(ada).update()) == [None, None], (
+        "one is created, one held"
+    )
 
 
 def test_what_another_registry_has_anchored_is_not_anchored_again(
-    sqlite_fleet: Any, submit: Submit, elsewhere: Registry
+    sqlite_fleet: Any, submit: Submit, elsewhere: DidRegistry
 ) -> None:
-    here, ada = sqlite_fleet.instance(), Person("ada")
+    here, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(elsewhere, ada.create)
     anchor(elsewhere)
     here.work_once()
@@ -438,7 +442,7 @@ def test_one_that_no_reader_would_take_does_not_spoil_the_batch(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The door should have refused it; this is what stands behind the door."""
-    registry, ada, bob = sqlite_fleet.instance(), Person("ada"), Person("bob")
+    registry, ada, bob = sqlite_fleet.instance(), DidOwner("ada"), DidOwner("bob")
     submit(registry, ada.create)
     anchor(registry)
     spoiled = ada.update()
@@ -449,7 +453,7 @@ def test_one_that_no_reader_would_take_does_not_spoil_the_batch(
     good = check_request(canonical_json(spoiled.request), registry.versions.latest)
     registry.store.accept([msgspec.structs.replace(good, request=request)])
     submit(registry, bob.create)
-    monkeypatch.setattr("millstream.anchoring.sidetree.operations.read_signed", lambda _: msgspec.structs.replace(
+    monkeypatch.setattr("millstream.anchoring.sidetree.operations.read_jws", lambda _: msgspec.structs.replace(
         spoiled.signed, text=text))  # fmt: skip
     anchor(registry)
     status = registry.store.status(good.id)

@@ -9,21 +9,21 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.anchoring.errors import CasUnavailableError
-from millstream.anchoring.registry import OperationState, QueueStoppedError, Registry
-from millstream.testing.dids import Person
+from millstream.anchoring.registry import DidRegistry, OperationState, QueueStoppedError
+from millstream.testing.dids import DidOwner
 
 Submit = Callable[..., list[str]]
 
 
-def people(count: int, name: str = "p") -> list[Person]:
-    return [Person(f"{name}{n}") for n in range(count)]
+def people(count: int, name: str = "p") -> list[DidOwner]:
+    return [DidOwner(f"{name}{n}") for n in range(count)]
 
 
 def creates(count: int, name: str = "p") -> list[object]:
     return [person.create for person in people(count, name)]
 
 
-def ids(registry: Registry, limit: int = 100) -> list[str]:
+def ids(registry: DidRegistry, limit: int = 100) -> list[str]:
     return [operation.id for operation in registry.queue.peek(limit)]
 
 
@@ -102,7 +102,7 @@ def test_a_retry_waits_longer_each_time(sqlite_fleet: Any, submit: Submit) -> No
 
 def test_a_did_has_one_operation_at_a_time_in_its_order(fleet: Any, submit: Submit) -> None:
     registry = fleet.instance()
-    person, other = Person("chain"), Person("other")
+    person, other = DidOwner("chain"), DidOwner("other")
     first, second, third = person.create, person.update(), person.update()
     chain = [*submit(registry, first), *submit(registry, second), *submit(registry, third)]
     alone = submit(registry, other.create)
@@ -114,7 +114,7 @@ def test_a_did_has_one_operation_at_a_time_in_its_order(fleet: Any, submit: Subm
 
 def test_the_order_of_a_did_holds_across_instances(fleet: Any, submit: Submit) -> None:
     one, two = fleet.instance("one"), fleet.instance("two")
-    person = Person("shared")
+    person = DidOwner("shared")
     first = submit(one, person.create)
     second = submit(two, person.update())
     one.queue.add(first)
@@ -126,7 +126,7 @@ def test_the_order_of_a_did_holds_across_instances(fleet: Any, submit: Submit) -
 
 def test_a_second_submission_folds_into_the_first(fleet: Any, submit: Submit) -> None:
     registry = fleet.instance()
-    person = Person("twice")
+    person = DidOwner("twice")
     first = submit(registry, person.create)
     assert submit(registry, person.create, person.create) == first * 2
     assert fleet.counts == {"accepted": 1}
@@ -150,7 +150,7 @@ def test_suffixes_that_differ_in_case_alone_are_two(mariadb_fleet: Any) -> None:
 # Death
 
 
-def leave_a_cut_open(fleet: Any, registry: Registry) -> None:
+def leave_a_cut_open(fleet: Any, registry: DidRegistry) -> None:
     fleet.cas.fail_next()
     with pytest.raises(CasUnavailableError):
         registry.writer.cut(force=True)
@@ -168,7 +168,7 @@ def test_a_dead_instance_is_found_by_its_silence_and_its_operations_go_on_withou
     assert two.instances.dead() == []
     sqlite_fleet.clock.advance(2.0)
     assert two.instances.dead() == ["one"]
-    assert two.instances.bury_dead() == 4
+    assert two.instances.take_over_dead() == 4
     assert two.instances.dead() == []
     assert two.queue.claim(100) == 4
     assert [operation.retries for operation in two.queue.peek(10)] == [0] * 4
@@ -186,7 +186,7 @@ def test_p10_an_instance_that_wakes_up_after_it_was_buried_cuts_nothing(
 
     def asleep_before_it_writes(*arguments: Any) -> Any:
         sqlite_fleet.clock.advance(61.0)
-        two.instances.bury_dead()
+        two.instances.take_over_dead()
         two.queue.claim(100)
         return write_down(*arguments)
 
@@ -206,9 +206,9 @@ def test_the_monitor_reposts_so_many_at_a_time_and_keeps_the_entry_until_all_are
     one.instances.heartbeat()
     one.queue.claim(100)
     sqlite_fleet.clock.advance(61.0)
-    assert two.instances.bury_dead() == 3
+    assert two.instances.take_over_dead() == 3
     assert two.instances.dead() == ["one"]
-    assert two.instances.bury_dead() == 2
+    assert two.instances.take_over_dead() == 2
     assert two.instances.dead() == []
 
 
@@ -220,7 +220,7 @@ def test_the_open_cut_of_a_dead_instance_is_finished_by_another(sqlite_fleet: An
     leave_a_cut_open(sqlite_fleet, one)
     assert sqlite_fleet.counts == {"cut": 3}
     sqlite_fleet.clock.advance(61.0)
-    two.instances.bury_dead()
+    two.instances.take_over_dead()
     assert len(two.writer.recover()) == 1
     assert sqlite_fleet.counts == {"observed": 3}
     assert two.store.status(accepted[2]).anchor == 1
@@ -234,7 +234,7 @@ def test_an_instance_that_leaves_with_an_open_cut_is_still_found(sqlite_fleet: A
     leave_a_cut_open(sqlite_fleet, one)
     one.close()
     sqlite_fleet.clock.advance(61.0)
-    two.instances.bury_dead()
+    two.instances.take_over_dead()
     assert len(two.writer.recover()) == 1
 
 
@@ -268,8 +268,8 @@ def test_a_database_that_stays_away_is_an_error_and_not_a_crash(sqlite_fleet: An
 
 def test_operations_of_a_did_are_read_in_pages_that_the_index_bounds(fleet: Any, submit: Submit) -> None:
     registry = fleet.instance()
-    person = Person("long-life")
-    submit(registry, person.create, Person("other").create)
+    person = DidOwner("long-life")
+    submit(registry, person.create, DidOwner("other").create)
     registry.queue.claim(10)
     registry.writer.cut(force=True)  # final ones and open ones
     submit(registry, *(person.update() for _ in range(5)))

@@ -15,17 +15,17 @@ from millstream.anchoring.errors import (
     LedgerError,
     ObservationBlockedError,
 )
-from millstream.anchoring.registry import OperationState, RegistryError, Version, Versions
-from millstream.anchoring.registry.filling import that_fit, write_what_fits
+from millstream.anchoring.registry import OperationState, ProtocolVersion, ProtocolVersions, RegistryError
+from millstream.anchoring.registry.size_estimator import count_that_fits, write_largest_batch
 from millstream.anchoring.sidetree import SIDETREE, BatchTooLargeError, Operation, resolve, write_batch
 from millstream.core.cid import CidForm, form_of
-from millstream.testing.dids import Person, add_service
+from millstream.testing.dids import DidOwner, add_service
 
 Submit = Callable[..., list[str]]
 
 
 def creates(count: int, name: str = "p") -> list[Operation]:
-    return [Person(f"{name}{n}").create for n in range(count)]
+    return [DidOwner(f"{name}{n}").create for n in range(count)]
 
 
 def anchors(fleet: Any) -> list[int]:
@@ -118,7 +118,7 @@ def test_p7_a_writer_that_dies_at_any_step_leaves_one_anchor(
         patch.setattr(owner, name, dies)
         registry.writer.cut(force=True)
     heir = fleet.instance("heir")
-    heir.store.inherit("one", "heir")
+    heir.store.reassign("one", "heir")
     heir.writer.recover()
     heir.store.repost("one", 100)
     heir.queue.claim(100)
@@ -130,7 +130,7 @@ def test_p7_a_writer_that_dies_at_any_step_leaves_one_anchor(
 def test_one_operation_that_is_not_valid_any_more_never_stops_the_others(fleet: Any, submit: Submit) -> None:
     registry = fleet.instance()
     good = submit(registry, *creates(3))
-    bad = submit(registry, Person("bad").create)
+    bad = submit(registry, DidOwner("bad").create)
     fleet.sql("UPDATE registry_operations SET version = '0.9'")
     fleet.sql(f"UPDATE registry_operations SET request = '{{}}' WHERE id = '{bad[0]}'")
     registry.queue.claim(100)
@@ -145,7 +145,7 @@ def test_one_operation_that_is_not_valid_any_more_never_stops_the_others(fleet: 
 
 def test_one_operation_that_cannot_be_read_is_tried_again_by_itself_and_then_dead(fleet: Any, submit: Submit) -> None:
     registry = fleet.instance()
-    good, bad = submit(registry, *creates(3)), submit(registry, Person("bad").create)
+    good, bad = submit(registry, *creates(3)), submit(registry, DidOwner("bad").create)
     fleet.sql(f"UPDATE registry_operations SET request = '{{}}' WHERE id = '{bad[0]}'")
     for _ in range(4):
         registry.queue.claim(100)
@@ -173,16 +173,16 @@ def test_a_cut_whose_operations_were_changed_from_outside_is_not_anchored(sqlite
 def test_files_are_named_as_the_network_wants_and_a_cut_keeps_its_names(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch, form: CidForm
 ) -> None:
-    sqlite_fleet.versions = Versions([Version("1.1", msgspec.structs.replace(SIDETREE, cid=form))])
+    sqlite_fleet.versions = ProtocolVersions([ProtocolVersion("1.1", msgspec.structs.replace(SIDETREE, cid=form))])
     registry = sqlite_fleet.instance()
     submit(registry, *creates(3))
     registry.queue.claim(10)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(sqlite_fleet.ledger, "append", lambda *_a, **_k: (_ for _ in ()).throw(KeyboardInterrupt))
         registry.writer.cut(force=True)
-    sqlite_fleet.versions = Versions()  # the setting is changed before the cut is taken up again
+    sqlite_fleet.versions = ProtocolVersions()  # the setting is changed before the cut is taken up again
     heir = sqlite_fleet.instance("heir")
-    heir.store.inherit("one", "heir")
+    heir.store.reassign("one", "heir")
     assert len(heir.writer.recover()) == 1
     assert sqlite_fleet.counts == {"observed": 3}
     assert {form_of(name) for name in sqlite_fleet.files.cids()} == {
@@ -193,9 +193,11 @@ def test_files_are_named_as_the_network_wants_and_a_cut_keeps_its_names(
 def test_a_batch_holds_the_operations_of_one_version(sqlite_fleet: Any, submit: Submit) -> None:
     clock = sqlite_fleet.clock
     stricter = msgspec.structs.replace(SIDETREE, max_delta_bytes=250)
-    sqlite_fleet.versions = Versions([Version("1.0", SIDETREE), Version("1.1", stricter, clock.now() + 10_000_000)])
+    sqlite_fleet.versions = ProtocolVersions(
+        [ProtocolVersion("1.0", SIDETREE), ProtocolVersion("1.1", stricter, clock.now() + 10_000_000)]
+    )
     registry = sqlite_fleet.instance()
-    large = Person("large")
+    large = DidOwner("large")
     old = submit(registry, *creates(2, "old"), large.create)
     registry.queue.claim(10)
     registry.writer.cut(force=True)
@@ -211,10 +213,10 @@ def test_a_batch_holds_the_operations_of_one_version(sqlite_fleet: Any, submit: 
 
 def test_versions_are_in_order_and_stay_known() -> None:
     with pytest.raises(RegistryError, match="order"):
-        Versions([Version("b", SIDETREE, 2), Version("a", SIDETREE, 1)])
+        ProtocolVersions([ProtocolVersion("b", SIDETREE, 2), ProtocolVersion("a", SIDETREE, 1)])
     with pytest.raises(RegistryError, match="not configured"):
-        Versions().named("2.0")
-    assert Versions([Version("b", SIDETREE, 2)]).at(0).name == "b"
+        ProtocolVersions().named("2.0")
+    assert ProtocolVersions([ProtocolVersion("b", SIDETREE, 2)]).at(0).name == "b"
 
 
 # Sizes
@@ -222,7 +224,7 @@ def test_versions_are_in_order_and_stay_known() -> None:
 
 def test_a_batch_is_cut_by_the_bytes_of_its_files_as_well(sqlite_fleet: Any, submit: Submit) -> None:
     small = msgspec.structs.replace(SIDETREE, max_chunk_bytes=3_000)
-    sqlite_fleet.versions = Versions([Version("1.0", small)])
+    sqlite_fleet.versions = ProtocolVersions([ProtocolVersion("1.0", small)])
     registry = sqlite_fleet.instance()
     submit(registry, *creates(40))
     registry.queue.claim(100)
@@ -239,18 +241,20 @@ def test_a_batch_is_cut_by_the_bytes_of_its_files_as_well(sqlite_fleet: Any, sub
 def test_a_batch_shrinks_until_it_fits_whatever_was_estimated() -> None:
     operations = creates(30)
     narrow = msgspec.structs.replace(SIDETREE, max_core_index_bytes=900)
-    batch = write_what_fits(operations, narrow)
-    assert 0 < len(batch.operations) <= that_fit(operations, SIDETREE)
+    batch = write_largest_batch(operations, narrow)
+    assert 0 < len(batch.operations) <= count_that_fits(operations, SIDETREE)
     core = next(file for file in batch.files if file.kind == "core index file")
     assert len(core.data) <= 900
     with pytest.raises(BatchTooLargeError):
-        write_what_fits(operations, msgspec.structs.replace(SIDETREE, max_core_index_bytes=100))
+        write_largest_batch(operations, msgspec.structs.replace(SIDETREE, max_core_index_bytes=100))
 
 
 def test_an_operation_that_fits_in_no_file_is_rejected(sqlite_fleet: Any, submit: Submit) -> None:
     registry = sqlite_fleet.instance()
     accepted = submit(registry, *creates(2))
-    sqlite_fleet.versions = Versions([Version("1.0", msgspec.structs.replace(SIDETREE, max_core_index_bytes=100))])
+    sqlite_fleet.versions = ProtocolVersions(
+        [ProtocolVersion("1.0", msgspec.structs.replace(SIDETREE, max_core_index_bytes=100))]
+    )
     later = sqlite_fleet.instance("later")
     later.queue.claim(10)
     later.writer.cut(force=True)
@@ -263,7 +267,7 @@ def test_an_operation_that_fits_in_no_file_is_rejected(sqlite_fleet: Any, submit
 
 def test_every_instance_sees_what_any_has_anchored(fleet: Any, submit: Submit) -> None:
     one, two = fleet.instance("one"), fleet.instance("two")
-    person = Person("seen")
+    person = DidOwner("seen")
     submit(one, person.create)
     one.queue.claim(10)
     one.writer.cut(force=True)
@@ -323,8 +327,8 @@ def test_storage_that_does_not_answer_stops_the_observer(sqlite_fleet: Any, subm
 
 
 def test_a_strangers_anchor_without_files_holds_nobody_up(sqlite_fleet: Any, submit: Submit) -> None:
-    registry, ada = sqlite_fleet.instance(), Person("ada")
-    absent = write_batch([Person("absent").create], registry.versions.latest.profile)
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
+    absent = write_batch([DidOwner("absent").create], registry.versions.latest.profile)
     sqlite_fleet.ledger.append(absent.anchor)
     submit(registry, ada.create)
     registry.queue.claim(10)
@@ -335,7 +339,7 @@ def test_a_strangers_anchor_without_files_holds_nobody_up(sqlite_fleet: Any, sub
         sqlite_fleet.files.put(file.data)
     sqlite_fleet.clock.advance(60)
     registry.tasks.run_due()
-    assert registry.history.state(Person("absent").suffix) is not None
+    assert registry.history.state(DidOwner("absent").suffix) is not None
 
 
 def test_files_that_are_lost_between_the_anchor_and_its_observation_are_written_again(

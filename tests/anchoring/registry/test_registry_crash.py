@@ -21,7 +21,7 @@ from millstream.core.clock import SystemClock
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing import services
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 from suite.sizes import sized
 
 CLOCK = SystemClock()
@@ -122,7 +122,7 @@ def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: P
     def client(number: int) -> None:
         sender = Client(instances, seed=number)
         for n in range(number, suffixes, 4):
-            person = Person(f"crash-{n}")
+            person = DidOwner(f"crash-{n}")
             road = [person.create, *(person.update() for _ in range(each - 2)), person.recover()]
             taken[person.suffix] = [sender.submit(operation) for operation in road]
             progress.release(each)

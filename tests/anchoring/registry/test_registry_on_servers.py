@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from millstream.anchoring import MemoryCas, MemoryLedger
 from millstream.anchoring.registry import (
+    DidRegistry,
     OperationQueueSettings,
     OperationState,
     QueueStoppedError,
-    Registry,
     RegistryDatabase,
     RegistrySettings,
 )
@@ -26,7 +26,7 @@ from millstream.core.clock import SystemClock
 from millstream.core.sql import open_server
 from millstream.queue.rabbitmq import RabbitWorkQueue
 from millstream.testing import services
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 from millstream.testing.waiting import until
 from suite.sizes import sized
 
@@ -44,11 +44,11 @@ class Domain:
         self.cas, self.ledger = MemoryCas(), MemoryLedger(self._clock)
         opened.callback(self._remove)
 
-    def instance(self, name: str, *, max_retries: int = 30, writes: bool = False) -> Registry:
+    def instance(self, name: str, *, max_retries: int = 30, writes: bool = False) -> DidRegistry:
         """An instance; one that does not write leaves its queue to the test."""
         broker = RabbitWorkQueue(self._rabbitmq, self._engine(), self.name)
         self._opened.callback(broker.close)
-        registry = Registry(
+        registry = DidRegistry(
             RegistryDatabase(self._engine(), self._clock),
             self.cas,
             self.ledger,
@@ -82,15 +82,15 @@ def domain(mariadb: str, rabbitmq: str) -> Iterator[Domain]:
         yield Domain(mariadb, rabbitmq, opened)
 
 
-def submit(registry: Registry, *operations: Operation) -> list[str]:
+def submit(registry: DidRegistry, *operations: Operation) -> list[str]:
     return [registry.acceptance.submit(canonical_json(operation.request)).id for operation in operations]
 
 
 def creates(count: int, name: str) -> list[Operation]:
-    return [Person(f"{name}{n}").create for n in range(count)]
+    return [DidOwner(f"{name}{n}").create for n in range(count)]
 
 
-def queued(registry: Registry, limit: int = 1_000) -> list[str]:
+def queued(registry: DidRegistry, limit: int = 1_000) -> list[str]:
     return [operation.id for operation in registry.queue.peek(limit)]
 
 
@@ -146,7 +146,7 @@ def test_a_queue_that_has_ended_takes_nothing_and_says_so(domain: Domain) -> Non
         lambda: registry.queue.add(accepted),
         lambda: registry.queue.peek(1),
         lambda: registry.queue.remove([]),
-        lambda: submit(registry, Person("after").create),
+        lambda: submit(registry, DidOwner("after").create),
     ]
     for call in calls:
         with pytest.raises(QueueStoppedError):
@@ -159,7 +159,7 @@ def test_200_creates_each_with_an_immediate_update_are_all_anchored_in_order(dom
     one, two = domain.instance("one", writes=True), domain.instance("two", writes=True)
     one.start()
     two.start()
-    people = [Person(f"quick{n}") for n in range(sized(ci=40, long=200))]
+    people = [DidOwner(f"quick{n}") for n in range(sized(ci=40, long=200))]
     for n, person in enumerate(people):
         first, second = (one, two) if n % 2 else (two, one)
         submit(first, person.create)

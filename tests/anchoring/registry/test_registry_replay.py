@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from millstream.anchoring import Replay
+from millstream.anchoring import ReplayReport
 from millstream.anchoring.registry.registry_replay import replay_registry
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 Submit = Callable[..., list[str]]
 
@@ -20,7 +20,7 @@ Submit = Callable[..., list[str]]
 @pytest.fixture
 def anchored(fleet: Any, submit: Submit) -> Any:
     """Three anchors: creates, updates, and one that readers do not take."""
-    registry, people = fleet.instance(), [Person(f"replay{n}") for n in range(3)]
+    registry, people = fleet.instance(), [DidOwner(f"replay{n}") for n in range(3)]
     for operations in ([each.create for each in people], [each.update() for each in people]):
         submit(registry, *operations)
         registry.queue.claim(10)
@@ -30,12 +30,12 @@ def anchored(fleet: Any, submit: Submit) -> Any:
     return fleet
 
 
-def replayed(fleet: Any) -> Replay:
+def replayed(fleet: Any) -> ReplayReport:
     return replay_registry(fleet.files, fleet.ledger, fleet.instance("asking").history, fleet.versions)
 
 
 def test_what_is_whole_has_no_findings(anchored: Any) -> None:
-    assert replayed(anchored) == Replay(3, 3 + 4 + 1, ())
+    assert replayed(anchored) == ReplayReport(3, 3 + 4 + 1, ())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_files_that_are_damaged_or_gone_are_found(anchored: Any) -> None:
 
 def test_it_is_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_DATA", str(tmp_path / "node"))
-    person, operations = Person("command"), tmp_path / "operations.jsonl"
+    person, operations = DidOwner("command"), tmp_path / "operations.jsonl"
     operations.write_bytes(canonical_json(person.create.request))
     assert run(["anchor", "submit", str(operations)]) == 0
     assert run(["anchor", "cut", "--force"]) == 0

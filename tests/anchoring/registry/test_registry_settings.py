@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.anchoring import MemoryCas, MemoryLedger
-from millstream.anchoring.registry import Registry, RegistryDatabase
+from millstream.anchoring.registry import DidRegistry, RegistryDatabase
 from millstream.core.clock import SystemClock
 from millstream.queue import Lease
 from millstream.settings import RegistrySettings, SettingsError, load_settings
@@ -47,14 +47,14 @@ def settings_of(folder: Path, text: str) -> RegistrySettings:
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Callable[..., Registry]:
+def instance(tmp_path: Path) -> Callable[..., DidRegistry]:
     """instance(text of the section, clock, broker) → an instance; not started."""
 
-    def make(text: str, clock: SystemClock, broker: Any = None) -> Registry:
+    def make(text: str, clock: SystemClock, broker: Any = None) -> DidRegistry:
         engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}", connect_args={"timeout": 30})
         database, ledger = RegistryDatabase(engine, clock), MemoryLedger(clock)
         parameters = settings_of(tmp_path, text).parameters
-        return Registry(database, MemoryCas(), ledger, instance="one", settings=parameters, broker=broker)
+        return DidRegistry(database, MemoryCas(), ledger, instance="one", settings=parameters, broker=broker)
 
     return make
 
@@ -69,7 +69,7 @@ def instance(tmp_path: Path) -> Callable[..., Registry]:
     ],
 )
 def test_the_writer_looks_at_its_queue_as_often_as_the_settings_say(
-    instance: Callable[..., Registry], text: str, pause: float
+    instance: Callable[..., DidRegistry], text: str, pause: float
 ) -> None:
     clock = NotingClock()
     with instance(text, clock) as registry:
@@ -78,7 +78,7 @@ def test_the_writer_looks_at_its_queue_as_often_as_the_settings_say(
     assert clock.waits <= {pause, 10.0}, "the other threads wait for 10 seconds"
 
 
-def test_a_notice_is_hidden_for_as_long_as_the_settings_say(instance: Callable[..., Registry]) -> None:
+def test_a_notice_is_hidden_for_as_long_as_the_settings_say(instance: Callable[..., DidRegistry]) -> None:
     broker = NotingBroker()
     with instance('op_queue_notice_visibility = "90s"', SystemClock(), broker) as registry:
         registry.start()

@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from millstream.anchoring.registry import OperationState, Registry
-from millstream.anchoring.registry.acceptance import check_request
+from millstream.anchoring.registry import DidRegistry, OperationState
+from millstream.anchoring.registry.operation_intake import check_request
 from millstream.anchoring.registry.states import QueuedOperation
 from millstream.anchoring.sidetree import SIDETREE, Operation, long_form
 from millstream.core.canonical import canonical_json
 from millstream.settings import load_settings
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 Submit = Callable[..., list[str]]
 HOUR = {"unpublished_operation_lifespan": 3600.0}
 
 
-def did_of(person: Person) -> str:
+def did_of(person: DidOwner) -> str:
     return f"did:sidetree:{person.suffix}"
 
 
-def anchor(registry: Registry) -> None:
+def anchor(registry: DidRegistry) -> None:
     registry.queue.claim(100)
     registry.writer.cut(force=True)
 
@@ -49,7 +49,7 @@ def services(answer: Mapping[str, Any] | None) -> list[str]:
 
 
 def test_nothing_is_known_of_a_did_that_is_not_anchored_unless_the_settings_say_so(fleet: Any, submit: Submit) -> None:
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     assert registry.history.resolve(did_of(ada)) is None
     anchor(registry)
@@ -62,7 +62,7 @@ def test_a_short_form_resolves_from_its_accepted_create_and_says_that_it_is_not_
     fleet: Any, submit: Submit
 ) -> None:
     fleet.settings = HOUR
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     (operation,) = submit(registry, ada.create)
     waiting = registry.history.resolve(did_of(ada))
     assert waiting is not None
@@ -86,7 +86,7 @@ def test_a_short_form_resolves_from_its_accepted_create_and_says_that_it_is_not_
 
 def test_what_follows_on_an_accepted_create_is_shown_too(sqlite_fleet: Any, submit: Submit) -> None:
     sqlite_fleet.settings = HOUR
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(registry, ada.create, ada.update(), ada.recover(), ada.update())
     answer = registry.history.resolve(did_of(ada))
     assert listed(answer) == ["create", "update", "recover", "update"]
@@ -104,7 +104,7 @@ def test_a_did_that_ends_before_it_is_anchored_is_deactivated_and_not_published(
     sqlite_fleet: Any, submit: Submit
 ) -> None:
     sqlite_fleet.settings = HOUR
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(registry, ada.create, ada.deactivate())
     answer = registry.history.resolve(did_of(ada))
     assert answer is not None
@@ -118,7 +118,7 @@ def test_the_document_of_an_anchored_did_changes_before_the_anchor_only_where_th
     fleet: Any, submit: Submit, applied: bool
 ) -> None:
     fleet.settings = {**HOUR, "apply_unpublished_operations": applied}
-    registry, ada = fleet.instance(), Person("ada")
+    registry, ada = fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     anchor(registry)
     anchored = registry.history.resolve(did_of(ada))
@@ -138,7 +138,7 @@ def test_the_document_of_an_anchored_did_changes_before_the_anchor_only_where_th
 
 def test_an_operation_counts_until_its_lifespan_is_over(sqlite_fleet: Any, submit: Submit) -> None:
     sqlite_fleet.settings = {"unpublished_operation_lifespan": 60.0}
-    registry, ada, bob = sqlite_fleet.instance(), Person("ada"), Person("bob")
+    registry, ada, bob = sqlite_fleet.instance(), DidOwner("ada"), DidOwner("bob")
     submit(registry, ada.create)
     anchor(registry)
     submit(registry, ada.update(), bob.create)
@@ -152,12 +152,12 @@ def test_an_operation_counts_until_its_lifespan_is_over(sqlite_fleet: Any, submi
 
 def test_rejected_and_dead_operations_never_count(sqlite_fleet: Any, submit: Submit) -> None:
     sqlite_fleet.settings = HOUR
-    registry, ada, bob = sqlite_fleet.instance(), Person("ada"), Person("bob")
+    registry, ada, bob = sqlite_fleet.instance(), DidOwner("ada"), DidOwner("bob")
     rejected, dead = submit(registry, ada.create, bob.create)
     registry.queue.claim(10)
     shown = {operation.id: operation for operation in registry.queue.peek(10)}
     registry.store.reject({shown[rejected].seq: "the rules have changed"})
-    registry.store.give_back("one", {shown[dead].seq: 0.0}, reasons={}, most=0)
+    registry.store.requeue("one", {shown[dead].seq: 0.0}, reasons={}, most=0)
     states = [registry.store.status(operation) for operation in (rejected, dead)]
     assert [status.state for status in states if status] == [OperationState.REJECTED, OperationState.DEAD]
     assert registry.history.resolve(did_of(ada)) is None
@@ -170,7 +170,7 @@ def test_rejected_and_dead_operations_never_count(sqlite_fleet: Any, submit: Sub
 def test_what_somebody_else_sends_about_a_did_is_not_shown(sqlite_fleet: Any, submit: Submit, applied: bool) -> None:
     """Operations that another release has taken, or that are held until their batch is cut."""
     sqlite_fleet.settings = {**HOUR, "apply_unpublished_operations": applied}
-    registry, ada, mallory = sqlite_fleet.instance(), Person("ada"), Person("mallory")
+    registry, ada, mallory = sqlite_fleet.instance(), DidOwner("ada"), DidOwner("mallory")
     mallory.suffix = ada.suffix
     submit(registry, ada.create)
     requests = [canonical_json(operation.request) for operation in (mallory.update(), mallory.deactivate())]
@@ -185,7 +185,7 @@ def test_an_operation_that_is_observed_meanwhile_is_not_shown_twice(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_fleet.settings = {**HOUR, "apply_unpublished_operations": True}
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     read = registry.store.unpublished
 
@@ -201,7 +201,7 @@ def test_an_operation_that_is_observed_meanwhile_is_not_shown_twice(
 
 def test_an_operation_that_cannot_be_read_keeps_no_did_from_being_resolved(sqlite_fleet: Any, submit: Submit) -> None:
     sqlite_fleet.settings = HOUR
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     submit(registry, ada.create)
     anchor(registry)
     (broken,) = submit(registry, ada.update())
@@ -211,7 +211,7 @@ def test_an_operation_that_cannot_be_read_keeps_no_did_from_being_resolved(sqlit
 
 def test_a_long_form_shows_what_was_accepted_after_it(sqlite_fleet: Any, submit: Submit) -> None:
     sqlite_fleet.settings = {"unpublished_operation_lifespan": 60.0}
-    registry, ada = sqlite_fleet.instance(), Person("ada")
+    registry, ada = sqlite_fleet.instance(), DidOwner("ada")
     name = long_form(ada.create, SIDETREE)
     submit(registry, ada.create)
     sqlite_fleet.clock.advance(50)
@@ -238,7 +238,7 @@ def submit_file(folder: Path, *operations: Operation) -> None:
 
 
 def test_the_command_line_follows_the_settings_file(tmp_path: Path) -> None:
-    ada = Person("ada")
+    ada = DidOwner("ada")
     submit_file(tmp_path, ada.create)
     code, _, error = command(tmp_path, "did", "resolve", did_of(ada))
     assert (code, "nothing is known" in error) == (3, True)

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from millstream.anchoring.sidetree import SIDETREE, RequestError, parse_request, resolve
-from millstream.anchoring.sidetree.composing import update_request
 from millstream.anchoring.sidetree.did import parse_did, resolution
 from millstream.anchoring.sidetree.json_patch import MAX_DOCUMENT_BYTES
 from millstream.anchoring.sidetree.patches import apply_patches, check_patches
-from millstream.anchoring.sidetree.resolving import Anchored
+from millstream.anchoring.sidetree.requests import update_request
+from millstream.anchoring.sidetree.resolver import AnchoredOperation
 from millstream.settings import RegistrySettings, SettingsError
-from millstream.testing.dids import Person, add_service, secret_key
+from millstream.testing.dids import DidOwner, add_service, secret_key
 
 OPEN = RegistrySettings(patches=("ietf-json-patch",)).network
 
@@ -92,11 +92,11 @@ def test_copies_of_copies_end_at_the_bound_of_a_document() -> None:
 
 def _resolved(*patches: dict[str, Any]) -> tuple[Any, str]:
     """The state of a DID after one update with *patches*, and the DID."""
-    person = Person("patched")
+    person = DidOwner("patched")
     request = update_request(
         person.suffix, list(patches), key=person.update_key, next_update_key=secret_key("next").public
     )
     update = parse_request(request, msgspec.structs.replace(OPEN, max_delta_bytes=10_000))
-    state = resolve([Anchored(1, 0, person.create), Anchored(2, 0, update)])
+    state = resolve([AnchoredOperation(1, 0, person.create), AnchoredOperation(2, 0, update)])
     assert state is not None
     return state, f"did:sidetree:{person.suffix}"

@@ -17,16 +17,16 @@ from millstream.anchoring.sidetree import (
     SIDETREE,
     BatchFileError,
     Operation,
+    OperationBatch,
     OperationType,
-    ReadBatch,
     RequestError,
     read_batch,
     write_batch,
 )
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.hashlinks import HashLink, link_to, parse_hashlink
-from millstream.anchoring.sidetree.linksets import Previous, read_linkset, write_linkset
-from millstream.testing.dids import Person
+from millstream.anchoring.sidetree.linksets import PreviousAnchor, read_linkset, write_linkset
+from millstream.testing.dids import DidOwner
 
 UP = (
     "hl:uEiBGCa-NALGYJYwzfSAfnda-qGrFVrNRyIspT_D7TaICng:uoQ-CeEtodHRwczovL29yYi5kb21haW4xLmNvbS9jYXMvdUVpQkdDYS1OQUxHWUpZd3p"
@@ -89,8 +89,8 @@ CREDENTIAL = {
 
 def example(**options: Any) -> bytes:
     """The example of the documentation."""
-    batch = ReadBatch(5, [Operation(OperationType.UPDATE, suffix) for suffix in SUFFIXES])
-    before = Previous(parse_hashlink(UP), parse_hashlink(UP))
+    batch = OperationBatch(5, [Operation(OperationType.UPDATE, suffix) for suffix in SUFFIXES])
+    before = PreviousAnchor(parse_hashlink(UP), parse_hashlink(UP))
     author = "did:web:orb.domain2.com:services:orb"
     previous = dict.fromkeys(SUFFIXES, before)
     return write_linkset(batch, f"5.{VIA}", previous, ORB, author=author, replies=[CREDENTIAL], **options)
@@ -189,13 +189,13 @@ def test_a_linkset_without_a_part_or_with_one_of_another_is_refused(relation: st
 
 
 def test_an_operation_without_a_known_anchor_before_it_is_named() -> None:
-    batch = ReadBatch(1, [Operation(OperationType.UPDATE, SUFFIXES[0])])
+    batch = OperationBatch(1, [Operation(OperationType.UPDATE, SUFFIXES[0])])
     with pytest.raises(BatchFileError, match=f"before the update of {SUFFIXES[0]} is not known"):
         write_linkset(batch, f"1.{VIA}", {}, ORB, author="did:web:x")
 
 
 def test_the_files_of_a_batch_may_be_named_by_hashlinks_where_the_network_has_them() -> None:
-    person = Person("linked")
+    person = DidOwner("linked")
     written = write_batch([person.create], ORB)
     files = {file.uri: file.data for file in written.files}
     linkset = read_linkset(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from millstream.anchoring.sidetree import (
     SIDETREE,
-    Anchored,
+    AnchoredOperation,
     Chain,
     Operation,
     OperationType,
@@ -25,19 +25,19 @@ from millstream.anchoring.sidetree import (
     parse_request,
     resolution,
     resolve,
-    resolving,
+    resolver,
 )
-from millstream.anchoring.sidetree.composing import update_request
 from millstream.anchoring.sidetree.encoding import canonical, encode, hash_of
 from millstream.anchoring.sidetree.javascript import decode_base64, number_text, stringify, utf16_length
-from millstream.anchoring.sidetree.operations import check_delta, revive
+from millstream.anchoring.sidetree.operations import check_delta, stored_operation
 from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, decode_native
-from millstream.anchoring.sidetree.reference_reading import as_applied
+from millstream.anchoring.sidetree.reference_reader import as_applied
 from millstream.anchoring.sidetree.reference_rules import check_delta as check_read_delta
 from millstream.anchoring.sidetree.reference_rules import check_multihash
+from millstream.anchoring.sidetree.requests import update_request
 from millstream.anchoring.sidetree.uris import check_uri
-from millstream.testing.dids import Person, add_service, secret_key
+from millstream.testing.dids import DidOwner, add_service, secret_key
 
 VERDICTS = json.loads((Path(__file__).parent / "vectors" / "verdicts.json").read_text())
 
@@ -194,12 +194,12 @@ def test_base64_is_decoded_as_node_decodes_it(text: str, data: bytes) -> None:
 
 
 def test_a_change_of_keys_alone_is_taken_and_moves_the_commitment_on() -> None:
-    person = Person("rotating")
+    person = DidOwner("rotating")
     request = update_request(person.suffix, [], key=person.update_key, next_update_key=secret_key("rotated").public)
     update = parse_request(request, SIDETREE)
     before, after = (
-        resolve([Anchored(1, 0, person.create)]),
-        resolve([Anchored(1, 0, person.create), Anchored(2, 0, update)]),
+        resolve([AnchoredOperation(1, 0, person.create)]),
+        resolve([AnchoredOperation(1, 0, person.create), AnchoredOperation(2, 0, update)]),
     )
     assert before and after and before.document == after.document
     assert before.update_commitment != after.update_commitment
@@ -209,26 +209,30 @@ def test_a_change_of_keys_alone_is_taken_and_moves_the_commitment_on() -> None:
 
 def test_an_update_turns_what_was_null_into_an_empty_object() -> None:
     """The reference copies a document so before it is changed."""
-    person = Person("null")
+    person = DidOwner("null")
     keys = [{"id": "k", "type": "T", "publicKeyJwk": {"a": None}}]
     update = person.update([{"action": "add-public-keys", "publicKeys": keys}])
-    states = [Anchored(1, 0, person.create), Anchored(2, 0, update), Anchored(3, 0, person.update([add_service("b")]))]
+    states = [
+        AnchoredOperation(1, 0, person.create),
+        AnchoredOperation(2, 0, update),
+        AnchoredOperation(3, 0, person.update([add_service("b")])),
+    ]
     before, after = resolve(states[:2]), resolve(states)
     assert before and before.document["publicKeys"] == keys
     assert after and after.document["publicKeys"][0]["publicKeyJwk"] == {"a": {}}
 
 
 def test_text_with_a_lone_surrogate_is_stored_and_answered() -> None:
-    person = Person("surrogate")
+    person = DidOwner("surrogate")
     request = json.loads(json.dumps(person.create.request))
     request["delta"]["patches"][0]["services"][0]["serviceEndpoint"] = {"a": "\ud800"}
-    operation = revive(canonical(request), person.suffix)
+    operation = stored_operation(canonical(request), person.suffix)
     assert operation.delta == request["delta"]
     assert b'"\\ud800"' in canonical(operation.delta)
 
 
 def test_a_long_form_is_read_as_the_reference_reads_it() -> None:
-    person = Person("long")
+    person = DidOwner("long")
     state = {"suffixData": person.create.suffix_data, "delta": {**person.create.delta, "patches": []}, "more": None}
     did = parse_did(f"did:sidetree:{person.suffix}:{encode(canonical(state))}", SIDETREE)
     answer = resolution(did, None)
@@ -242,11 +246,11 @@ def test_a_long_form_is_read_as_the_reference_reads_it() -> None:
     b'\x0b{"alg":"ES256K"}', b'{"\\u0061lg":"ES256K"}',
 ])  # fmt: skip
 def test_a_header_that_readers_read_otherwise_is_refused_at_the_door(header: bytes) -> None:
-    person = Person("header")
+    person = DidOwner("header")
     request = dict(person.update().request)
     _, payload, _ = request["signedData"].split(".")
     message = f"{encode(header)}.{payload}"
-    key = Person("header").update_key
+    key = DidOwner("header").update_key
     request["signedData"] = f"{message}.{encode(key.sign(message.encode()))}"
     with pytest.raises(RequestError) as caught:
         parse_request(canonical(request), SIDETREE)
@@ -272,29 +276,29 @@ def test_what_is_no_double_is_null_and_an_empty_object_after_an_update(number: s
     endpoint = f'{{"n":{number}}}'
     text = json.dumps({"patches": [{"action": "add-services", "services": [{"id": "a", "type": "T"}]}]})
     text = text.replace('"type": "T"', f'"type": "T", "serviceEndpoint": {endpoint}')
-    person = Person("no double")
+    person = DidOwner("no double")
     commitment = json.dumps(person.create.delta["updateCommitment"])  # type: ignore[index]
     delta = decode_json(f'{{"deltas":[{text[:-1]}, "updateCommitment": {commitment}}}]}}'.encode())["deltas"][0]
     data = {**(person.create.suffix_data or {}), "deltaHash": hash_of(delta)}
     create = as_applied(Operation(OperationType.CREATE, hash_of(data), delta, data), SIDETREE)
     assert create is not None
-    state = resolve([Anchored(1, 0, create)])
+    state = resolve([AnchoredOperation(1, 0, create)])
     assert state is not None and state.document["services"][0]["serviceEndpoint"] == {"n": None}
 
 
 def test_what_failed_for_a_commitment_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    person = Person("tried")
+    person = DidOwner("tried")
     chain, checked = Chain(), list[Operation]()
-    chain.add(Anchored(0, 0, person.create))
+    chain.add(AnchoredOperation(0, 0, person.create))
     update = person.update()
     signed = update.signed
     assert signed is not None
-    holds = resolving.reveals_its_key
-    monkeypatch.setattr(resolving, "reveals_its_key", lambda operation: checked.append(operation) or holds(operation))
+    holds = resolver.reveals_its_key
+    monkeypatch.setattr(resolver, "reveals_its_key", lambda operation: checked.append(operation) or holds(operation))
     for number in range(1, 50):
         bad = signed.text[:-8] + f"{number:08d}"
         forged = msgspec.structs.replace(update, signed=msgspec.structs.replace(signed, text=bad))
-        chain.add(Anchored(number, 0, forged))
-    chain.add(Anchored(50, 0, update))
+        chain.add(AnchoredOperation(number, 0, forged))
+    chain.add(AnchoredOperation(50, 0, update))
     assert len(checked) == 50
-    assert chain.effect(Anchored(50, 0, update)).applied
+    assert chain.effect(AnchoredOperation(50, 0, update)).applied

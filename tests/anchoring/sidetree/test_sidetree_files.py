@@ -21,9 +21,9 @@ from millstream.anchoring.sidetree import (
     BatchFileError,
     BatchTooLargeError,
     Operation,
+    OperationBatch,
     OperationType,
     Profile,
-    ReadBatch,
     WrittenBatch,
     one_per_suffix,
     read_batch,
@@ -31,7 +31,7 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.batch_files import parse_anchor
 from millstream.core.cid import cid_of
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 Json = dict[str, Any]
 Change = Callable[[Json], object]
@@ -41,7 +41,7 @@ STRICT = msgspec.structs.replace(SIDETREE, name="strict", reference=False)
 
 
 def mixed_batch() -> list[Operation]:
-    people = [Person(f"p{n}") for n in range(6)]
+    people = [DidOwner(f"p{n}") for n in range(6)]
     changes = [people[2].recover(), people[3].deactivate(), people[4].update(), people[5].update()]
     return [people[0].create, changes[2], changes[1], people[1].create, changes[0], changes[3]]
 
@@ -70,7 +70,7 @@ class Files:
         text = gzip.decompress(self.data[owner]).decode().replace(old, new)
         return self.replace(owner, gzip.compress(text.encode()))
 
-    def read(self) -> ReadBatch:
+    def read(self) -> OperationBatch:
         files = {cid_of(data): data for data in self.data.values()}
         return read_batch(self.anchor, lambda uri, limit: files[uri], self.profile)
 
@@ -103,7 +103,7 @@ def provisional_fault(files: Files) -> str:
 def test_what_was_written_is_read_back_in_anchored_order(profile: Profile) -> None:
     written = write_batch(mixed_batch(), profile)
     batch = Files(written, profile).read()
-    assert batch == ReadBatch(6, written.operations)
+    assert batch == OperationBatch(6, written.operations)
     assert [o.type.value for o in batch.operations] == ["create", "create", "recover", "deactivate", "update", "update"]
 
 
@@ -121,14 +121,16 @@ def test_the_same_operations_give_the_same_bytes() -> None:
     ],
     ids=["create", "update", "recover", "deactivate"],
 )
-def test_a_batch_of_one_kind_has_only_the_files_it_needs(make: Callable[[Person], Operation], kinds: list[str]) -> None:
-    files = files_of([make(Person("single"))])
+def test_a_batch_of_one_kind_has_only_the_files_it_needs(
+    make: Callable[[DidOwner], Operation], kinds: list[str]
+) -> None:
+    files = files_of([make(DidOwner("single"))])
     assert list(files.data) == kinds
     assert len(files.read().operations) == 1
 
 
 def test_a_second_operation_for_a_did_waits_for_the_next_batch() -> None:
-    person, other = Person("twice"), Person("once")
+    person, other = DidOwner("twice"), DidOwner("once")
     first, second = person.update(), person.update()
     assert one_per_suffix([first, other.create, second]) == ([first, other.create], [second])
     with pytest.raises(BatchFileError, match="at most one operation"):
@@ -183,7 +185,7 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     "more than the anchor counts": (
         "core index",
         lambda f: f["operations"]["deactivate"].extend(
-            {**f["operations"]["deactivate"][0], "didSuffix": Person(f"x{n}").suffix} for n in range(3)
+            {**f["operations"]["deactivate"][0], "didSuffix": DidOwner(f"x{n}").suffix} for n in range(3)
         ),
         "more than the 6 operations",
     ),
@@ -195,7 +197,7 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     "broken proof": ("core proof", lambda f: f["operations"]["recover"][0].update(signedData="a.b"), "compact JWS"),
     "proof of another": (
         "core proof",
-        lambda f: f["operations"]["deactivate"][0].update(signedData=Person("x").deactivate().request["signedData"]),
+        lambda f: f["operations"]["deactivate"][0].update(signedData=DidOwner("x").deactivate().request["signedData"]),
         "another DID",
     ),
 }  # fmt: skip
@@ -219,7 +221,7 @@ PROVISIONAL_CHANGES: dict[str, tuple[str, Change, str]] = {
     "twice": ("provisional index", lambda f: repeat(f["operations"]["update"]), "two operations"),
     "also in core": (
         "provisional index",
-        lambda f: f["operations"]["update"][0].update(didSuffix=Person("p0").suffix),
+        lambda f: f["operations"]["update"][0].update(didSuffix=DidOwner("p0").suffix),
         "two operations",
     ),
     "missing proof": ("provisional proof", lambda f: f["operations"]["update"].pop(), "1 proofs for 2"),
@@ -239,18 +241,18 @@ def test_a_bad_provisional_part_leaves_the_core_operations_without_deltas(files:
 
 def test_a_proof_file_that_nobody_needs_is_refused() -> None:
     for profile in (SIDETREE, STRICT):
-        files = files_of([Person("lonely").create], profile)
+        files = files_of([DidOwner("lonely").create], profile)
         with pytest.raises(BatchFileError, match=r"must not have|nothing needs"):
             files.change("core index", lambda f: f.update(coreProofFileUri="bafy")).read()
 
 
 def test_an_index_that_names_no_operation_holds_none() -> None:
-    files = files_of([Person("gone").deactivate()], STRICT)
+    files = files_of([DidOwner("gone").deactivate()], STRICT)
     files.change("core index", lambda f: (f.pop("operations"), f.pop("coreProofFileUri")))
     with pytest.raises(BatchFileError, match="names no operation"):
         files.read()
     files.profile = SIDETREE
-    assert files.read() == ReadBatch(1, ())
+    assert files.read() == OperationBatch(1, ())
 
 
 REFERENCE_TAKES: dict[str, tuple[str, Change]] = {
@@ -297,7 +299,7 @@ def test_a_file_that_is_not_json_under_gzip_within_its_limits_is_refused(files: 
 
 
 def test_a_file_of_two_members_or_with_zeros_behind_it_is_read_as_the_reference_reads_it() -> None:
-    files = files_of([Person("lonely").create])
+    files = files_of([DidOwner("lonely").create])
     text = gzip.decompress(files.data["core index"])
     for data in (_packed(text[:40]) + _packed(text[40:]), _packed(text) + bytes(5)):
         assert len(files.replace("core index", data).read().operations) == 1

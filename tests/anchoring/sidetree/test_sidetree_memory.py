@@ -21,7 +21,7 @@ from millstream.anchoring.sidetree import (
     read_batch,
     write_batch,
 )
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 LIMIT = 20_000
 SMALL = msgspec.structs.replace(
@@ -40,7 +40,7 @@ That is 24 for ``{},{},…``, and 56 for ``[[[…``: Python 3.13 decodes 10,000 
 
 
 def batch() -> list[Operation]:
-    people = [Person(f"memory{n}") for n in range(4)]
+    people = [DidOwner(f"memory{n}") for n in range(4)]
     return [people[0].create, people[1].recover(), people[2].deactivate(), people[3].update()]
 
 

@@ -14,13 +14,13 @@ from millstream.anchoring.sidetree import ORB, SIDETREE, OperationType, PrivateK
 from millstream.anchoring.sidetree.encoding import canonical, commitment_to, encode, hash_of
 from millstream.anchoring.sidetree.keys import check_key
 from millstream.anchoring.sidetree.signatures import sign
-from millstream.testing.dids import Person, add_service, secret_key
+from millstream.testing.dids import DidOwner, add_service, secret_key
 
 Request = dict[str, Any]
 Change = Callable[[Request], object]
 
-CREATE, UPDATE = Person("rules").create.request, Person("rules").update().request
-RECOVER, DEACTIVATE = Person("rules").recover().request, Person("rules").deactivate().request
+CREATE, UPDATE = DidOwner("rules").create.request, DidOwner("rules").update().request
+RECOVER, DEACTIVATE = DidOwner("rules").recover().request, DidOwner("rules").deactivate().request
 
 
 def code_of(request: object, profile: Any = SIDETREE) -> str:
@@ -37,7 +37,7 @@ def changed(request: Any, change: Change) -> Request:
 
 @pytest.mark.parametrize(("curve", "profile"), [("secp256k1", SIDETREE), ("secp256k1", ORB), ("Ed25519", ORB)])
 def test_the_four_operations_of_one_person_are_taken(curve: str, profile: Profile) -> None:
-    person = Person("four", curve, profile)
+    person = DidOwner("four", curve, profile)
     kinds = [o.type for o in (person.create, person.update(), person.recover(), person.deactivate())]
     assert kinds == list(OperationType)
 
@@ -93,7 +93,7 @@ def test_a_delta_is_measured_in_its_canonical_form() -> None:
 
 
 def test_a_signature_of_another_key_is_refused() -> None:
-    person = Person("thief")
+    person = DidOwner("thief")
     payload = {"updateKey": person.update_key.public, "deltaHash": hash_of(UPDATE["delta"])}
     forged = sign(payload, secret_key("the thief's own"))
     request = {**UPDATE, "revealValue": hash_of(person.update_key.public), "signedData": forged}
@@ -127,7 +127,7 @@ def test_an_algorithm_that_does_not_fit_the_key_does_not_verify() -> None:
 
 
 def test_a_revealed_key_cannot_be_committed_to_again() -> None:
-    person = Person("again")
+    person = DidOwner("again")
     delta = {"patches": [add_service("x")], "updateCommitment": commitment_to(person.update_key.public)}
     payload = {"updateKey": person.update_key.public, "deltaHash": hash_of(delta)}
     request = {

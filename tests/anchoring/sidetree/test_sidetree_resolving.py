@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millstream.anchoring.sidetree import (
     ORB,
     SIDETREE,
-    Anchored,
+    AnchoredOperation,
     DidState,
     Operation,
     OperationType,
@@ -25,12 +25,12 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.encoding import commitment_to, encode, hash_of
 from millstream.anchoring.sidetree.patches import Document, apply_patches, check_patches
-from millstream.anchoring.sidetree.signatures import parse_signed, sign
-from millstream.testing.dids import Person, add_service, secret_key
+from millstream.anchoring.sidetree.signatures import parse_jws, sign
+from millstream.testing.dids import DidOwner, add_service, secret_key
 
 
-def anchored(*operations: Operation) -> list[Anchored]:
-    return [Anchored(number, 0, operation) for number, operation in enumerate(operations)]
+def anchored(*operations: Operation) -> list[AnchoredOperation]:
+    return [AnchoredOperation(number, 0, operation) for number, operation in enumerate(operations)]
 
 
 def services(state: DidState | None) -> list[str]:
@@ -39,12 +39,12 @@ def services(state: DidState | None) -> list[str]:
 
 
 def test_a_did_follows_its_updates_and_recoveries_to_its_end() -> None:
-    person = Person("life")
+    person = DidOwner("life")
     road = anchored(person.create, person.update([add_service("a")]), person.recover([add_service("b")]))
     assert services(resolve(road[:1])) == ["home"]
     assert services(resolve(road[:2])) == ["home", "a"]
     assert services(resolve(road)) == ["b"]
-    end = resolve([*road, Anchored(9, 0, person.deactivate()), Anchored(10, 0, person.update())])
+    end = resolve([*road, AnchoredOperation(9, 0, person.deactivate()), AnchoredOperation(10, 0, person.update())])
     assert end is not None
     assert end.deactivated
     assert end.number == 9
@@ -52,7 +52,7 @@ def test_a_did_follows_its_updates_and_recoveries_to_its_end() -> None:
 
 @given(st.data())
 def test_p5_the_order_in_which_operations_are_handed_in_changes_nothing(data: st.DataObject) -> None:
-    person = Person("order")
+    person = DidOwner("order")
     kinds = data.draw(st.lists(st.sampled_from(["update", "recover"]), max_size=6))
     operations = [person.create, *(getattr(person, kind)() for kind in kinds)]
     if data.draw(st.booleans()):
@@ -65,47 +65,47 @@ def test_p5_the_order_in_which_operations_are_handed_in_changes_nothing(data: st
 
 
 def test_without_a_create_there_is_no_did() -> None:
-    assert resolve(anchored(Person("none").update())) is None
-    assert apply(None, anchored(Person("none").update())[0]) is None
+    assert resolve(anchored(DidOwner("none").update())) is None
+    assert apply(None, anchored(DidOwner("none").update())[0]) is None
 
 
 def test_a_second_create_changes_nothing() -> None:
-    person = Person("twice")
+    person = DidOwner("twice")
     assert resolve(anchored(person.create, person.create)) == resolve(anchored(person.create))
 
 
 def test_of_two_operations_for_one_commitment_the_earliest_valid_one_wins() -> None:
-    person, rival = Person("fork"), Person("fork")
+    person, rival = DidOwner("fork"), DidOwner("fork")
     first, second = person.update([add_service("first")]), rival.update([add_service("second")])
     assert services(resolve(anchored(person.create, first, second))) == ["home", "first"]
     assert services(resolve(anchored(person.create, second, first))) == ["home", "second"]
-    forged = msgspec.structs.replace(first, signed=parse_signed(tampered(first), SIDETREE))
+    forged = msgspec.structs.replace(first, signed=parse_jws(tampered(first), SIDETREE))
     assert services(resolve(anchored(person.create, forged, second))) == ["home", "second"]
 
 
 def test_within_a_batch_the_index_decides() -> None:
-    person, rival = Person("fork"), Person("fork")
+    person, rival = DidOwner("fork"), DidOwner("fork")
     first, second = person.update([add_service("first")]), rival.update([add_service("second")])
-    road = [Anchored(0, 0, person.create), Anchored(1, 8, first), Anchored(1, 7, second)]
+    road = [AnchoredOperation(0, 0, person.create), AnchoredOperation(1, 8, first), AnchoredOperation(1, 7, second)]
     assert services(resolve(road)) == ["home", "second"]
 
 
 def test_an_update_before_a_recovery_in_the_ledger_is_still_undone_by_it() -> None:
-    person = Person("undone")
+    person = DidOwner("undone")
     update, recover = person.update([add_service("late")]), person.recover([add_service("new")])
     assert services(resolve(anchored(person.create, recover, update))) == ["new"]
 
 
 def test_an_update_whose_delta_cannot_be_had_changes_nothing() -> None:
-    person = Person("pruned")
+    person = DidOwner("pruned")
     update, following = person.update(), person.update()
     bare = msgspec.structs.replace(update, delta=None)
     assert resolve(anchored(person.create, bare, following)) == resolve(anchored(person.create))
 
 
-@pytest.mark.parametrize("delta", [None, Person("other").create.delta])
+@pytest.mark.parametrize("delta", [None, DidOwner("other").create.delta])
 def test_a_create_or_recovery_without_its_delta_keeps_its_recovery_commitment(delta: Any) -> None:
-    person = Person("bare")
+    person = DidOwner("bare")
     create = msgspec.structs.replace(person.create, delta=delta)
     state = resolve(anchored(create))
     assert state is not None
@@ -120,7 +120,7 @@ def test_a_create_or_recovery_without_its_delta_keeps_its_recovery_commitment(de
 
 def test_a_chain_of_keys_cannot_run_in_circles() -> None:
     one, two = secret_key("one"), secret_key("two")
-    person = Person("circle")
+    person = DidOwner("circle")
     suffix_key = person.update_key
     steps = [(suffix_key, one), (one, two), (two, one), (one, two)]
     operations = [update_between(person.suffix, old, new, f"n{n}") for n, (old, new) in enumerate(steps)]
@@ -129,7 +129,7 @@ def test_a_chain_of_keys_cannot_run_in_circles() -> None:
 
 
 def test_a_key_that_commits_to_itself_is_passed_over() -> None:
-    person = Person("self")
+    person = DidOwner("self")
     loop = update_between(person.suffix, person.update_key, person.update_key, "loop")
     assert resolve(anchored(person.create, loop)) == resolve(anchored(person.create))
 
@@ -213,7 +213,7 @@ def test_an_endpoint_may_be_an_object() -> None:
 
 
 def test_a_long_form_did_is_the_same_did() -> None:
-    person = Person("long")
+    person = DidOwner("long")
     did = parse_did(long_form(person.create, SIDETREE), SIDETREE)
     unanchored, published = resolution(did, None), resolution(did, resolve(anchored(person.create)))
     assert unanchored is not None
@@ -229,7 +229,7 @@ def test_an_unknown_short_form_has_no_answer() -> None:
     assert resolution(parse_did(f"did:sidetree:{hash_of('nobody')}", SIDETREE), None) is None
 
 
-LONG = long_form(Person("long").create, SIDETREE)
+LONG = long_form(DidOwner("long").create, SIDETREE)
 STATE = LONG.rpartition(":")[2]
 
 
@@ -244,8 +244,8 @@ STATE = LONG.rpartition(":")[2]
         LONG + ":more",
         LONG.replace(STATE, encode(b"{}")),
         LONG.replace(STATE, encode(b"[")),
-        LONG.replace(Person("long").suffix, hash_of("another")),
-        f"did:sidetree:{Person('long').suffix}:" + encode(b'{"suffixData": {}, "delta": {}}'),
+        LONG.replace(DidOwner("long").suffix, hash_of("another")),
+        f"did:sidetree:{DidOwner('long').suffix}:" + encode(b'{"suffixData": {}, "delta": {}}'),
         "did:sidetree:" + "A" * 50_000,
     ],
 )
@@ -257,7 +257,7 @@ def test_a_did_that_is_not_well_formed_is_refused(text: str) -> None:
 def update_between(suffix: str, old: Any, new: Any, name: str) -> Operation:
     """An update as it may be anchored by somebody who does not check what we check."""
     delta = {"patches": [add_service(name)], "updateCommitment": commitment_to(new.public)}
-    signed = parse_signed(sign({"updateKey": old.public, "deltaHash": hash_of(delta)}, old), SIDETREE)
+    signed = parse_jws(sign({"updateKey": old.public, "deltaHash": hash_of(delta)}, old), SIDETREE)
     return Operation(OperationType.UPDATE, suffix, delta, reveal_value=hash_of(old.public), signed=signed)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.anchoring.sidetree import (
     SIDETREE,
-    Anchored,
+    AnchoredOperation,
     Operation,
     OperationType,
     long_form,
@@ -59,7 +59,7 @@ def test_each_reveal_value_opens_the_commitment_before_it(operations: dict[str, 
 def test_the_signatures_verify(operations: dict[str, Operation], name: str) -> None:
     signed = operations[name].signed
     assert signed is not None
-    assert signed.holds_under(operations[name].key)
+    assert signed.verifies_with(operations[name].key)
 
 
 def test_the_deactivate_of_the_specification_has_a_high_s_and_verifies(operations: dict[str, Operation]) -> None:
@@ -67,14 +67,14 @@ def test_the_deactivate_of_the_specification_has_a_high_s_and_verifies(operation
     assert signed is not None
     s = int.from_bytes(decode(signed.text.rpartition(".")[2])[32:], "big")
     assert s > 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141 // 2
-    assert signed.holds_under(operations["deactivate"].key)
+    assert signed.verifies_with(operations["deactivate"].key)
 
 
 @pytest.mark.parametrize("steps", range(1, 5))
 def test_resolution_answers_what_the_specification_says_after_every_step(
     operations: dict[str, Operation], vector: Any, steps: int
 ) -> None:
-    anchored = [Anchored(number, 0, operations[name]) for number, name in enumerate(ROAD[:steps])]
+    anchored = [AnchoredOperation(number, 0, operations[name]) for number, name in enumerate(ROAD[:steps])]
     did = parse_did(vector("resolution/did")["shortFormDid"], SIDETREE)
     expected = vector(f"resolution/after{ROAD[steps - 1].title()}")
     for order in (anchored, anchored[::-1]):
@@ -97,7 +97,7 @@ def test_the_vectors_survive_the_files_of_a_batch(operations: dict[str, Operatio
         files = {file.uri: file.data for file in written.files}
         batch = read_batch(written.anchor, lambda uri, limit, files=files: files[uri], SIDETREE)
         assert batch.operations == (operations[name],)
-        anchored.append(Anchored(number, 0, batch.operations[0]))
+        anchored.append(AnchoredOperation(number, 0, batch.operations[0]))
     did = parse_did(vector("resolution/did")["shortFormDid"], SIDETREE)
     assert resolution(did, resolve(anchored)) == vector("resolution/afterDeactivate")
     assert anchored[3].operation.type == OperationType.DEACTIVATE

@@ -12,19 +12,19 @@ from pathlib import Path
 
 from millstream.core.clock import SystemClock
 from millstream.core.metrics import NoMetrics
-from millstream.ingest import Receipts, parse_broker, shape_named
-from millstream.ingest.connection import Connection, Intake
+from millstream.ingest import Receipts, parse_broker, payload_parser
+from millstream.ingest.connection import MqttConnection, PollResult
 from millstream.ingest.loop import MqttIngest
 from millstream.ingest.options import SubscribeOptions
 from millstream.log import LogSpec, open_store
 
 
-class Mortal(Connection):
+class Mortal(MqttConnection):
     """Counts turns in which something came, and ends the process at one of them."""
 
     where, turns = "never", 0
 
-    def poll(self, seconds: float, most: int) -> Intake:
+    def poll(self, seconds: float, most: int) -> PollResult:
         intake = super().poll(seconds, 20)  # many places to die
         self.turns -= bool(intake.arrivals)
         self.die("before")
@@ -53,7 +53,7 @@ def main(url: str, folder: Path, topic: str, qos: int, where: str, turn: int) ->
                 connection,
                 receipts,
                 options,
-                shape=shape_named("json"),
+                shape=payload_parser("json"),
                 records=records,
                 rejects=rejects,
                 clock=clock,

@@ -7,9 +7,10 @@ import signal
 import sys
 from typing import Any
 
-from millstream.log import FencedError, LogSpec, open_store, sqlite
-from millstream.log.lease import Lease
-from millstream.log.segments import stream
+from millstream.log import FencedError, LogSpec, open_store
+from millstream.log.backends.segments import stream
+from millstream.log.backends.sqlite import backend
+from millstream.log.writing.lease import WriterLease
 
 FENCED = 7
 
@@ -30,7 +31,7 @@ class Stopping:
 def main(url: str) -> int:
     """Append three times; the code says whether the last one was refused."""
     if url.startswith("sqlite:"):
-        step = sqlite._row = Stopping(sqlite._row)
+        step = backend._row = Stopping(backend._row)
     else:
         step = stream.write_all = Stopping(stream.write_all)  # type: ignore[attr-defined]
     with open_store(url, lease_seconds=1.0) as store, store.log(LogSpec("weather")).writer() as writer:
@@ -38,7 +39,7 @@ def main(url: str) -> int:
         print("written", flush=True)
         step.armed = True
         writer.append([b"in the middle"])
-        Lease.renew = lambda _: True  # type: ignore[method-assign]  # as where it was stopped once more, and for longer
+        WriterLease.renew = lambda _: True  # type: ignore[method-assign]  # as where it was stopped once more, and for longer
         print("written", flush=True)
         sys.stdin.readline()
         try:

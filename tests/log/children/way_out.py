@@ -13,7 +13,7 @@ from pathlib import Path
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, LogStore, StorageFullError, WriterFailedError, open_store
-from millstream.log.segments.backend import SegmentsBackend
+from millstream.log.backends.segments.backend import SegmentsBackend
 
 disk, scheme = Path(sys.argv[1]), sys.argv[2]
 draw = random.Random(1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.log import Log, open_store
-from millstream.log.mysql import parse_place
+from millstream.log.backends.mysql import parse_address
 from millstream.testing.nerve_original import NAME, OPTIONS, SPEC, OpenOriginal, OriginalQueue
 
 
@@ -23,7 +23,7 @@ def open_original(queues: str) -> Iterator[OpenOriginal]:
     opened: list[OriginalQueue] = []
 
     def open_one(shards: int = 3, pointers: int = 2) -> OriginalQueue:
-        opened.append(OriginalQueue(parse_place(queues), NAME, shards, pointers))
+        opened.append(OriginalQueue(parse_address(queues), NAME, shards, pointers))
         return opened[-1]
 
     yield open_one

@@ -19,9 +19,9 @@ from millstream.log import (
     copy_log,
     open_store,
 )
-from millstream.log.mysql import parse_place
-from millstream.log.mysql.driver import choose_driver
-from millstream.log.nerve import reading as reading_module
+from millstream.log.backends.mysql import parse_address
+from millstream.log.backends.mysql.driver import choose_driver
+from millstream.log.backends.nerve import reading as reading_module
 from millstream.testing.nerve_original import NAME, SPEC, OpenOriginal, OriginalQueue, bodies
 
 # Both directions
@@ -89,7 +89,7 @@ def test_a_queue_that_only_the_original_uses_is_read_without_a_change_to_its_dat
         assert log.info().consumers == {"billing": 7}
         assert log.info().writer is None
         assert log.verify().ok
-    connection = choose_driver(parse_place(queues))(parse_place(queues))
+    connection = choose_driver(parse_address(queues))(parse_address(queues))
     assert not connection.rows("SHOW TABLES LIKE 'millstream_nerve%'")
     connection.close()
 
@@ -150,7 +150,7 @@ def test_a_new_queue_has_the_tables_of_the_document(queues: str) -> None:
             store.log(LogSpec("x" * 41))
         with pytest.raises(LogNotFoundError):
             store.log(LogSpec("other"), create=False)
-    connection = choose_driver(parse_place(queues))(parse_place(queues))
+    connection = choose_driver(parse_address(queues))(parse_address(queues))
     names = {str(name) for (name,) in connection.rows("SHOW TABLES LIKE 'queue%'")}
     connection.close()
     assert names == {f"queue_NQLocalTest_004_{n:04d}" for n in range(4)} | {"queue_NQLocalTest_001_0000_pointers"}

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millstream.core.clock import VirtualClock
 from millstream.log import IdRange, LogSpec, LogStore
-from millstream.log.mysql import parse_place
-from millstream.log.nerve import NerveBackend, parse_nerve
-from millstream.log.nerve import writing as writing_module
+from millstream.log.backends.mysql import parse_address
+from millstream.log.backends.nerve import NerveBackend, parse_nerve
+from millstream.log.backends.nerve import writing as writing_module
 from millstream.testing.nerve_original import OriginalQueue
 from suite.sizes import machine
 
@@ -38,7 +38,7 @@ class NerveMachine(RuleBasedStateMachine):
         self.sent = 0
         self.undo = contextlib.ExitStack()
         self.theirs = self.undo.enter_context(
-            contextlib.closing(OriginalQueue(parse_place(self.server), self.name, SHARDS, 1))
+            contextlib.closing(OriginalQueue(parse_address(self.server), self.name, SHARDS, 1))
         )
         self.open()
 

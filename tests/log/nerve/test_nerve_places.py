@@ -8,8 +8,8 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.log import LogInputError, copy_consumers, copy_log, open_store
-from millstream.log.mysql import parse_place
-from millstream.log.nerve import NerveHost, NerveQueue, is_nerve, parse_nerve
+from millstream.log.backends.mysql import parse_address
+from millstream.log.backends.nerve import NerveHost, NerveQueue, is_nerve, parse_nerve
 from millstream.testing.nerve_original import NAME, SPEC, OriginalQueue, bodies
 
 # Places
@@ -34,7 +34,7 @@ def test_one_definition_leads_to_the_queue_on_each_of_its_hosts() -> None:
 
 
 def test_settings_name_queues_and_their_hosts(queues: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    place = parse_place(queues)
+    place = parse_address(queues)
     config = tmp_path / "millstream.toml"
     config.write_text(
         f"""
@@ -107,7 +107,7 @@ def test_a_queue_gets_another_number_of_tables_by_copying_it_into_another_databa
         assert copy_log(source, target).messages == 100
         original.move("billing", 9)
         assert copy_consumers(source, target) == {"billing": 9}
-    theirs = OriginalQueue(parse_place(other_queues), NAME, 5, 1)
+    theirs = OriginalQueue(parse_address(other_queues), NAME, 5, 1)
     assert theirs.packets(1, 200) == [(n, b"%d" % n) for n in range(1, 101)]
     assert (theirs.pointer(), theirs.pointer("billing")) == (100, 9)
     theirs.close()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.log import IdRange, Log, LogInputError, Message, WriterFailedError
-from millstream.log.nerve import writing as writing_module
-from millstream.log.nerve.packet import decode_packet, encode_packet
+from millstream.log.backends.nerve import writing as writing_module
+from millstream.log.backends.nerve.packet import decode_packet, encode_packet
 from millstream.log.sourced import Sourced
 from millstream.testing.nerve_original import NAME, OpenOriginal, OriginalQueue, bodies
 

@@ -6,19 +6,19 @@ import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import FencedError, IdRange, Log, LogStore, WriterBusyError, open_store
-from millstream.log.mysql.driver import choose_driver
-from millstream.log.nerve import NerveBackend, parse_nerve
-from millstream.log.nerve import writing as writing_module
-from millstream.log.reader import ACK_SECONDS
-from millstream.testing.faulty_connection import Fault, FaultyDriver
+from millstream.log.backends.mysql.driver import choose_driver
+from millstream.log.backends.nerve import NerveBackend, parse_nerve
+from millstream.log.backends.nerve import writing as writing_module
+from millstream.log.reading.reader import ACK_SECONDS
+from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
 from millstream.testing.nerve_original import NAME, OPTIONS, SPEC, OpenOriginal, OriginalQueue, bodies
 
 # Replies that are lost
 
 
 STEPS = ["START", "UPDATE millstream_nerve_queues SET last_id", "UPDATE `queue", "INSERT INTO `queue", "COMMIT"]
-FAULTS = [Fault(step, when) for step in STEPS for when in ("before", "after")]
-FAULTS += [Fault("INSERT INTO `queue", "before", 1213), Fault("COMMIT", "before", 1213)]
+FAULTS = [ConnectionFault(step, when) for step in STEPS for when in ("before", "after")]
+FAULTS += [ConnectionFault("INSERT INTO `queue", "before", 1213), ConnectionFault("COMMIT", "before", 1213)]
 
 
 @pytest.mark.parametrize("count", [5, 30])

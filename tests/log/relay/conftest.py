@@ -12,9 +12,9 @@ import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import Log, LogSpec, LogStore
-from millstream.log.database.driver import Connection, ServerError
-from millstream.log.memory import MemoryBackend
-from millstream.log.relay import Source, open_source
+from millstream.log.backends.database.driver import DatabaseConnection, ServerError
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.relay import OutboxDatabase, open_outbox_database
 from millstream.testing.databases import connected
 from millstream.testing.outboxes import connect_application, make_outbox
 
@@ -70,11 +70,11 @@ def server_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[str], Connection]]:
+def connect() -> Iterator[Callable[[str], DatabaseConnection]]:
     """A function that opens a session of the application with the database at a URL."""
-    opened: list[Connection] = []
+    opened: list[DatabaseConnection] = []
 
-    def open_one(url: str) -> Connection:
+    def open_one(url: str) -> DatabaseConnection:
         opened.append(connect_application(url))
         return opened[-1]
 
@@ -84,24 +84,24 @@ def connect() -> Iterator[Callable[[str], Connection]]:
 
 
 @pytest.fixture
-def application(database_url: str, connect: Callable[[str], Connection]) -> Connection:
+def application(database_url: str, connect: Callable[[str], DatabaseConnection]) -> DatabaseConnection:
     """A session of the application, in whose database the outbox is."""
     make_outbox(database_url)
     return connect(database_url)
 
 
 @pytest.fixture
-def source(database_url: str, application: Connection) -> Iterator[Source]:
+def source(database_url: str, application: DatabaseConnection) -> Iterator[OutboxDatabase]:
     """The outbox's database, on a clock whose pauses take no time."""
-    with contextlib.closing(open_source(database_url, VirtualClock())) as source:
+    with contextlib.closing(open_outbox_database(database_url, VirtualClock())) as source:
         yield source
 
 
 @pytest.fixture
-def server_source(server_database_url: str) -> Iterator[Source]:
+def server_source(server_database_url: str) -> Iterator[OutboxDatabase]:
     """The same, with an outbox, on the kinds of databases that have several transactions at once."""
     make_outbox(server_database_url)
-    with contextlib.closing(open_source(server_database_url, VirtualClock())) as source:
+    with contextlib.closing(open_outbox_database(server_database_url, VirtualClock())) as source:
         yield source
 
 

@@ -9,23 +9,25 @@ import pytest
 
 from millstream.core.message import Message
 from millstream.log import Log, WriterBusyError
-from millstream.log.database.driver import Connection
+from millstream.log.backends.database.driver import DatabaseConnection
 from millstream.log.relay import (
-    Limits,
+    BatchLimits,
     Outbox,
+    OutboxDatabase,
     OutboxError,
     OutboxTable,
     OutboxTakenError,
     PoisonRowError,
-    Source,
 )
 from millstream.testing.outboxes import bodies, count, insert, relay_all
 
 
-def test_rows_become_messages_in_order_and_are_deleted(source: Source, application: Connection, log: Log) -> None:
+def test_rows_become_messages_in_order_and_are_deleted(
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
+) -> None:
     for number in range(20):
         insert(application, b"%d" % number)
-    relay = relay_all(source, log, limits=Limits(rows=7))
+    relay = relay_all(source, log, limits=BatchLimits(rows=7))
     assert bodies(log) == [b"%d" % number for number in range(20)]
     assert (relay.relayed.messages, relay.relayed.batches, relay.relayed.last_id) == (20, 3, 20)
     assert count(application) == 0
@@ -34,8 +36,8 @@ def test_rows_become_messages_in_order_and_are_deleted(source: Source, applicati
     assert bodies(log)[20:] == [b"more"]
 
 
-def test_every_column_comes_over(source: Source, application: Connection, log: Log) -> None:
-    key = source.flavour.quoted("key")
+def test_every_column_comes_over(source: OutboxDatabase, application: DatabaseConnection, log: Log) -> None:
+    key = source.outbox_dialect.quoted("key")
     headers = "?::json" if source.url.startswith("postgresql:") else "?"
     statement = f"INSERT INTO outbox (source, {key}, event_time, headers, body) VALUES (?, ?, ?, {headers}, ?)"
     application.execute(statement, "shop", "ordër", 5, '{"b": "2", "a": "1"}', b"\x00\xff'\\")
@@ -46,23 +48,23 @@ def test_every_column_comes_over(source: Source, application: Connection, log: L
 
 
 def test_what_was_rolled_back_is_not_there_and_leaves_no_hole(
-    source: Source, application: Connection, log: Log
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
     for number in range(9):
-        application.execute(source.flavour.begin)
+        application.execute(source.outbox_dialect.begin)
         insert(application, b"%d" % number)
         insert(application, b"%d'" % number)
         application.execute("ROLLBACK" if number % 3 == 1 else "COMMIT")
-    relay_all(source, log, limits=Limits(rows=5))
+    relay_all(source, log, limits=BatchLimits(rows=5))
     expected = [b"%d%b" % (number, end) for number in range(9) if number % 3 != 1 for end in (b"", b"'")]
     assert bodies(log) == expected
     assert count(application) == 0
 
 
 def test_more_gaps_than_are_worth_ranges_are_taken_out_by_their_ids(
-    source: Source, application: Connection, log: Log
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
-    application.execute(source.flavour.begin)
+    application.execute(source.outbox_dialect.begin)
     for number in range(1, 1600, 2):
         application.execute("INSERT INTO outbox (id, body) VALUES (?, ?)", number, b"%d" % number)
     application.execute("COMMIT")
@@ -71,20 +73,22 @@ def test_more_gaps_than_are_worth_ranges_are_taken_out_by_their_ids(
     assert count(application) == 0
 
 
-def test_large_rows_make_small_batches(source: Source, application: Connection, log: Log) -> None:
+def test_large_rows_make_small_batches(source: OutboxDatabase, application: DatabaseConnection, log: Log) -> None:
     for size in (10, 3000, 3000, 10, 50_000, 10):
         insert(application, b"x" * size)
-    relay = relay_all(source, log, limits=Limits(bytes=4000))
+    relay = relay_all(source, log, limits=BatchLimits(bytes=4000))
     assert [len(body) for body in bodies(log)] == [10, 3000, 3000, 10, 50_000, 10]
     assert relay.relayed.batches == 4
 
 
-def test_rows_may_be_kept_and_marked(database_url: str, source: Source, application: Connection, log: Log) -> None:
+def test_rows_may_be_kept_and_marked(
+    database_url: str, source: OutboxDatabase, application: DatabaseConnection, log: Log
+) -> None:
     application.execute("ALTER TABLE outbox ADD COLUMN moved_at TIMESTAMP NULL")
     table = OutboxTable(mark="moved_at")
     for number in range(10):
         insert(application, b"%d" % number)
-    relay_all(source, log, table=table, limits=Limits(rows=4))
+    relay_all(source, log, table=table, limits=BatchLimits(rows=4))
     insert(application, b"10")
     relay_all(source, log, table=table)
     assert bodies(log) == [b"%d" % number for number in range(11)]
@@ -93,7 +97,7 @@ def test_rows_may_be_kept_and_marked(database_url: str, source: Source, applicat
 
 
 def test_columns_may_have_names_and_types_of_the_application(
-    database_url: str, source: Source, application: Connection, log: Log
+    database_url: str, source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
     types = {
         "sqlite": ("INTEGER PRIMARY KEY", "TEXT", "TEXT"),
@@ -112,7 +116,9 @@ def test_columns_may_have_names_and_types_of_the_application(
     application.execute("DROP TABLE events_relay")
 
 
-def test_a_table_that_cannot_be_an_outbox_is_refused(source: Source, application: Connection, log: Log) -> None:
+def test_a_table_that_cannot_be_an_outbox_is_refused(
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
+) -> None:
     with pytest.raises(OutboxError, match="no table elsewhere"):
         Outbox(source, OutboxTable("elsewhere"), "orders")
     with pytest.raises(OutboxError, match="no column payload, colour"):
@@ -125,12 +131,12 @@ def test_a_table_that_cannot_be_an_outbox_is_refused(source: Source, application
 # Rows that are no messages
 
 
-def spoil(application: Connection, number: int) -> None:
+def spoil(application: DatabaseConnection, number: int) -> None:
     application.execute("UPDATE outbox SET event_time = NULL, headers = '[1]' WHERE id = ?", number)
 
 
 def test_a_row_that_is_no_message_stops_the_relay_after_all_before_it(
-    source: Source, application: Connection, log: Log
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
     for number in range(1, 7):
         insert(application, b"%d" % number)
@@ -145,12 +151,14 @@ def test_a_row_that_is_no_message_stops_the_relay_after_all_before_it(
     assert bodies(log) == [b"%d" % number for number in range(1, 7)]
 
 
-def test_rows_that_are_no_messages_may_be_put_aside(source: Source, application: Connection, log: Log) -> None:
+def test_rows_that_are_no_messages_may_be_put_aside(
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
+) -> None:
     for number in range(1, 7):
         insert(application, b"%d" % number)
     spoil(application, 1)
     spoil(application, 4)
-    relay = relay_all(source, log, bad="dead", limits=Limits(rows=1))
+    relay = relay_all(source, log, bad="dead", limits=BatchLimits(rows=1))
     assert bodies(log) == [b"2", b"3", b"5", b"6"]
     assert relay.relayed.dead == 2
     assert count(application) == 0
@@ -160,12 +168,12 @@ def test_rows_that_are_no_messages_may_be_put_aside(source: Source, application:
 
 
 def test_a_row_larger_than_a_message_is_put_aside_without_being_fetched(
-    source: Source, application: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+    source: OutboxDatabase, application: DatabaseConnection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millstream.log.relay.rows.MAX_MESSAGE_BYTES", 10_000)
     for size in (10, 20_000, 10):
         insert(application, b"x" * size)
-    relay_all(source, log, bad="dead", limits=Limits(bytes=5000))
+    relay_all(source, log, bad="dead", limits=BatchLimits(bytes=5000))
     assert [len(body) for body in bodies(log)] == [10, 10]
     assert [row[0] for row in application.rows("SELECT id FROM outbox_dead")] == [2]
 
@@ -174,14 +182,14 @@ def test_a_row_larger_than_a_message_is_put_aside_without_being_fetched(
 
 
 def test_p10_one_writer_a_second_relay_is_told_who_moves_the_outbox(
-    source: Source, application: Connection, log: Log
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
     with log.writer(), pytest.raises(WriterBusyError, match="is being written by process"):
         relay_all(source, log)
 
 
 def test_an_outbox_that_another_log_may_have_a_part_of_is_not_taken(
-    source: Source, application: Connection, log: Log
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
     insert(application, b"1")
     first = Outbox(source, OutboxTable(), "elsewhere")
@@ -196,7 +204,7 @@ def test_an_outbox_that_another_log_may_have_a_part_of_is_not_taken(
 
 
 def test_a_relay_that_slept_while_another_went_on_changes_nothing(
-    source: Source, application: Connection, log: Log
+    source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
     insert(application, b"1")
     slow = Outbox(source, OutboxTable(), "orders")
@@ -212,7 +220,7 @@ def test_a_relay_that_slept_while_another_went_on_changes_nothing(
 
 
 def test_a_log_that_is_ahead_of_its_outbox_takes_nothing_for_what_it_has(
-    source: Source, application: Connection, log: Log, caplog: Any
+    source: OutboxDatabase, application: DatabaseConnection, log: Log, caplog: Any
 ) -> None:
     """As after the application's database was restored from a copy."""
     insert(application, b"1")
@@ -228,10 +236,10 @@ def test_a_log_that_is_ahead_of_its_outbox_takes_nothing_for_what_it_has(
 
 
 def test_a_row_that_becomes_visible_late_is_moved_late_and_not_lost(
-    server_database_url: str, server_source: Source, connect: Callable[[str], Connection], log: Log
+    server_database_url: str, server_source: OutboxDatabase, connect: Callable[[str], DatabaseConnection], log: Log
 ) -> None:
     slow, quick = connect(server_database_url), connect(server_database_url)
-    slow.execute(server_source.flavour.begin)
+    slow.execute(server_source.outbox_dialect.begin)
     insert(slow, b"slow")
     insert(quick, b"quick")
     relay_all(server_source, log)
@@ -244,12 +252,12 @@ def test_a_row_that_becomes_visible_late_is_moved_late_and_not_lost(
 
 
 def test_the_relay_waits_for_no_transaction_and_none_waits_for_it(
-    server_database_url: str, server_source: Source, connect: Callable[[str], Connection], log: Log
+    server_database_url: str, server_source: OutboxDatabase, connect: Callable[[str], DatabaseConnection], log: Log
 ) -> None:
     """While rows on both sides and between are not committed, what is committed goes, and more can be added."""
     applications = [connect(server_database_url) for _ in range(5)]
     for number, application in enumerate(applications):
-        application.execute(server_source.flavour.begin)
+        application.execute(server_source.outbox_dialect.begin)
         insert(application, b"%d" % number)
         if number == 1:
             insert(application, b"1'")

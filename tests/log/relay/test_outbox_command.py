@@ -18,7 +18,7 @@ import pytest
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.log.database.driver import Connection, ServerError
+from millstream.log.backends.database.driver import DatabaseConnection, ServerError
 from millstream.testing.outboxes import bodies, connect_application, count, insert
 from millstream.testing.waiting import until
 from suite.sizes import sized
@@ -71,7 +71,7 @@ class Application:
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_p2_every_committed_row_is_in_the_log_once_though_relays_are_killed(
-    database_url: str, application: Connection, store: str
+    database_url: str, application: DatabaseConnection, store: str
 ) -> None:
     draw = random.Random(5)
     command = [*RELAY, database_url, "--log", "orders", "--store", store, "--rows", "50", "--poll", "0.01"]
@@ -106,7 +106,7 @@ def last_id(store: str) -> int:
 
 
 def test_a_table_is_made_relayed_once_and_reported(
-    database_url: str, connect: Callable[[str], Connection], store: str, capfd: pytest.CaptureFixture[str]
+    database_url: str, connect: Callable[[str], DatabaseConnection], store: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["log", "relay", database_url, "--create-table"]) == 0
     made = capfd.readouterr().out
@@ -124,7 +124,7 @@ def test_a_table_is_made_relayed_once_and_reported(
     assert "outbox to orders: 0 messages" in capfd.readouterr().out
 
 
-def test_sigterm_lets_the_batch_be_finished(database_url: str, application: Connection, store: str) -> None:
+def test_sigterm_lets_the_batch_be_finished(database_url: str, application: DatabaseConnection, store: str) -> None:
     for number in range(50):
         insert(application, b"%d" % number)
     command = [*RELAY, database_url, "--log", "orders", "--store", store, "--rows", "20", "--json"]
@@ -139,7 +139,7 @@ def test_sigterm_lets_the_batch_be_finished(database_url: str, application: Conn
 
 
 def test_what_cannot_be_done_is_said(
-    database_url: str, application: Connection, store: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    database_url: str, application: DatabaseConnection, store: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments = ["log", "relay", database_url, "--store", store, "--once"]
     assert run(arguments) == 2

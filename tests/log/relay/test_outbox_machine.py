@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import Log, LogSpec, LogStore
-from millstream.log.database.driver import Connection
-from millstream.log.memory import MemoryBackend
-from millstream.log.relay import Limits, open_source
-from millstream.testing.faulty_connection import DeathError, MortalDriver
+from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.relay import BatchLimits, open_outbox_database
+from millstream.testing.faulty_connection import CrashingDriver, SimulatedCrashError
 from millstream.testing.outboxes import bodies, connect_application, insert, make_outbox, relay_all
 from suite.sizes import machine, sized
 
@@ -42,7 +42,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def begin_world(self) -> None:
         make_outbox(self.url)
         sessions = 1 if self.url.startswith("sqlite:") else 3  # SQLite has one that writes at a time
-        self.sessions: list[Connection] = [connect_application(self.url) for _ in range(sessions)]
+        self.sessions: list[DatabaseConnection] = [connect_application(self.url) for _ in range(sessions)]
         self.open: dict[int, Transaction] = {}
         self.committed: list[Transaction] = []
         self.turn = 0
@@ -76,8 +76,8 @@ class OutboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.open or len(self.sessions) > 1)
     @rule(rows=st.integers(1, 6), statement=st.integers(1, 40), when=st.sampled_from(["before", "after"]))
     def relay_dies(self, rows: int, statement: int, when: Literal["before", "after"]) -> None:
-        with contextlib.suppress(DeathError):
-            self.relay(rows, lambda driver: MortalDriver(driver, statement, when))
+        with contextlib.suppress(SimulatedCrashError):
+            self.relay(rows, lambda driver: CrashingDriver(driver, statement, when))
 
     @precondition(lambda self: not self.open or len(self.sessions) > 1)
     @rule(rows=st.integers(1, 6))
@@ -124,7 +124,7 @@ def test_p2_every_committed_row_is_in_the_log_once_and_in_order_wherever_the_rel
 @pytest.mark.long
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_p2_the_relay_may_die_at_each_of_its_statements(
-    database_url: str, when: Literal["before", "after"], application: Connection
+    database_url: str, when: Literal["before", "after"], application: DatabaseConnection
 ) -> None:
     """One after the other (at CI size every third), until it gets through all its work without coming to that one."""
     for statement in range(1, 200, sized(ci=3, long=1)):
@@ -145,13 +145,13 @@ def die_and_go_on(url: str, statement: int, when: Literal["before", "after"]) ->
     with LogStore(MemoryBackend(clock), clock) as store:
         log, died = store.log(LogSpec("orders")), False
         try:
-            relay_once(url, log, lambda driver: MortalDriver(driver, statement, when))
-        except DeathError:
+            relay_once(url, log, lambda driver: CrashingDriver(driver, statement, when))
+        except SimulatedCrashError:
             died = True
         relay_once(url, log, lambda driver: driver)
         return died, bodies(log)
 
 
 def relay_once(url: str, log: Log, around: Callable[[Any], Any], rows: int = 2) -> None:
-    with contextlib.closing(open_source(url, VirtualClock(), around=around)) as source:
-        relay_all(source, log, limits=Limits(rows=rows))
+    with contextlib.closing(open_outbox_database(url, VirtualClock(), wrap_driver=around)) as source:
+        relay_all(source, log, limits=BatchLimits(rows=rows))

@@ -9,8 +9,8 @@ import pytest
 
 from millstream.core.clock import VirtualClock
 from millstream.log import Log, StorageUnavailableError
-from millstream.log.relay import Outbox, OutboxTable, Relay, open_source
-from millstream.testing.faulty_connection import Fault, FaultyDriver
+from millstream.log.relay import Outbox, OutboxTable, Relay, open_outbox_database
+from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
 from millstream.testing.outboxes import bodies, connect_application, insert, make_outbox
 
 
@@ -25,13 +25,13 @@ def test_a_relay_goes_on_after_a_long_outage_and_says_so(server_database_url: st
     code = 2013 if server_database_url.startswith("mysql:") else "08006"
     clock = VirtualClock()
     with (
-        contextlib.closing(open_source(server_database_url, clock, patience=5, around=around)) as source,
+        contextlib.closing(open_outbox_database(server_database_url, clock, patience=5, wrap_driver=around)) as source,
         contextlib.closing(connect_application(server_database_url)) as application,
     ):
         outbox = Outbox(source, OutboxTable(), "orders")
         for number in range(3):
             insert(application, b"%d" % number)
-        drivers[0].faults.extend([Fault("DELETE", "before", code)] * 20)
+        drivers[0].faults.extend([ConnectionFault("DELETE", "before", code)] * 20)
         with pytest.raises(StorageUnavailableError):
             list(Relay(outbox, log, clock).run())
         assert drivers[0].faults, "the outage goes on"

@@ -10,13 +10,13 @@ import pytest
 
 from millstream.core.clock import VirtualClock
 from millstream.log import Log, LogStore
-from millstream.log.memory import MemoryBackend
-from millstream.log.mysql import MysqlBackend, parse_place
-from millstream.log.postgres import PostgresBackend
-from millstream.log.postgres import parse_place as postgres_place
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.sqlite import SqliteBackend
-from millstream.testing.tiers import SPEC, Cloud
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.mysql import MysqlBackend, parse_address
+from millstream.log.backends.postgres import PostgresBackend
+from millstream.log.backends.postgres import parse_address as postgres_place
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.testing.tiered_logs import SPEC, Cloud
 from suite.sizes import sized
 
 
@@ -47,7 +47,7 @@ def open_log(
             "memory": lambda: memory,
             "sqlite": lambda: SqliteBackend(tmp_path / "log.db", clock),
             "segments": lambda: SegmentsBackend(tmp_path / "logs", clock, segment_bytes=3000),
-            "mysql": lambda: MysqlBackend(parse_place(request.getfixturevalue("database")), clock),
+            "mysql": lambda: MysqlBackend(parse_address(request.getfixturevalue("database")), clock),
             "postgresql": lambda: PostgresBackend(postgres_place(request.getfixturevalue("postgres_database")), clock),
         }
         stores.append(LogStore(kinds[request.param](), clock, open_objects=cloud.open))

@@ -20,20 +20,20 @@ from millstream.log import (
     StorageUnavailableError,
     Tiering,
 )
-from millstream.log.sqlite import SqliteBackend
-from millstream.log.trimming import free_blocks, raise_marks
+from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 from millstream.stores import Store
 from millstream.stores.tiers import SPACE
 from millstream.testing.faulty_store import (
-    Call,
     LostReplyStore,
     StaleListingStore,
+    StoreCall,
     UnavailableStore,
     VanishingStore,
     flips_bit,
     truncates,
 )
-from millstream.testing.tiers import SPEC, URL, Cloud, Recorder, bodies, fill, ids_of
+from millstream.testing.tiered_logs import SPEC, URL, Cloud, Recorder, bodies, fill, ids_of
 
 
 def test_a_writer_does_not_need_the_object_store(open_log: Callable[[], Log], cloud: Cloud) -> None:
@@ -158,7 +158,7 @@ def test_a_run_that_fails_at_any_call_is_finished_by_the_next_and_stores_nothing
     for turn in range(200):
         calls = 0
 
-        def is_due(call: Call, turn: int = turn) -> bool:
+        def is_due(call: StoreCall, turn: int = turn) -> bool:
             nonlocal calls
             calls += 1
             return calls == turn + 1
@@ -229,7 +229,7 @@ def test_blocks_that_are_trimmed_while_they_are_sealed_are_no_damage(
         def read(self, log: str, first: int, last_id: int, *, max_bytes: int) -> Any:
             if self.trims and first > 10:
                 self.trims = 0
-                raise_marks(self, log, first_id=first_id)
+                raise_watermarks(self, log, first_id=first_id)
                 free_blocks(self, log)
             return super().read(log, first, last_id, max_bytes=min(max_bytes, 2000))
 

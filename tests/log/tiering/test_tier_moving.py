@@ -18,17 +18,17 @@ from millstream.log import (
     LogInputError,
     LogStore,
     Message,
-    Retainer,
     Retention,
+    RetentionEnforcer,
     Tiering,
     copy_log,
     open_store,
 )
-from millstream.log.memory import MemoryBackend
-from millstream.log.sqlite_statements import PAGE_SIZE
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.sqlite.statements import PAGE_SIZE
 from millstream.stores.tiers import SPACE
 from millstream.stores.tiers import open_store as open_tiered
-from millstream.testing.tiers import SPEC, URL, Cloud, bodies, fill, ids_of
+from millstream.testing.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
 
 DAY = 86_400 * MICROSECONDS
 
@@ -172,10 +172,10 @@ def test_retention_counts_bytes_and_ages_across_tiers(open_log: Callable[[], Log
     log.set_tiering(Tiering(URL, segment_bytes=8000, keep_bytes=8000))
     log.move_blocks()
     size = log.block_ranges()[-1].bytes
-    assert Retainer(log, clock, Retention(max_age=round(14.5 * DAY))).run_once().first_id == 61
-    assert Retainer(log, clock, Retention(max_bytes=10 * size)).run_once().first_id == 101
+    assert RetentionEnforcer(log, clock, Retention(max_age=round(14.5 * DAY))).run_once().first_id == 61
+    assert RetentionEnforcer(log, clock, Retention(max_bytes=10 * size)).run_once().first_id == 101
     assert ids_of(log) == list(range(101, 201))
-    assert Retainer(log, clock, Retention(max_count=5)).run_once().first_id == 196
+    assert RetentionEnforcer(log, clock, Retention(max_count=5)).run_once().first_id == 196
     assert ids_of(log) == list(range(196, 201))
 
 

@@ -11,7 +11,7 @@ from botocore.exceptions import EndpointConnectionError
 from millstream.core.clock import SystemClock
 from millstream.core.retry import NO_RETRY
 from millstream.log import Gap, LogSpec, LogStore, StorageError, Tiering
-from millstream.log.sqlite import SqliteBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.stores.s3 import S3Store, parse_address
 from millstream.stores.tiers import TierSpace, open_store
 from millstream.testing.s3 import FaultyClient, S3Server

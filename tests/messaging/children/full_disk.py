@@ -14,11 +14,11 @@ from typing import Any
 
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
+from millstream.messaging.admin_client import call_broker
+from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import TopicInfo
-from millstream.messaging.broker.endpoints import Place
-from millstream.messaging.broker.remote import ask_broker
-from millstream.messaging.broker.server import BrokerServer
-from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.broker.server.broker_server import BrokerServer
+from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import ClientError, Message, Options, Producer, SimpleConsumer
 from millstream.testing.brokers import IMPATIENT
 
@@ -64,10 +64,10 @@ async def drain(consumer: SimpleConsumer) -> list[str]:
 
 async def main() -> dict[str, Any]:
     with open_store(f"{scheme}:///{disk / 'log'}", lease_seconds=1) as store:
-        async with BrokerServer(store, Place("127.0.0.1", 0), limits=IMPATIENT) as server:
+        async with BrokerServer(store, Address("127.0.0.1", 0), limits=IMPATIENT) as server:
             at = f"127.0.0.1:{server.port}"
-            place = Place("127.0.0.1", server.port)
-            await asyncio.to_thread(ask_broker, place, "MakeTopic", TopicSpec("t"), TopicInfo)
+            place = Address("127.0.0.1", server.port)
+            await asyncio.to_thread(call_broker, place, "MakeTopic", TopicSpec("t"), TopicInfo)
             async with (
                 Producer(at, ["t"], options=ONCE) as producer,
                 SimpleConsumer(at, "g", {"t": "*"}, await_duration=0.5, options=ONCE) as consumer,

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
-from millstream.core.durable import holding
+from millstream.core.durable import file_lock
 from millstream.testing.waiting import until
 
 HERE = Path(__file__).parent
@@ -185,7 +185,7 @@ class Drivers:
         folder.mkdir(parents=True, exist_ok=True)
         source = HERE / client.language
         newest = max(each.stat().st_mtime for each in source.rglob("*"))
-        with holding(folder / ".lock"):
+        with file_lock(folder / ".lock"):
             mark = folder / ".built"
             is_built = mark.exists() and mark.stat().st_mtime >= newest
             command = _BUILDERS[client.language](client.version, source, folder, is_built)

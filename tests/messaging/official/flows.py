@@ -11,8 +11,8 @@ import msgspec
 from official.clients import SECONDS, ClientError, Driver, OfficialClient
 
 from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import TopicInfo
-from millstream.messaging.broker.remote import ask_broker
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.waiting import until
 
@@ -31,7 +31,7 @@ class Stage(msgspec.Struct):
     def topic(self, kind: str = "NORMAL", name: str = "t") -> str:
         """A new topic; of one queue, since Node's client knows no other."""
         topic = f"{self.prefix}-{name}"
-        self.broker.make_topic(topic, kind, 1 if self.client.language == "node" else 4)
+        self.broker.create_topic(topic, kind, 1 if self.client.language == "node" else 4)
         return topic
 
     @property
@@ -64,7 +64,7 @@ class Stage(msgspec.Struct):
         until(lambda: body in [each["body"] for each in self.driver.drain("dead", 1)], body, seconds=SECONDS)
 
     def topics(self) -> list[TopicInfo]:
-        return ask_broker(self.broker.place, "Topics", "", list[TopicInfo])
+        return call_broker(self.broker.place, "Topics", "", list[TopicInfo])
 
 
 def succeeds(work: Callable[[], Any]) -> bool:

@@ -8,13 +8,13 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from millstream.messaging.broker.endpoints import Place
+from millstream.messaging.broker.address import Address
 
 
 class Wire:
     """Listens at ``place`` and passes everything on to *target*; in a thread of its own while its block is open."""
 
-    def __init__(self, target: Place) -> None:
+    def __init__(self, target: Address) -> None:
         self._target = target
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -34,8 +34,8 @@ class Wire:
         self._loop.close()
 
     @property
-    def place(self) -> Place:
-        return Place("127.0.0.1", self._port)
+    def place(self) -> Address:
+        return Address("127.0.0.1", self._port)
 
     def cut_after(self, answered: int) -> None:
         """Cut all connections when *answered* more bytes have come from the broker, in the middle of an answer."""

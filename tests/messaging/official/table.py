@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from official.known import CLIENTS
 
-from millstream.core.durable import holding
+from millstream.core.durable import file_lock
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "messaging.md"
 EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
@@ -42,7 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
 def note(cache: str, cell: Cell) -> None:
     """Keep *cell* for the table."""
     notes = Path(cache) / "cells.jsonl"
-    with holding(notes.with_suffix(".lock")), notes.open("a", encoding="utf-8") as file:
+    with file_lock(notes.with_suffix(".lock")), notes.open("a", encoding="utf-8") as file:
         file.write(msgspec.json.encode(cell).decode() + "\n")
 
 

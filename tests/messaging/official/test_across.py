@@ -20,7 +20,7 @@ def test_p4_what_each_client_sends_each_receives_whole_and_in_order(tmp_path: Pa
     with contextlib.ExitStack() as stack:
         stack.callback(broker.kill)
         broker.start()
-        broker.make_topic("across", "FIFO", 1)  # Node's client knows one queue
+        broker.create_topic("across", "FIFO", 1)  # Node's client knows one queue
         found = {client.language: stack.enter_context(drivers.start(client, broker.place)) for client in NEWEST}
         for driver in found.values():
             driver.ask("producer", name="p", topics=["across"])

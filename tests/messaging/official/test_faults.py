@@ -20,9 +20,9 @@ from official.traffic import TOPICS, Traffic
 
 from millstream.core.clock import SystemClock
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
+from millstream.testing.crashing_calls import CrashPoint
 from millstream.testing.disk.shim import DiskFaults, build_shim
 from millstream.testing.disk.small import on_a_small_disk
-from millstream.testing.mortal_calls import Death
 from millstream.testing.waiting import until
 from suite.sizes import sized
 
@@ -43,7 +43,7 @@ def serving_topics(broker: BrokerProcess) -> Iterator[None]:
     broker.start()
     try:
         for topic, kind in TOPICS.items():
-            broker.make_topic(topic, kind, 1)
+            broker.create_topic(topic, kind, 1)
         yield
     finally:
         broker.kill()
@@ -77,7 +77,7 @@ def test_p2_p4_a_broker_that_dies_at_each_step_of_the_workflow(
 ) -> None:
     draw = random.Random(17)
     methods = (*METHODS, "Telemetry") if client.language in OPEN_STREAMS_AGAIN else METHODS
-    steps = [Death(method, when) for method in methods for when in WHEN]
+    steps = [CrashPoint(method, when) for method in methods for when in WHEN]
     with flowing(broker, drivers, client) as traffic:
         for _ in range(sized(ci=1, long=5)):
             for step in steps:

@@ -11,11 +11,11 @@ from typing import Self
 from official.clients import SECONDS, ClientError, Driver, OfficialClient
 
 from millstream.log import LogSpec, open_store
+from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.admin import GroupInfo
-from millstream.messaging.broker.events import Finished, Lent, read_event
-from millstream.messaging.broker.journal import JOURNAL
-from millstream.messaging.broker.remote import ask_broker
-from millstream.messaging.broker.stored import message_id
+from millstream.messaging.broker.storage.journal import JOURNAL
+from millstream.messaging.broker.storage.journal_events import Finished, MessagesLeased, read_event
+from millstream.messaging.broker.storage.wire_codec import message_id
 from millstream.messaging.errors import UnreachableError
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.waiting import until
@@ -101,7 +101,7 @@ class Traffic:
             for batch in store.log(JOURNAL, create=False).read():
                 for message in batch:
                     event = read_event(message)
-                    if isinstance(event, Lent) and event.topic in TOPICS:
+                    if isinstance(event, MessagesLeased) and event.topic in TOPICS:
                         for first, last in event.ids:
                             for number in range(first, last + 1):
                                 place = event.topic, number
@@ -184,7 +184,7 @@ class Traffic:
 
     def _is_quiet(self) -> bool:
         try:
-            found = ask_broker(self._broker.place, "Groups", GROUP, list[GroupInfo])
+            found = call_broker(self._broker.place, "Groups", GROUP, list[GroupInfo])
         except UnreachableError:
             return False
         return all(info.lag == info.in_flight == 0 for info in found)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 from millstream.pipeline.session import SparkOptions, spark_session
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A registry of decentralized identifiers: operations in, anchored exactly once, resolvable, and never out of sight.
 
-:class:`Acceptance` → :class:`OperationQueue` → :class:`OperationWriter` → :class:`OperationObserver` →
-:class:`History`; a :class:`Registry` is one instance with all of them. Names are loaded when they are first used, so
-that reading the parameters does not load a database driver.
+:class:`OperationIntake` → :class:`OperationQueue` → :class:`OperationWriter` → :class:`OperationObserver` →
+:class:`OperationHistory`; a :class:`DidRegistry` is one instance with all of them. Names are loaded when they are
+first used, so that reading the parameters does not load a database driver.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millstream.anchoring.registry.acceptance import Acceptance, Outcome
     from millstream.anchoring.registry.database import RegistryDatabase
     from millstream.anchoring.registry.errors import (
-        CrowdedError,
         DatabaseBusyError,
         FollowError,
         QueueStoppedError,
         ReadOnlyError,
         RegistryError,
+        TooManyOpenError,
         UnknownOperationError,
     )
     from millstream.anchoring.registry.follow_state import FollowState
-    from millstream.anchoring.registry.following import Followed, Follower
-    from millstream.anchoring.registry.history import AnchorRecord, History
+    from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
     from millstream.anchoring.registry.instances import Instances
     from millstream.anchoring.registry.leases import PeriodicTask, TaskManager
+    from millstream.anchoring.registry.ledger_follower import FollowerProgress, LedgerFollower
+    from millstream.anchoring.registry.operation_intake import OperationIntake, SubmissionResult
     from millstream.anchoring.registry.operation_observer import OperationObserver
     from millstream.anchoring.registry.operation_queue import OperationQueue
     from millstream.anchoring.registry.operation_store import OperationStore
     from millstream.anchoring.registry.operation_writer import OperationWriter
-    from millstream.anchoring.registry.service import Registry
+    from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions, network_versions
+    from millstream.anchoring.registry.service import DidRegistry
     from millstream.anchoring.registry.settings import OperationQueueSettings, RegistrySettings
     from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus
-    from millstream.anchoring.registry.versions import Version, Versions, network_versions
 
 _MODULES = {
-    "acceptance": ("Acceptance", "Outcome"),
+    "operation_intake": ("OperationIntake", "SubmissionResult"),
     "database": ("RegistryDatabase",),
     "errors": (
-        "CrowdedError",
+        "TooManyOpenError",
         "DatabaseBusyError",
         "FollowError",
         "QueueStoppedError",
@@ -49,33 +49,33 @@ _MODULES = {
         "UnknownOperationError",
     ),
     "follow_state": ("FollowState",),
-    "following": ("Followed", "Follower"),
-    "history": ("AnchorRecord", "History"),
+    "ledger_follower": ("FollowerProgress", "LedgerFollower"),
+    "history": ("AnchorRecord", "OperationHistory"),
     "instances": ("Instances",),
     "leases": ("PeriodicTask", "TaskManager"),
     "operation_observer": ("OperationObserver",),
     "operation_queue": ("OperationQueue",),
     "operation_store": ("OperationStore",),
     "operation_writer": ("OperationWriter",),
-    "service": ("Registry",),
+    "service": ("DidRegistry",),
     "settings": ("OperationQueueSettings", "RegistrySettings"),
     "states": ("OperationEffect", "OperationState", "OperationStatus"),
-    "versions": ("Version", "Versions", "network_versions"),
+    "protocol_versions": ("ProtocolVersion", "ProtocolVersions", "network_versions"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "Acceptance",
     "AnchorRecord",
-    "CrowdedError",
     "DatabaseBusyError",
+    "DidRegistry",
     "FollowError",
     "FollowState",
-    "Followed",
-    "Follower",
-    "History",
+    "FollowerProgress",
     "Instances",
+    "LedgerFollower",
     "OperationEffect",
+    "OperationHistory",
+    "OperationIntake",
     "OperationObserver",
     "OperationQueue",
     "OperationQueueSettings",
@@ -83,18 +83,18 @@ __all__ = [
     "OperationStatus",
     "OperationStore",
     "OperationWriter",
-    "Outcome",
     "PeriodicTask",
+    "ProtocolVersion",
+    "ProtocolVersions",
     "QueueStoppedError",
     "ReadOnlyError",
-    "Registry",
     "RegistryDatabase",
     "RegistryError",
     "RegistrySettings",
+    "SubmissionResult",
     "TaskManager",
+    "TooManyOpenError",
     "UnknownOperationError",
-    "Version",
-    "Versions",
     "network_versions",
 ]
 

@@ -12,20 +12,20 @@ from typing import Final
 
 import msgspec
 
-from millstream.anchoring.registry.chains import Chains
+from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.sidetree import Chain, Operation, OperationType
 from millstream.anchoring.sidetree.encoding import commitment_of
-from millstream.anchoring.sidetree.operations import revive
+from millstream.anchoring.sidetree.operations import stored_operation
 from millstream.core.errors import MillstreamError
 
-MOST_HELD: Final = 5
+MAX_HELD: Final = 5
 """How many operations on one DID may be under way whose key is not known here."""
 
 _REMEMBERED: Final = 50_000
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class OperationRefusal(msgspec.Struct, frozen=True):
     """Why an operation is not taken: a ``code`` for programs, a ``text`` for people.
 
     With ``may_change`` it may be taken after what this registry has not seen yet.
@@ -36,7 +36,7 @@ class Refusal(msgspec.Struct, frozen=True):
     may_change: bool = False
 
 
-class _Links(msgspec.Struct, frozen=True):
+class _Commitments(msgspec.Struct, frozen=True):
     """The commitments that an operation opens and makes. ``update`` says of which kind the opened one is."""
 
     update: bool
@@ -45,7 +45,7 @@ class _Links(msgspec.Struct, frozen=True):
     next_recovery: str | None
 
 
-class _Waiting:
+class _OpenOperations:
     """What is open of one DID: the commitments that may be opened, and how many operations are on their way."""
 
     def __init__(self, chain: Chain) -> None:
@@ -56,13 +56,13 @@ class _Waiting:
         self._recoveries = {state.recovery_commitment} if state else set[str | None]()
         self.open = self.held = 0
 
-    def opens(self, links: _Links) -> bool:
+    def opens(self, links: _Commitments) -> bool:
         """Whether the operation opens a commitment that was observed, or one that an open operation makes."""
         made = links.next_update if links.update else links.next_recovery
         opened = links.opens in (self._updates if links.update else self._recoveries)
         return opened and made != links.opens and not self._chain.was_opened(made)
 
-    def add(self, links: _Links) -> None:
+    def add(self, links: _Commitments) -> None:
         """One more operation is on its way, or was observed just now."""
         if links.opens is not None and self._chain.was_opened(links.opens):
             return
@@ -92,19 +92,19 @@ class Eligibility:
     """
 
     def __init__(
-        self, chains: Chains, store: OperationStore, is_ahead: Callable[[], bool], *, most_open: int = 1_000
+        self, chains: ChainCache, store: OperationStore, is_ahead: Callable[[], bool], *, most_open: int = 1_000
     ) -> None:
         self._chains = chains
         self._store = store
         self._is_ahead = is_ahead
         self._most_open = most_open
-        self._remembered: OrderedDict[str, _Links] = OrderedDict()
+        self._remembered: OrderedDict[str, _Commitments] = OrderedDict()
 
-    def refusals(self, operations: Sequence[Operation]) -> Sequence[Refusal | None]:
+    def refusals(self, operations: Sequence[Operation]) -> Sequence[OperationRefusal | None]:
         """Why each of *operations*, one after the other, is not taken; None where it is. Not thread-safe."""
         asked = dict.fromkeys(each.suffix for each in operations if each.type != OperationType.CREATE)
         waiting = self._waiting(list(asked)) if asked else {}
-        found = list[Refusal | None]()
+        found = list[OperationRefusal | None]()
         ahead: bool | None = None
         for operation in operations:
             if operation.suffix not in waiting:  # a create: whether it is the first one is decided at the cut
@@ -112,11 +112,13 @@ class Eligibility:
                 continue
             of_did, links = waiting[operation.suffix], _links_of(operation)
             refusal = _refusal(operation, of_did, links)
-            if refusal is not None and refusal.may_change and of_did.held < MOST_HELD:
+            if refusal is not None and refusal.may_change and of_did.held < MAX_HELD:
                 ahead = self._may_be_ahead() if ahead is None else ahead
                 refusal = None if ahead else refusal
             if refusal is None and of_did.open >= self._most_open:
-                refusal = Refusal("too_many_open", f"{of_did.open:,} operations on this DID wait to be anchored")
+                refusal = OperationRefusal(
+                    "too_many_open", f"{of_did.open:,} operations on this DID wait to be anchored"
+                )
             if refusal is None:
                 of_did.add(links)
             found.append(refusal)
@@ -133,12 +135,12 @@ class Eligibility:
         chains = self._chains.of([operation.suffix for operation in operations])
         return [_verdict(operation, chains[operation.suffix]) for operation in operations]
 
-    def _waiting(self, suffixes: Sequence[str]) -> Mapping[str, _Waiting]:
+    def _waiting(self, suffixes: Sequence[str]) -> Mapping[str, _OpenOperations]:
         rows = self._store.open_ids(suffixes)  # read first: what is observed meanwhile is in one of the two
-        found = {suffix: _Waiting(chain) for suffix, chain in self._chains.of(suffixes).items()}
+        found = {suffix: _OpenOperations(chain) for suffix, chain in self._chains.of(suffixes).items()}
         unknown = [name for _, name in rows if name not in self._remembered]
         for name, suffix, request in self._store.requests(unknown):
-            self._remembered[name] = _links_of(revive(request, suffix))
+            self._remembered[name] = _links_of(stored_operation(request, suffix))
         for suffix, name in rows:
             if name in self._remembered:
                 found[suffix].add(self._remembered[name])
@@ -147,27 +149,27 @@ class Eligibility:
         return found
 
 
-def _refusal(operation: Operation, waiting: _Waiting, links: _Links) -> Refusal | None:
+def _refusal(operation: Operation, waiting: _OpenOperations, links: _Commitments) -> OperationRefusal | None:
     if waiting.is_deactivated:
-        return Refusal("not_applicable", "the DID is deactivated, and that is final")
+        return OperationRefusal("not_applicable", "the DID is deactivated, and that is final")
     if operation.type == OperationType.CREATE:
-        return Refusal("not_applicable", "the DID was created before") if waiting.is_created else None
+        return OperationRefusal("not_applicable", "the DID was created before") if waiting.is_created else None
     if waiting.opens(links):
         return None
     if not waiting.known:
-        return Refusal("not_applicable", "the DID is not known here: create it first", may_change=True)
+        return OperationRefusal("not_applicable", "the DID is not known here: create it first", may_change=True)
     text = "its key is none that the DID waits for: it was used before, or never belonged to it"
-    return Refusal("not_applicable", text, may_change=True)
+    return OperationRefusal("not_applicable", text, may_change=True)
 
 
 def _verdict(operation: Operation, chain: Chain) -> str | None:
-    return None if chain.takes(operation) else chain.reason(operation)
+    return None if chain.accepts(operation) else chain.reason(operation)
 
 
-def _links_of(operation: Operation) -> _Links:
+def _links_of(operation: Operation) -> _Commitments:
     update = operation.type == OperationType.UPDATE
     if operation.type == OperationType.CREATE:
         opens, recovery = None, (operation.suffix_data or {}).get("recoveryCommitment")
     else:
         opens, recovery = commitment_of(operation.reveal_value), operation.payload.get("recoveryCommitment")
-    return _Links(update, opens, (operation.delta or {}).get("updateCommitment"), recovery)
+    return _Commitments(update, opens, (operation.delta or {}).get("updateCommitment"), recovery)

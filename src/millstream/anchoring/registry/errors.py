@@ -4,7 +4,7 @@
 
     RegistryError          (AnchoringError)
     ├── QueueStoppedError    the operation queue is not started, or was closed
-    ├── CrowdedError         too many operations are under way; ``retry_after`` seconds (BusyError)
+    ├── TooManyOpenError     too many operations are under way; ``retry_after`` seconds (BusyError)
     ├── DatabaseBusyError    the database did not answer; the same call may succeed later (BusyError)
     ├── UnknownOperationError  no operation of this id was ever accepted (NotFoundError)
     ├── ReadOnlyError        the registry follows the ledger of another one
@@ -25,7 +25,7 @@ class QueueStoppedError(RegistryError):
     """The operation queue is not started, or was closed; open a new one."""
 
 
-class CrowdedError(RegistryError, BusyError):
+class TooManyOpenError(RegistryError, BusyError):
     """Too many operations are under way. Try again after ``retry_after`` seconds."""
 
     def __init__(self, waiting: int, limit: int, retry_after: float) -> None:

@@ -13,21 +13,21 @@ from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
 from millstream.anchoring.registry.operation_id import known_ids
 from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus
-from millstream.anchoring.registry.unpublished import Unpublished, follow, revived, without
-from millstream.anchoring.registry.versions import Versions
+from millstream.anchoring.registry.unpublished import UnpublishedOperation, follow, unpublished_operations, without
 from millstream.anchoring.sidetree import (
-    Anchored,
+    AnchoredOperation,
     Chain,
     DidState,
-    ReadBatch,
+    OperationBatch,
     chain_of,
     parse_did,
     resolution,
     resolve,
 )
 from millstream.anchoring.sidetree.encoding import canonical
-from millstream.anchoring.sidetree.operations import revive
+from millstream.anchoring.sidetree.operations import stored_operation
 from millstream.core.clock import MICROSECONDS
 from millstream.core.sql import insert_rows
 
@@ -46,7 +46,7 @@ class AnchorRecord(msgspec.Struct, frozen=True):
     fault: str | None
 
 
-class History:
+class OperationHistory:
     """The anchored operations of every DID, in *database*. Thread-safe.
 
     Operations that are not anchored count for :meth:`resolve` until *unpublished* seconds after they were accepted (0:
@@ -58,7 +58,7 @@ class History:
         self,
         database: RegistryDatabase,
         store: OperationStore,
-        versions: Versions,
+        versions: ProtocolVersions,
         *,
         unpublished: float = 0.0,
         apply_unpublished: bool = False,
@@ -98,12 +98,12 @@ class History:
             found += [(row.suffix, row.place, row.request) for row in rows]
         return sorted(found, key=lambda row: row[1])
 
-    def record(self, entry: LedgerEntry, batch: ReadBatch | None, fault: str | None) -> bool:
+    def record(self, entry: LedgerEntry, batch: OperationBatch | None, fault: str | None) -> bool:
         """Ledger *entry* holds *batch*, or nothing that readers take. All of it is recorded, or none.
 
         False where another instance has recorded it already.
         """
-        found = _Found(entry, batch, fault)
+        found = _ObservedOperations(entry, batch, fault)
 
         def transaction(connection: sa.Connection, now: int) -> bool:
             if not _insert_anchor(connection, found.anchor):
@@ -129,9 +129,9 @@ class History:
 
         return self._write_once(transaction)
 
-    def record_late(self, entry: LedgerEntry, batch: ReadBatch | None, fault: str | None) -> bool:
+    def record_late(self, entry: LedgerEntry, batch: OperationBatch | None, fault: str | None) -> bool:
         """As :meth:`record`, for an entry that was postponed; False where another instance has recorded it."""
-        found = _Found(entry, batch, fault)
+        found = _ObservedOperations(entry, batch, fault)
         waiting = sa.and_(_pending.c.number == entry.number, _pending.c.resolved_at.is_(None))
 
         def transaction(connection: sa.Connection, now: int) -> bool:
@@ -180,7 +180,7 @@ class History:
         query = sa.select(sa.func.count()).select_from(_pending).where(kind)
         return int(self._database.read(lambda c, _now: c.scalar(query)) or 0)
 
-    def _insert_operations(self, connection: sa.Connection, now: int, found: _Found) -> None:
+    def _insert_operations(self, connection: sa.Connection, now: int, found: _ObservedOperations) -> None:
         if found.rows:
             insert_rows(connection, t.history, ["suffix", "number", "place", "request"], found.rows)
             self._store.observed(connection, now, found.anchor["number"], found.ids)
@@ -195,21 +195,21 @@ class History:
         """The chain, without documents, of a DID of which nothing was observed."""
         return Chain(self._versions.latest.profile, documents=False)
 
-    def anchored(self, suffixes: Sequence[str], *, after: int = -1) -> Iterator[tuple[str, Anchored]]:
+    def anchored(self, suffixes: Sequence[str], *, after: int = -1) -> Iterator[tuple[str, AnchoredOperation]]:
         """The anchored operations on *suffixes* above ledger entry *after*, in ledger order for each."""
         columns = [t.history.c[name] for name in ("suffix", "number", "place", "request")]
         for start in range(0, len(suffixes), _CHUNK):
             chosen = sa.and_(t.history.c.suffix.in_(suffixes[start : start + _CHUNK]), t.history.c.number > after)
             query = sa.select(*columns).where(chosen).order_by(t.history.c.number, t.history.c.place)
             for row in self._database.rows(query):
-                yield row.suffix, Anchored(row.number, row.place, revive(row.request, row.suffix))
+                yield row.suffix, AnchoredOperation(row.number, row.place, stored_operation(row.request, row.suffix))
 
     def with_effects(self, statuses: Sequence[OperationStatus]) -> Sequence[OperationStatus]:
         """*statuses*, and for each observed one what it did to its DID.
 
         An operation without an effect may still have one later, when another one is anchored that leads to it.
         """
-        chains = dict[str, tuple[Chain, Mapping[tuple[int, int], Anchored]]]()
+        chains = dict[str, tuple[Chain, Mapping[tuple[int, int], AnchoredOperation]]]()
         found = list[OperationStatus]()
         for status in statuses:
             if status.state != OperationState.OBSERVED or status.anchor is None or status.index is None:
@@ -225,12 +225,12 @@ class History:
             found.append(msgspec.structs.replace(status, effect=said, reason=status.reason or effect.reason))
         return found
 
-    def operations(self, suffix: str) -> Sequence[Anchored]:
+    def operations(self, suffix: str) -> Sequence[AnchoredOperation]:
         """All anchored operations on *suffix*, in ledger order."""
         query = sa.select(t.history.c.number, t.history.c.place, t.history.c.request)
         query = query.where(t.history.c.suffix == suffix).order_by(t.history.c.number, t.history.c.place)
         rows = self._database.rows(query)
-        return [Anchored(row.number, row.place, revive(row.request, suffix)) for row in rows]
+        return [AnchoredOperation(row.number, row.place, stored_operation(row.request, suffix)) for row in rows]
 
     def state(self, suffix: str) -> DidState | None:
         """Where the DID of *suffix* stands; None where it is not anchored."""
@@ -258,11 +258,11 @@ class History:
             identifier, shown, published=published, unpublished=[each.described() for each in unpublished]
         )
 
-    def _unpublished(self, suffix: str) -> Sequence[Unpublished]:
+    def _unpublished(self, suffix: str) -> Sequence[UnpublishedOperation]:
         if not self._unpublished_for:
             return []
         accepted = self._store.unpublished(suffix, self._unpublished_for)
-        return revived(accepted, self._versions.latest.profile, self._database.clock.now())
+        return unpublished_operations(accepted, self._versions.latest.profile, self._database.clock.now())
 
 
 def storable(text: str | None) -> str | None:
@@ -270,10 +270,10 @@ def storable(text: str | None) -> str | None:
     return text and text[:2_000].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-class _Found:
+class _ObservedOperations:
     """What the rows of an observed entry are."""
 
-    def __init__(self, entry: LedgerEntry, batch: ReadBatch | None, fault: str | None) -> None:
+    def __init__(self, entry: LedgerEntry, batch: OperationBatch | None, fault: str | None) -> None:
         operations = batch.operations if batch else ()
         self.anchor: dict[str, Any] = {
             "number": entry.number,

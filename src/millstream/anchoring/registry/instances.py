@@ -52,7 +52,7 @@ class Instances:
 
         return self._store.database.read(query)
 
-    def bury_dead(self) -> int:
+    def take_over_dead(self) -> int:
         """The monitor's task: repost the operations of dead instances, at most ``max_repost``; returns how many.
 
         Open cuts of a dead instance are inherited by this one. An entry goes when nothing is left of it.
@@ -60,7 +60,7 @@ class Instances:
         reposted = 0
         for name in self.dead():
             freed = self._store.repost(name, self._settings.max_repost - reposted)
-            cuts = self._store.inherit(name, self.instance)
+            cuts = self._store.reassign(name, self.instance)
             _log.warning("instance %s gave no sign: %d queued operations are free, %d cuts ours", name, freed, cuts)
             reposted += freed
             if reposted >= self._settings.max_repost:

@@ -8,10 +8,10 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.ledger import Ledger
-from millstream.anchoring.registry.versions import Versions
+from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.sidetree import BatchFileError, OperationType, read_batch
 from millstream.anchoring.sidetree.hashlinks import HashLink, link_to
-from millstream.anchoring.sidetree.linksets import Previous, write_linkset
+from millstream.anchoring.sidetree.linksets import PreviousAnchor, write_linkset
 
 _BEGINNINGS = {OperationType.CREATE, OperationType.RECOVER}
 
@@ -25,7 +25,7 @@ class ExportedLinkset(msgspec.Struct, frozen=True):
 
 
 def export_linksets(
-    cas: Cas, ledger: Ledger, versions: Versions, *, author: str, links: Sequence[str] = ()
+    cas: Cas, ledger: Ledger, versions: ProtocolVersions, *, author: str, links: Sequence[str] = ()
 ) -> Iterator[ExportedLinkset]:
     """The anchor linkset of every entry of *ledger* that readers take, in order.
 
@@ -33,7 +33,7 @@ def export_linksets(
     Memory grows with the number of DIDs. Entries are passed over that no reader takes, and those with an operation on
     a DID that was never created. Raises the errors of *cas*.
     """
-    known = dict[str, Previous]()
+    known = dict[str, PreviousAnchor]()
     for entry in ledger.entries():
         profile = versions.at(entry.time).profile
         try:
@@ -45,5 +45,5 @@ def export_linksets(
         name = link_to(data, [f"{prefix}u{bare.multihash}" for prefix in links])
         for operation in batch.operations:
             begins = operation.type in _BEGINNINGS
-            known[operation.suffix] = Previous(name, name if begins else known[operation.suffix].canonical)
+            known[operation.suffix] = PreviousAnchor(name, name if begins else known[operation.suffix].canonical)
         yield ExportedLinkset(entry.number, name, data)

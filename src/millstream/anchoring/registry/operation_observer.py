@@ -16,10 +16,10 @@ from millstream.anchoring.errors import (
     ObservationBlockedError,
 )
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
-from millstream.anchoring.registry.history import AnchorRecord, History
-from millstream.anchoring.registry.versions import Versions
-from millstream.anchoring.sidetree import BatchFileError, ReadBatch, read_batch
-from millstream.anchoring.sidetree.batch_reading import Fetch
+from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
+from millstream.anchoring.registry.protocol_versions import ProtocolVersions
+from millstream.anchoring.sidetree import BatchFileError, OperationBatch, read_batch
+from millstream.anchoring.sidetree.batch_reader import Fetch
 
 _log = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ class UnreadableAnchorError(CasError):
     """The files of an anchor led to an error that is no verdict."""
 
 
-NOWHERE = (CasNotFoundError, CasDamagedError, CasOverlongError, UnreadableAnchorError)
+UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, UnreadableAnchorError)
 """Why an anchor cannot be read now, though storage answers."""
 
 
 class OperationObserver:
     """Applies the entries of *ledger* to *history*, once each and in order, whoever else does so. Thread-safe."""
 
-    def __init__(self, history: History, cas: CasReader, ledger: Ledger, versions: Versions) -> None:
+    def __init__(self, history: OperationHistory, cas: CasReader, ledger: Ledger, versions: ProtocolVersions) -> None:
         self.history = history
         self._cas = cas
         self._ledger = ledger
@@ -67,12 +67,12 @@ class OperationObserver:
 
 
 def observe_operations(
-    history: History,
+    history: OperationHistory,
     cas: CasReader,
-    versions: Versions,
+    versions: ProtocolVersions,
     entry: LedgerEntry,
     *,
-    postpone: tuple[type[CasError], ...] = NOWHERE,
+    postpone: tuple[type[CasError], ...] = UNAVAILABLE_ERRORS,
     judged: Callable[[], object] = lambda: None,
 ) -> AnchorRecord:
     """Judge *entry* by all reader rules and record the verdict in *history*, which has all entries before it.
@@ -85,7 +85,7 @@ def observe_operations(
     process has recorded another entry of this number meanwhile.
     """
     try:
-        batch, fault = judge(cas.get, versions, entry)
+        batch, fault = read_entry(cas.get, versions, entry)
     except CasError as error:
         text = f"anchor {entry.number} cannot be read: {error}"
         if not isinstance(error, postpone):
@@ -103,18 +103,20 @@ def observe_operations(
     return found
 
 
-def read_postponed(history: History, cas: CasReader, versions: Versions, *, due: bool = True) -> int:
+def read_postponed(history: OperationHistory, cas: CasReader, versions: ProtocolVersions, *, due: bool = True) -> int:
     """Read the postponed entries again whose turn it is, or all; how many were recorded."""
     count = 0
     for entry in history.postponed(due=due):
         try:
-            count += history.record_late(entry, *judge(cas.get, versions, entry))
+            count += history.record_late(entry, *read_entry(cas.get, versions, entry))
         except CasError:
             history.retry_later(entry.number)
     return count
 
 
-def judge(fetch: Fetch, versions: Versions, entry: LedgerEntry) -> tuple[ReadBatch | None, str | None]:
+def read_entry(
+    fetch: Fetch, versions: ProtocolVersions, entry: LedgerEntry
+) -> tuple[OperationBatch | None, str | None]:
     """The batch of *entry*, read by *fetch*, and what is wrong with it. Raises :class:`CasError`."""
     try:
         batch = read_batch(entry.anchor_string, fetch, versions.at(entry.time).profile, time=entry.time)

@@ -95,7 +95,7 @@ class RemovedOperations:
         """
         settings, store = self._queue.settings, self._queue.store
         delays = {operation.seq: settings.delay(operation.retries) for operation in self.operations}
-        store.give_back(self._queue.instance, delays, reasons=reasons, most=settings.max_retries)
+        store.requeue(self._queue.instance, delays, reasons=reasons, most=settings.max_retries)
         self._queue._settle(self.operations)
 
     def __enter__(self) -> RemovedOperations:

@@ -172,7 +172,7 @@ class OperationStore:
         query = sa.select(*_QUEUED).where(_in_queue(instance), first).order_by(_ops.c.seq).limit(limit)
         return self.database.read(lambda c, _now: [QueuedOperation(*row) for row in c.execute(query)])
 
-    def give_back(self, instance: str, delays: Mapping[int, float], *, reasons: Mapping[int, str], most: int) -> None:
+    def requeue(self, instance: str, delays: Mapping[int, float], *, reasons: Mapping[int, str], most: int) -> None:
         """Queued operations failed: each may be claimed again after its delay in seconds, by any instance.
 
         *delays* and *reasons* are by place in the order of acceptance. An operation with *most* retries is dead.
@@ -287,7 +287,7 @@ class OperationStore:
 
         return self.database.write(transaction)
 
-    def inherit(self, dead: str, heir: str) -> int:
+    def reassign(self, dead: str, heir: str) -> int:
         """The open cuts of *dead* are finished by *heir*. Returns how many there are."""
         change = sa.update(t.cuts).where(t.cuts.c.instance == dead, t.cuts.c.open).values(instance=heir)
         return self.database.write(lambda c, _now: c.execute(change).rowcount)

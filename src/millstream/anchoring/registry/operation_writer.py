@@ -18,11 +18,11 @@ import msgspec
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import AnchoringError, ObservationBlockedError
 from millstream.anchoring.ledger import Ledger, LedgerEntry
-from millstream.anchoring.registry.filling import that_fit, write_what_fits
 from millstream.anchoring.registry.operation_observer import OperationObserver
 from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
+from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
+from millstream.anchoring.registry.size_estimator import count_that_fits, write_largest_batch
 from millstream.anchoring.registry.states import OpenCut, QueuedOperation
-from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import (
     BatchFileError,
     BatchTooLargeError,
@@ -34,7 +34,7 @@ from millstream.anchoring.sidetree import (
     read_batch,
     write_batch,
 )
-from millstream.anchoring.sidetree.operations import out_of_time, revive
+from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.retry import RetryPolicy
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = RetryPolicy(attempts=40, first=0.02, longest=0.5)  # another instance writes to the ledger
 
 
-class CutJudge(Protocol):
+class CutEligibilityCheck(Protocol):
     """Says which operations have an effect (:class:`millstream.anchoring.registry.eligibility.Eligibility`)."""
 
     def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
@@ -51,7 +51,7 @@ class CutJudge(Protocol):
         ...
 
 
-class _Parsed(msgspec.Struct, frozen=True):
+class _ParsedOperation(msgspec.Struct, frozen=True):
     queued: QueuedOperation
     operation: Operation
 
@@ -69,9 +69,9 @@ class OperationWriter:
         cas: Cas,
         ledger: Ledger,
         observer: OperationObserver,
-        versions: Versions,
+        versions: ProtocolVersions,
         *,
-        judge: CutJudge | None = None,
+        judge: CutEligibilityCheck | None = None,
         timeout: float = 60.0,
         max_operations: int | None = None,
     ) -> None:
@@ -129,9 +129,9 @@ class OperationWriter:
         if sum(len(each.request) for each in waiting) < min(profile.max_chunk_bytes, profile.max_proof_bytes):
             return []
         operations = [_revived(each) for each in waiting]
-        return waiting if that_fit(operations, profile) < len(operations) else []
+        return waiting if count_that_fits(operations, profile) < len(operations) else []
 
-    def _version(self) -> Version:
+    def _version(self) -> ProtocolVersion:
         return self._versions.at(self._store.database.clock.now())
 
     def _prepare(self, removed: RemovedOperations) -> tuple[OpenCut, WrittenBatch] | None:
@@ -143,7 +143,7 @@ class OperationWriter:
         batch = None
         while parsed and batch is None:
             try:
-                batch = write_what_fits([each.operation for each in parsed], version.profile)
+                batch = write_largest_batch([each.operation for each in parsed], version.profile)
             except BatchTooLargeError as error:
                 rejected[parsed.pop(0).queued.seq] = str(error)
             else:
@@ -153,7 +153,7 @@ class OperationWriter:
         cut = batch and self._write_down(batch, parsed, version)
         return (cut, batch) if cut and batch else None
 
-    def _with_effect(self, parsed: list[_Parsed], rejected: dict[int, str]) -> list[_Parsed]:
+    def _with_effect(self, parsed: list[_ParsedOperation], rejected: dict[int, str]) -> list[_ParsedOperation]:
         """Those of *parsed* that have an effect after all of the ledger; the reasons of the others go to *rejected*."""
         if parsed:
             self._observer.observe()  # another registry may have anchored what they follow, or the same
@@ -161,12 +161,14 @@ class OperationWriter:
         rejected |= {each.queued.seq: f"no effect: {text}" for each, text in zip(parsed, verdicts, strict=True) if text}
         return [each for each, text in zip(parsed, verdicts, strict=True) if not text]
 
-    def _verdicts(self, parsed: Sequence[_Parsed]) -> Sequence[str | None]:
+    def _verdicts(self, parsed: Sequence[_ParsedOperation]) -> Sequence[str | None]:
         if self._judge is None:
             return [None] * len(parsed)
         return self._judge.verdicts([each.operation for each in parsed])
 
-    def _write_down(self, batch: WrittenBatch, parsed: Sequence[_Parsed], version: Version) -> OpenCut | None:
+    def _write_down(
+        self, batch: WrittenBatch, parsed: Sequence[_ParsedOperation], version: ProtocolVersion
+    ) -> OpenCut | None:
         by_suffix = {each.operation.suffix: each.queued for each in parsed}
         head = self._ledger.head()
         after = head.number if head else 0
@@ -227,9 +229,11 @@ def _unreadable(batch: WrittenBatch, profile: Profile) -> str | None:
     return found.fault or (None if len(found.operations) == len(batch.operations) else "an operation is passed over")
 
 
-def _without_culprits(parsed: Sequence[_Parsed], profile: Profile, rejected: dict[int, str]) -> list[_Parsed]:
+def _without_culprits(
+    parsed: Sequence[_ParsedOperation], profile: Profile, rejected: dict[int, str]
+) -> list[_ParsedOperation]:
     """Those of *parsed* that readers take by themselves; the others go to *rejected*."""
-    good = list[_Parsed]()
+    good = list[_ParsedOperation]()
     for each in parsed:
         fault = _unreadable(write_batch([each.operation], profile), profile)
         if fault is None:
@@ -244,26 +248,26 @@ def _without_culprits(parsed: Sequence[_Parsed], profile: Profile, rejected: dic
 
 
 def _revived(queued: QueuedOperation) -> Operation:
-    return revive(queued.request, queued.suffix)
+    return stored_operation(queued.request, queued.suffix)
 
 
 def _parse(
-    queued: Sequence[QueuedOperation], version: Version, now: int
-) -> tuple[list[_Parsed], dict[int, str], dict[int, str]]:
+    queued: Sequence[QueuedOperation], version: ProtocolVersion, now: int
+) -> tuple[list[_ParsedOperation], dict[int, str], dict[int, str]]:
     """The operations that are valid *now*, and by place why others never are, or why they could not be read.
 
     What was accepted under *version* is not checked again; the rules may have changed for all others.
     """
-    parsed, rejected, failed = list[_Parsed](), dict[int, str](), dict[int, str]()
+    parsed, rejected, failed = list[_ParsedOperation](), dict[int, str](), dict[int, str]()
     for each in queued:
         try:
             known = each.version == version.name
             operation = _revived(each) if known else parse_request(each.request, version.profile)
-            late = out_of_time(operation, version.profile, now)
+            late = time_window_fault(operation, version.profile, now)
             if late is not None:
                 rejected[each.seq] = f"anchor_window: {late}"
             else:
-                parsed.append(_Parsed(each, operation))
+                parsed.append(_ParsedOperation(each, operation))
         except RequestError as error:
             rejected[each.seq] = f"{error.code}: {error}"
         except Exception as error:  # one operation must never stop the others

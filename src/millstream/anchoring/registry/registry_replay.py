@@ -4,63 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millstream.anchoring.anchor_replay import ReplayFinding, ReplayReport
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import CasError, LedgerError
 from millstream.anchoring.ledger import Ledger, LedgerEntry, checked_chain
-from millstream.anchoring.registry.history import AnchorRecord, History, storable
-from millstream.anchoring.registry.operation_observer import judge
-from millstream.anchoring.registry.versions import Versions
-from millstream.anchoring.replaying import Finding, Replay
+from millstream.anchoring.registry.history import AnchorRecord, OperationHistory, storable
+from millstream.anchoring.registry.operation_observer import read_entry
+from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.sidetree.encoding import canonical
 
 
-def replay_registry(cas: Cas, ledger: Ledger, history: History, versions: Versions) -> Replay:
+def replay_registry(cas: Cas, ledger: Ledger, history: OperationHistory, versions: ProtocolVersions) -> ReplayReport:
     """Check the chain of *ledger*, read every file it names by all rules of a reader, and compare *history* with them.
 
     One batch is held at a time. A finding stops nothing but what depends on it.
     """
-    return _Replaying(cas, ledger, history, versions).run()
+    return _RegistryReplay(cas, ledger, history, versions).run()
 
 
-class _Replaying:
-    def __init__(self, cas: Cas, ledger: Ledger, history: History, versions: Versions) -> None:
+class _RegistryReplay:
+    def __init__(self, cas: Cas, ledger: Ledger, history: OperationHistory, versions: ProtocolVersions) -> None:
         self._cas, self._ledger, self._history, self._versions = cas, ledger, history, versions
         self._anchors = self._files = 0
         self._broken = False
 
-    def run(self) -> Replay:
+    def run(self) -> ReplayReport:
         findings = tuple(self._findings())
-        return Replay(self._anchors, self._files, findings)
+        return ReplayReport(self._anchors, self._files, findings)
 
-    def _findings(self) -> Iterator[Finding]:
+    def _findings(self) -> Iterator[ReplayFinding]:
         counts = dict(self._history.counts())
         try:
             for entry in checked_chain(self._ledger.entries()):
                 self._anchors += 1
                 yield from self._check(entry, counts.pop(entry.number, 0))
         except LedgerError as error:
-            yield Finding("ledger", str(error), self._anchors + 1)
+            yield ReplayFinding("ledger", str(error), self._anchors + 1)
             return  # nothing can be said of what comes after a break in the chain
         for number in sorted(counts):
-            yield Finding("index", f"the database has an anchor {number} that is not in the ledger", number)
+            yield ReplayFinding("index", f"the database has an anchor {number} that is not in the ledger", number)
 
-    def _check(self, entry: LedgerEntry, count: int) -> Iterator[Finding]:
+    def _check(self, entry: LedgerEntry, count: int) -> Iterator[ReplayFinding]:
         number = entry.number
         try:
-            batch, fault = judge(self._fetch, self._versions, entry)
+            batch, fault = read_entry(self._fetch, self._versions, entry)
         except CasError as error:
-            yield Finding("file", str(error), number)
+            yield ReplayFinding("file", str(error), number)
             return
         record = self._history.anchor(number)
         if record is None:
-            yield Finding("index", f"anchor {number} is missing from the database, or not observed yet", number)
+            yield ReplayFinding("index", f"anchor {number} is missing from the database, or not observed yet", number)
             return
         operations = batch.operations if batch else ()
         rows = [(operation.suffix, place, canonical(operation.request)) for place, operation in enumerate(operations)]
         if record != AnchorRecord(number, entry.hash, len(rows), storable(fault)):
-            yield Finding("index", f"the database does not say of anchor {number} what readers find", number)
+            yield ReplayFinding("index", f"the database does not say of anchor {number} what readers find", number)
         if count != len(rows) or self._history.rows(number, [row[0] for row in rows]) != rows:
-            yield Finding("index", f"the database does not have the operations of anchor {number}", number)
+            yield ReplayFinding("index", f"the database does not have the operations of anchor {number}", number)
 
     def _fetch(self, cid: str, limit: int) -> bytes:
         data = self._cas.get(cid, limit)

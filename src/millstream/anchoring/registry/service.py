@@ -17,20 +17,20 @@ from typing import Self
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.ledger import Ledger, LedgerEntry
-from millstream.anchoring.registry.acceptance import Acceptance
-from millstream.anchoring.registry.chains import Chains
+from millstream.anchoring.registry.chain_cache import ChainCache
 from millstream.anchoring.registry.database import RegistryDatabase
 from millstream.anchoring.registry.eligibility import Eligibility
-from millstream.anchoring.registry.history import History
+from millstream.anchoring.registry.history import OperationHistory
 from millstream.anchoring.registry.instances import Instances
 from millstream.anchoring.registry.leases import PeriodicTask, TaskManager
+from millstream.anchoring.registry.operation_intake import OperationIntake
 from millstream.anchoring.registry.operation_observer import OperationObserver
 from millstream.anchoring.registry.operation_queue import OperationQueue
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.operation_writer import OperationWriter
+from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.registry.settings import RegistrySettings
 from millstream.anchoring.registry.states import OperationStatus
-from millstream.anchoring.registry.versions import Versions
 from millstream.core.errors import MillstreamError
 from millstream.queue import WorkQueue
 
@@ -43,7 +43,7 @@ NOTICES = 5
 _log = logging.getLogger(__name__)
 
 
-class Registry:
+class DidRegistry:
     """An instance with all its parts. Nothing runs by itself before :meth:`start`.
 
     *instance* is a name that no other process ever had. *broker* carries the ids of accepted operations; without one
@@ -59,23 +59,23 @@ class Registry:
         *,
         instance: str,
         settings: RegistrySettings | None = None,
-        versions: Versions | None = None,
+        versions: ProtocolVersions | None = None,
         broker: WorkQueue | None = None,
         follows: str = "",
     ) -> None:
         self.settings = settings or RegistrySettings()
         self.instance = instance
         self.cas, self.ledger = cas, ledger
-        self.versions = versions or Versions()
+        self.versions = versions or ProtocolVersions()
         self.store = OperationStore(database, lifespan=self.settings.operation_lifespan, follows=follows)
-        self.history = History(
+        self.history = OperationHistory(
             database,
             self.store,
             self.versions,
             unpublished=self.settings.unpublished_operation_lifespan,
             apply_unpublished=self.settings.apply_unpublished_operations,
         )
-        chains = Chains(self.history)
+        chains = ChainCache(self.history)
         judge = Eligibility(chains, self.store, self._is_ahead, most_open=self.settings.max_open_per_did)
         self.observer = OperationObserver(self.history, cas, ledger, self.versions)
         self.queue = OperationQueue(self.store, instance, self.settings.queue)
@@ -90,7 +90,7 @@ class Registry:
             max_operations=self.settings.max_operations,
         )
         self.instances = Instances(self.store, instance, self.settings.queue)
-        self.acceptance = Acceptance(
+        self.acceptance = OperationIntake(
             self.store, self.versions, judge=judge, limit=self.settings.max_open, notify=self._accepted
         )
         self.tasks = TaskManager(database, instance, self._periodic())
@@ -172,7 +172,7 @@ class Registry:
 
     def _periodic(self) -> Sequence[PeriodicTask]:
         return [
-            PeriodicTask("op-queue-monitor", self.settings.queue.monitor_interval, self.instances.bury_dead),
+            PeriodicTask("op-queue-monitor", self.settings.queue.monitor_interval, self.instances.take_over_dead),
             PeriodicTask("data-expiry", self.settings.expiry_check_interval, self.store.expire),
             PeriodicTask("postponed-anchors", self.settings.queue.monitor_interval, self.observer.read_postponed),
         ]

@@ -16,7 +16,7 @@ import msgspec
 from millstream.anchoring.registry.operation_id import operation_id
 from millstream.anchoring.registry.states import QueuedOperation
 from millstream.anchoring.sidetree import (
-    Anchored,
+    AnchoredOperation,
     DidState,
     Operation,
     OperationType,
@@ -26,12 +26,12 @@ from millstream.anchoring.sidetree import (
     resolve,
 )
 from millstream.anchoring.sidetree.encoding import canonical
-from millstream.anchoring.sidetree.operations import out_of_time, revive
+from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
 
 _log = logging.getLogger(__name__)
 
 
-class Unpublished(msgspec.Struct, frozen=True):
+class UnpublishedOperation(msgspec.Struct, frozen=True):
     """An operation that is on its way to the ledger, with what was recorded of it."""
 
     queued: QueuedOperation
@@ -50,22 +50,26 @@ class Unpublished(msgspec.Struct, frozen=True):
         }
 
 
-def revived(queued: Sequence[QueuedOperation], profile: Profile, now: int) -> Sequence[Unpublished]:
+def unpublished_operations(
+    queued: Sequence[QueuedOperation], profile: Profile, now: int
+) -> Sequence[UnpublishedOperation]:
     """Those of *queued* that may be anchored *now* (microseconds). One that cannot be read is passed over: it must not
     keep its DID from being resolved."""
-    found = list[Unpublished]()
+    found = list[UnpublishedOperation]()
     for each in queued:
         try:
-            operation = revive(each.request, each.suffix)
+            operation = stored_operation(each.request, each.suffix)
         except (RequestError, KeyError, msgspec.DecodeError) as error:
             _log.warning("operation %s could not be read: %s: %s", each.id, type(error).__name__, error)
         else:
-            if out_of_time(operation, profile, now) is None:
-                found.append(Unpublished(each, operation))
+            if time_window_fault(operation, profile, now) is None:
+                found.append(UnpublishedOperation(each, operation))
     return found
 
 
-def without(anchored: Sequence[Anchored], unpublished: Sequence[Unpublished]) -> Sequence[Unpublished]:
+def without(
+    anchored: Sequence[AnchoredOperation], unpublished: Sequence[UnpublishedOperation]
+) -> Sequence[UnpublishedOperation]:
     """Those of *unpublished* that are not among *anchored*: others may have been observed since they were read."""
     known = (
         {operation_id(each.operation, canonical(each.operation.request)) for each in anchored}
@@ -76,8 +80,12 @@ def without(anchored: Sequence[Anchored], unpublished: Sequence[Unpublished]) ->
 
 
 def follow(
-    state: DidState | None, unpublished: Sequence[Unpublished], profile: Profile, *, create: Operation | None = None
-) -> tuple[DidState | None, Sequence[Unpublished]]:
+    state: DidState | None,
+    unpublished: Sequence[UnpublishedOperation],
+    profile: Profile,
+    *,
+    create: Operation | None = None,
+) -> tuple[DidState | None, Sequence[UnpublishedOperation]]:
     """The state that comes after *state*, and which of *unpublished* lead to it; its ``number`` stays that of *state*.
 
     They are taken in the order of acceptance, in which they will be anchored. Anybody can send an operation on any DID
@@ -85,10 +93,12 @@ def follow(
     create is anchored or accepted begins with *create*, which its long form carries.
     """
     if state is None and create is not None and all(o.operation.type != OperationType.CREATE for o in unpublished):
-        state = resolve([Anchored(-1, 0, create)], profile)
-    valid = list[Unpublished]()
+        state = resolve([AnchoredOperation(-1, 0, create)], profile)
+    valid = list[UnpublishedOperation]()
     for place, each in enumerate(unpublished):
-        following = apply(state, Anchored(-1 if state is None else state.number, place, each.operation), profile)
+        following = apply(
+            state, AnchoredOperation(-1 if state is None else state.number, place, each.operation), profile
+        )
         if following is not None:
             state = following
             valid.append(each)

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from millstream.anchoring.sidetree.compressed import pack
 from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError
+from millstream.anchoring.sidetree.gzip_json import pack
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.core.cid import CidForm, cid_of

@@ -29,8 +29,8 @@ from millstream.anchoring.sidetree.operations import check_delta, check_suffix_d
 from millstream.anchoring.sidetree.patches import PURPOSES
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_native
-from millstream.anchoring.sidetree.reference_reading import as_applied
-from millstream.anchoring.sidetree.resolving import Anchored, DidState, resolve
+from millstream.anchoring.sidetree.reference_reader import as_applied
+from millstream.anchoring.sidetree.resolver import AnchoredOperation, DidState, resolve
 
 RESOLUTION_CONTEXT = "https://w3id.org/did-resolution/v1"
 DOCUMENT_CONTEXT = "https://www.w3.org/ns/did/v1"
@@ -81,7 +81,7 @@ def resolution(
         return answer
     if did.create is None:
         return None
-    initial = resolve([Anchored(-1, 0, did.create)])
+    initial = resolve([AnchoredOperation(-1, 0, did.create)])
     assert initial is not None, "a checked create has a state"
     return _answer(did, initial, published=False)
 

@@ -22,10 +22,10 @@ from typing import Any
 import msgspec
 
 from millstream.anchoring.sidetree.batch_files import WrittenBatch, parse_anchor
-from millstream.anchoring.sidetree.batch_reading import ReadBatch
-from millstream.anchoring.sidetree.compressed import inflate, json_object
+from millstream.anchoring.sidetree.batch_reader import OperationBatch
 from millstream.anchoring.sidetree.encoding import canonical, check_multihash, multihash_of
 from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
+from millstream.anchoring.sidetree.gzip_json import inflate, json_object
 from millstream.anchoring.sidetree.hashlinks import HashLink, is_hashlink, link_to, parse_hashlink
 from millstream.anchoring.sidetree.model import OperationType
 from millstream.anchoring.sidetree.profile import Profile
@@ -42,7 +42,7 @@ _LINKSET, _CREDENTIAL = "application/linkset+json", "application/ld+json"
 Object = dict[str, Any]
 
 
-class Previous(msgspec.Struct, frozen=True):
+class PreviousAnchor(msgspec.Struct, frozen=True):
     """Of a DID before an operation: its last anchor, and the last one with its create or a recovery."""
 
     anchor: HashLink
@@ -72,9 +72,9 @@ class Linkset(msgspec.Struct, frozen=True):
 
 
 def write_linkset(
-    batch: WrittenBatch | ReadBatch,
+    batch: WrittenBatch | OperationBatch,
     anchor: str,
-    previous: Mapping[str, Previous],
+    previous: Mapping[str, PreviousAnchor],
     profile: Profile,
     *,
     author: str,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.anchoring.sidetree.signatures import Signed
+from millstream.anchoring.sidetree.signatures import CompactJws
 
 Object = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ class Operation(msgspec.Struct, frozen=True):
     delta: Object | None = None
     suffix_data: Object | None = None
     reveal_value: str = ""
-    signed: Signed | None = None
+    signed: CompactJws | None = None
 
     @property
     def key(self) -> Object:

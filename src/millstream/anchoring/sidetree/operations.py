@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.anchoring.sidetree.anchor_window import anchor_window
 from millstream.anchoring.sidetree.encoding import (
     bytes_hash_to,
     canonical,
@@ -27,8 +28,7 @@ from millstream.anchoring.sidetree.model import KEY_MEMBERS, Object, Operation, 
 from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_portable
-from millstream.anchoring.sidetree.signatures import Signed, parse_signed, read_signed
-from millstream.anchoring.sidetree.window import window_of
+from millstream.anchoring.sidetree.signatures import CompactJws, parse_jws, read_jws
 
 _SIGNED_MEMBERS = {
     OperationType.UPDATE: {"updateKey", "deltaHash"},
@@ -63,7 +63,7 @@ def parse_request(data: bytes, profile: Profile) -> Operation:
     return _create(request, profile) if kind == OperationType.CREATE else _signed_operation(kind, request, profile)
 
 
-def revive(data: bytes, suffix: str) -> Operation:
+def stored_operation(data: bytes, suffix: str) -> Operation:
     """The operation whose request was checked and stored as *data* once; its delta may be None.
 
     Nothing is checked again.
@@ -72,7 +72,7 @@ def revive(data: bytes, suffix: str) -> Operation:
     kind = OperationType(request["type"])
     if kind == OperationType.CREATE:
         return Operation(kind, suffix, request["delta"], request["suffixData"])
-    signed = read_signed(request["signedData"])
+    signed = read_jws(request["signedData"])
     return Operation(kind, suffix, request.get("delta"), reveal_value=request["revealValue"], signed=signed)
 
 
@@ -101,12 +101,12 @@ def check_delta(value: object, profile: Profile) -> Object:
     return _sized_delta(value, profile)[0]
 
 
-def check_signed(kind: OperationType, text: object, profile: Profile, suffix: str) -> Signed:
+def check_signed(kind: OperationType, text: object, profile: Profile, suffix: str) -> CompactJws:
     """The signed data *text* of an operation *kind* on *suffix*, with the members it must have.
 
     The signature itself is not verified. Raises :class:`RequestError`.
     """
-    signed = parse_signed(text, profile)
+    signed = parse_jws(text, profile)
     members, required = set(signed.payload), _SIGNED_MEMBERS[kind]
     if not required <= members <= required | profile.extra_signed:
         names = ", ".join(sorted(required))
@@ -114,7 +114,7 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
     check_key(signed.payload[KEY_MEMBERS[kind]], profile)
     for name in required & {"deltaHash", "recoveryCommitment"}:
         check_multihash(signed.payload[name], f"{name} of the signed data")
-    window_of(signed.payload, profile)
+    anchor_window(signed.payload, profile)
     if kind == OperationType.DEACTIVATE and signed.payload["didSuffix"] != suffix:
         raise RequestError("signed_data_invalid", "the signed data of the deactivate is for another DID")
     return signed
@@ -128,17 +128,19 @@ def check_reference(value: object) -> tuple[str, str]:
     return suffix, check_multihash(value["revealValue"], "revealValue")
 
 
-def out_of_time(operation: Operation, profile: Profile, time: int) -> str | None:
+def time_window_fault(operation: Operation, profile: Profile, time: int) -> str | None:
     """Why *operation* may not be anchored at *time* (microseconds); None where it may."""
     if operation.signed is None or not profile.extra_signed:
         return None
-    return window_of(operation.signed.payload, profile).fault(time)
+    return anchor_window(operation.signed.payload, profile).fault(time)
 
 
 def reveals_its_key(operation: Operation) -> bool:
     """Whether the reveal value is that of the key, and the signature one of that key."""
     signed = operation.signed
-    return signed is not None and hashes_to(operation.key, operation.reveal_value) and signed.holds_under(operation.key)
+    return (
+        signed is not None and hashes_to(operation.key, operation.reveal_value) and signed.verifies_with(operation.key)
+    )
 
 
 def _type_of(request: Object) -> OperationType:

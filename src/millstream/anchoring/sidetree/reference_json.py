@@ -43,7 +43,7 @@ class ReferenceJsonError(ValueError):
     """The reference implementation cannot read the text."""
 
 
-def reads_alike(data: bytes) -> bool:
+def parses_alike(data: bytes) -> bool:
     """Whether the JSON *data* is read as any other parser reads it, as far as a quick look can tell."""
     if b"\\u" in data or b"__proto__" in data:
         return False
@@ -54,7 +54,7 @@ def reads_alike(data: bytes) -> bool:
 
 def is_portable(data: bytes) -> bool:
     """Whether the canonical JSON *data* stands for the value that it was made of; what is no double becomes null."""
-    return reads_alike(data) and b"null" not in data
+    return parses_alike(data) and b"null" not in data
 
 
 def decode_json(data: bytes) -> Any:
@@ -62,12 +62,12 @@ def decode_json(data: bytes) -> Any:
 
     Numbers are ints or floats; text may hold lone surrogates. Raises :class:`ReferenceJsonError`.
     """
-    if reads_alike(data):
+    if parses_alike(data):
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
-    return _Parser(data.decode("utf-8", "replace")).whole()
+    return _ReferenceParser(data.decode("utf-8", "replace")).whole()
 
 
 _Steps = Generator["_Steps", Any, Any]
@@ -100,7 +100,7 @@ _LONG_FAULTS: Final = {
 }
 
 
-class _Parser:
+class _ReferenceParser:
     """The state of the parser: the *text* from ``_base`` on is what is left, ``_at`` and ``_ch`` are its cursor."""
 
     def __init__(self, text: str) -> None:

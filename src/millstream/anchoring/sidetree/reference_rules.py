@@ -25,7 +25,7 @@ from millstream.anchoring.sidetree.profile import (
     Profile,
 )
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, decode_native
-from millstream.anchoring.sidetree.signatures import Signed
+from millstream.anchoring.sidetree.signatures import CompactJws
 from millstream.anchoring.sidetree.uris import check_uri
 
 Object = Mapping[str, Any]
@@ -103,7 +103,7 @@ def check_suffix_data(value: object) -> Object:
     return data
 
 
-def check_signed(kind: OperationType, text: object, suffix: object, missing: object) -> Signed:
+def check_signed(kind: OperationType, text: object, suffix: object, missing: object) -> CompactJws:
     """The signed data *text* of an operation *kind*; that of a deactivate must name *suffix*, or none if *missing*.
 
     The signature itself is not verified. Raises :class:`RequestError`.
@@ -123,7 +123,7 @@ def check_signed(kind: OperationType, text: object, suffix: object, missing: obj
     check_key(payload.get(key))
     for name in hashes:
         check_multihash(payload.get(name), f"{name} of the signed data")
-    return Signed(str(text), "ES256K", payload)
+    return CompactJws(str(text), "ES256K", payload)
 
 
 def check_delta(value: object, profile: Profile) -> bytes:

@@ -13,12 +13,12 @@ from millstream.anchoring.sidetree.errors import RequestError
 from millstream.anchoring.sidetree.javascript import decode_base64
 from millstream.anchoring.sidetree.keys import PrivateKey, algorithm_of, known_verifiers, low_s
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.anchoring.sidetree.reference_json import decode_json, decode_native, reads_alike
+from millstream.anchoring.sidetree.reference_json import decode_json, decode_native, parses_alike
 
 _LONGEST_KEPT = 4_096
 
 
-class Signed(msgspec.Struct, frozen=True):
+class CompactJws(msgspec.Struct, frozen=True):
     """A compact JWS: its text, the header's algorithm, and the payload as an object. Nothing has been verified."""
 
     text: str
@@ -34,7 +34,7 @@ class Signed(msgspec.Struct, frozen=True):
         message, _, signature = self.text.rpartition(".")
         return f"{message}.{encode(low_s(self.algorithm, decode_base64(signature)))}"
 
-    def holds_under(self, jwk: Mapping[str, Any]) -> bool:
+    def verifies_with(self, jwk: Mapping[str, Any]) -> bool:
         """Whether the signature is one of *jwk* (checked by :func:`~millstream.anchoring.sidetree.keys.check_key`)."""
         if algorithm_of(jwk) != self.algorithm:
             return False
@@ -52,19 +52,19 @@ def _holds(text: str, curve: str, x: str, y: str) -> bool:
         return False
 
 
-def forget_signatures() -> None:
+def clear_signature_cache() -> None:
     """Verify all signatures anew: for benchmarks."""
     _holds.cache_clear()
 
 
-def read_signed(text: str) -> Signed:
+def read_jws(text: str) -> CompactJws:
     """The compact JWS *text*, which was checked when it was taken. Raises :class:`ValueError` if it never was."""
     header, payload, _ = text.split(".")
     algorithm = decode_native(decode_base64(header)).get("alg", "")
-    return Signed(text, str(algorithm), decode_json(decode_base64(payload)))
+    return CompactJws(text, str(algorithm), decode_json(decode_base64(payload)))
 
 
-def parse_signed(text: object, profile: Profile) -> Signed:
+def parse_jws(text: object, profile: Profile) -> CompactJws:
     """The compact JWS *text*. Raises :class:`RequestError` where its form or header is not allowed."""
     if not isinstance(text, str) or len(text) > 4 * profile.max_operation_bytes:
         raise RequestError("signed_data_invalid", "signedData must be a compact JWS of a reasonable size")
@@ -83,7 +83,7 @@ def parse_signed(text: object, profile: Profile) -> Signed:
         raise RequestError("signed_data_invalid", f"the JWS header needs an alg of {allowed}, and has nothing else")
     if not isinstance(header.get("kid", ""), str):
         raise RequestError("signed_data_invalid", "the kid of a JWS header must be text")
-    return Signed(text, algorithm, payload)
+    return CompactJws(text, algorithm, payload)
 
 
 def sign(payload: Mapping[str, Any], key: PrivateKey) -> str:
@@ -95,7 +95,7 @@ def sign(payload: Mapping[str, Any], key: PrivateKey) -> str:
 def _object(data: bytes, name: str) -> dict[str, Any]:
     """The object in *data*, which every parser must read alike: readers differ in what they make of odd JSON."""
     try:
-        value = msgspec.json.decode(data) if reads_alike(data) else None
+        value = msgspec.json.decode(data) if parses_alike(data) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("signed_data_invalid", f"the {name} of signedData is not JSON") from error
     if not isinstance(value, dict):

@@ -8,9 +8,9 @@ from pathlib import Path
 from millstream.bench.anchoring.embedded import in_process
 from millstream.bench.anchoring.protocol import by_the_protocol, signatures
 from millstream.bench.anchoring.served import over_http
-from millstream.bench.frame import Comparison, Size
+from millstream.bench.runner import Comparison, Size
 from millstream.core.canonical import canonical_json
-from millstream.testing.dids import Person
+from millstream.testing.dids import DidOwner
 
 OPERATIONS: dict[Size, int] = {"quick": 100, "small": 2_000, "full": 10_000}
 
@@ -18,7 +18,7 @@ OPERATIONS: dict[Size, int] = {"quick": 100, "small": 2_000, "full": 10_000}
 def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
     """The protocol by itself; a registry in process; and over HTTP, embedded and on servers."""
     count = OPERATIONS[size]
-    people = [Person(f"bench-{n}") for n in range(count)]
+    people = [DidOwner(f"bench-{n}") for n in range(count)]
     creates = [person.create for person in people]
     updates = [person.update() for person in people]
     yield by_the_protocol("creates", creates, [[] for _ in creates])

@@ -11,9 +11,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from millstream.anchoring import LocalCas, MemoryLedger
-from millstream.anchoring.registry import Registry, RegistryDatabase, RegistrySettings
+from millstream.anchoring.registry import DidRegistry, RegistryDatabase, RegistrySettings
 from millstream.bench.anchoring.timing import timed
-from millstream.bench.frame import Comparison, Contender, Sample
+from millstream.bench.runner import Comparison, Contender, Measurement
 from millstream.core.clock import SystemClock
 
 THREADS = 32
@@ -38,7 +38,7 @@ def in_process(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes])
     )
 
 
-def _accept(folder: Path, before: Sequence[bytes], requests: Sequence[bytes], *, bulk: bool) -> Sample:
+def _accept(folder: Path, before: Sequence[bytes], requests: Sequence[bytes], *, bulk: bool) -> Measurement:
     with _new_registry(folder) as registry:
         submit = registry.acceptance
         submit.submit_many(before)
@@ -51,9 +51,9 @@ def _accept(folder: Path, before: Sequence[bytes], requests: Sequence[bytes], *,
         return sample
 
 
-def _anchor(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) -> Sample:
+def _anchor(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) -> Measurement:
     with _new_registry(folder) as registry:
-        sample = Sample(0.0)
+        sample = Measurement(0.0)
         for requests in filter(None, (creates, updates)):
             registry.acceptance.submit_many(requests)
             registry.queue.claim(len(requests))
@@ -63,7 +63,7 @@ def _anchor(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) ->
 
 
 @contextlib.contextmanager
-def _new_registry(folder: Path) -> Iterator[Registry]:
+def _new_registry(folder: Path) -> Iterator[DidRegistry]:
     place = folder / f"registry-{_clock.now()}"
     place.mkdir()
     engine = sa.create_engine(f"sqlite:///{place / 'registry.db'}", connect_args={"timeout": 30})
@@ -71,7 +71,7 @@ def _new_registry(folder: Path) -> Iterator[Registry]:
     database = RegistryDatabase(engine, _clock)
     settings = RegistrySettings(max_open=10_000_000)
     try:
-        yield Registry(database, LocalCas(place / "cas"), MemoryLedger(_clock), instance="bench", settings=settings)
+        yield DidRegistry(database, LocalCas(place / "cas"), MemoryLedger(_clock), instance="bench", settings=settings)
     finally:
         engine.dispose()
 

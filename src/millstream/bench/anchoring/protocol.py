@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from millstream.anchoring.sidetree import (
     SIDETREE,
-    Anchored,
+    AnchoredOperation,
     Operation,
     apply,
     parse_request,
@@ -16,10 +16,10 @@ from millstream.anchoring.sidetree import (
     write_batch,
 )
 from millstream.anchoring.sidetree.keys import known_verifiers
-from millstream.anchoring.sidetree.operations import revive
-from millstream.anchoring.sidetree.signatures import forget_signatures, parse_signed
+from millstream.anchoring.sidetree.operations import stored_operation
+from millstream.anchoring.sidetree.signatures import clear_signature_cache, parse_jws
 from millstream.bench.anchoring.timing import timed
-from millstream.bench.frame import Comparison, Contender, Sample
+from millstream.bench.runner import Comparison, Contender, Measurement
 from millstream.core.canonical import canonical_json
 
 REFERENCE = {
@@ -59,27 +59,27 @@ def signatures(updates: Sequence[Operation]) -> Comparison:
     )
 
 
-def _parse(requests: Sequence[bytes]) -> Sample:
-    forget_signatures()
+def _parse(requests: Sequence[bytes]) -> Measurement:
+    clear_signature_cache()
     return timed(len(requests), lambda: [parse_request(request, SIDETREE) for request in requests])
 
 
-def _write(operations: Sequence[Operation]) -> Sample:
+def _write(operations: Sequence[Operation]) -> Measurement:
     return timed(len(operations), lambda: write_batch(operations, SIDETREE))
 
 
-def _rewrite(requests: Sequence[bytes]) -> Sample:
+def _rewrite(requests: Sequence[bytes]) -> Measurement:
     """Requests were checked when they were accepted, so the batch writer only takes them apart."""
     suffixes = [parse_request(request, SIDETREE).suffix for request in requests]
 
     def write() -> None:
         pairs = zip(requests, suffixes, strict=True)
-        write_batch([revive(data, suffix) for data, suffix in pairs], SIDETREE)
+        write_batch([stored_operation(data, suffix) for data, suffix in pairs], SIDETREE)
 
     return timed(len(requests), write)
 
 
-def _read(operations: Sequence[Operation]) -> Sample:
+def _read(operations: Sequence[Operation]) -> Measurement:
     written = write_batch(operations, SIDETREE)
     files = {file.uri: file.data for file in written.files}
 
@@ -90,9 +90,9 @@ def _read(operations: Sequence[Operation]) -> Sample:
     return timed(len(operations), read)
 
 
-def _resolve(operations: Sequence[Operation], before: Sequence[Sequence[Operation]]) -> Sample:
+def _resolve(operations: Sequence[Operation], before: Sequence[Sequence[Operation]]) -> Measurement:
     roads = [
-        [Anchored(number, 0, each) for number, each in enumerate([*earlier, operation])]
+        [AnchoredOperation(number, 0, each) for number, each in enumerate([*earlier, operation])]
         for earlier, operation in zip(before, operations, strict=True)
     ]
 
@@ -102,9 +102,9 @@ def _resolve(operations: Sequence[Operation], before: Sequence[Sequence[Operatio
     return timed(len(operations), run)
 
 
-def _apply(operations: Sequence[Operation], before: Sequence[Sequence[Operation]]) -> Sample:
-    states = [resolve([Anchored(n, 0, each) for n, each in enumerate(earlier)]) for earlier in before]
-    last = [Anchored(len(earlier), 0, each) for earlier, each in zip(before, operations, strict=True)]
+def _apply(operations: Sequence[Operation], before: Sequence[Sequence[Operation]]) -> Measurement:
+    states = [resolve([AnchoredOperation(n, 0, each) for n, each in enumerate(earlier)]) for earlier in before]
+    last = [AnchoredOperation(len(earlier), 0, each) for earlier, each in zip(before, operations, strict=True)]
 
     def run() -> None:
         applied = [apply(state, operation) for state, operation in zip(states, last, strict=True)]
@@ -113,14 +113,14 @@ def _apply(operations: Sequence[Operation], before: Sequence[Sequence[Operation]
     return timed(len(operations), run)
 
 
-def _verify(updates: Sequence[Operation]) -> Sample:
+def _verify(updates: Sequence[Operation]) -> Measurement:
     texts = [operation.signed.text for operation in updates if operation.signed is not None]
     known_verifiers.cache_clear()
-    forget_signatures()
+    clear_signature_cache()
 
     def run() -> None:
         for text in texts:
-            signed = parse_signed(text, SIDETREE)
-            assert signed.holds_under(signed.payload["updateKey"]), "the signature is good"
+            signed = parse_jws(text, SIDETREE)
+            assert signed.verifies_with(signed.payload["updateKey"]), "the signature is good"
 
     return timed(len(texts), run)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from millstream.bench.anchoring.posting import CONNECTIONS, post_bulk, post_each
 from millstream.bench.anchoring.timing import timed
-from millstream.bench.frame import Comparison, Contender, Sample
+from millstream.bench.runner import Comparison, Contender, Measurement
 from millstream.core.clock import SystemClock
 from millstream.testing import services
 
@@ -49,7 +49,7 @@ def _comparison(where: str, place: _Place, creates: Sequence[bytes], updates: Se
     )
 
 
-def _post(place: _Place, before: Sequence[bytes], requests: Sequence[bytes], *, bulk: bool) -> Sample:
+def _post(place: _Place, before: Sequence[bytes], requests: Sequence[bytes], *, bulk: bool) -> Measurement:
     with _serving(place()) as (port, process):
         if before:
             post_bulk(before, port)

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from millstream.bench.frame import Sample
+from millstream.bench.runner import Measurement
 from millstream.core.clock import SystemClock
 
 _clock = SystemClock()
 
 
-def timed(count: int, work: Callable[[], object], *, server: int | None = None) -> Sample:
+def timed(count: int, work: Callable[[], object], *, server: int | None = None) -> Measurement:
     """*work* on *count* operations, as operations a second; with the processor time of each.
 
     That is the time of this process, or of the process *server*, which is told in hundredths of a second.
@@ -23,7 +23,7 @@ def timed(count: int, work: Callable[[], object], *, server: int | None = None) 
     work()
     seconds, used = _clock.monotonic() - begin, cpu() - used
     name = "CPU µs/operation" if server is None else "server CPU µs/operation"
-    return Sample(count / seconds, {name: used / count * 1e6})
+    return Measurement(count / seconds, {name: used / count * 1e6})
 
 
 def _cpu_of(process: int) -> float:

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from millstream.bench.frame import Comparison, Contender, Sample, Size
-from millstream.bench.log.choice import Choice, parse_choice
 from millstream.bench.log.contenders import CONTENDERS
+from millstream.bench.log.options import Choice, parse_choice
+from millstream.bench.log.runs import LogRuns
 from millstream.bench.log.servers import Servers
-from millstream.bench.log.work import Work
+from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import SystemClock
 
 _DURABLE = (
@@ -38,19 +38,19 @@ def comparisons(
     kind: str | None = None,
     seconds: str | None = None,
 ) -> Iterator[Comparison]:
-    """All comparisons that the parts choose (see :class:`~millstream.bench.log.choice.Choice`)."""
+    """All comparisons that the parts choose (see :class:`~millstream.bench.log.options.Choice`)."""
     names = ("payloads", "packs", "backends", "peers", "modes", "senders", "kind", "seconds")
     values = (payloads, packs, backends, peers, modes, senders, kind, seconds)
     parts = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     choice = parse_choice(parts, **(_QUICK if size == "quick" else {"seconds": _SECONDS[size]}))
     with Servers(folder) as servers:
-        yield from Plan(choice, Work(choice, servers, folder, SystemClock())).comparisons()
+        yield from LogComparisons(choice, LogRuns(choice, servers, folder, SystemClock())).comparisons()
 
 
-class Plan:
+class LogComparisons:
     """What of *work* is compared, and what a reader of the results has to know."""
 
-    def __init__(self, choice: Choice, work: Work) -> None:
+    def __init__(self, choice: Choice, work: LogRuns) -> None:
         self._choice = choice
         self._work = work
 
@@ -104,7 +104,7 @@ class Plan:
         run = functools.partial(self._work.arrow, payload=payload)
         return self._comparison(f"Arrow: {payload:,} B", "messages/s", conditions, run, self._choice.backends)
 
-    def _lone(self, name: str) -> Sample:
+    def _lone(self, name: str) -> Measurement:
         return self._work.lone(name, max(round(100 * self._choice.seconds), 10))
 
     @staticmethod
@@ -123,7 +123,7 @@ class Plan:
         title: str,
         unit: str,
         conditions: str,
-        run: Callable[[str], Sample],
+        run: Callable[[str], Measurement],
         names: Sequence[str] | None = None,
     ) -> Comparison:
         names = self._choice.contenders if names is None else names

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.bench.log.choice import Senders
-from millstream.bench.log.peers.protocol import Sender
+from millstream.bench.log.options import Senders
+from millstream.bench.log.peers.protocol import QueueSender
 from millstream.core.clock import Clock
 
 POOL = 65_536
@@ -45,7 +45,9 @@ def packs_of(pool: Sequence[bytes], pack: int) -> list[Sequence[bytes]]:
     return [pool[number * pack : (number + 1) * pack] for number in range(count)]
 
 
-def send(sender: Sender, packs: Sequence[Sequence[bytes]], load: tuple[int, int], kind: Senders, clock: Clock) -> Sent:
+def send(
+    sender: QueueSender, packs: Sequence[Sequence[bytes]], load: tuple[int, int], kind: Senders, clock: Clock
+) -> Sent:
     """Let as many senders send as many packs each as *load* says."""
     senders, turns = load
     begin = clock.monotonic()
@@ -55,7 +57,7 @@ def send(sender: Sender, packs: Sequence[Sequence[bytes]], load: tuple[int, int]
 
 
 def _coroutines(
-    sender: Sender, packs: Sequence[Sequence[bytes]], senders: int, turns: int, clock: Clock
+    sender: QueueSender, packs: Sequence[Sequence[bytes]], senders: int, turns: int, clock: Clock
 ) -> list[tuple[int, int, float]]:
     results: list[tuple[int, int, float]] = []
 
@@ -74,7 +76,7 @@ def _coroutines(
 
 
 def _threads(
-    sender: Sender, packs: Sequence[Sequence[bytes]], senders: int, turns: int, clock: Clock
+    sender: QueueSender, packs: Sequence[Sequence[bytes]], senders: int, turns: int, clock: Clock
 ) -> list[tuple[int, int, float]]:
     results: list[tuple[int, int, float]] = []
     failures: list[BaseException] = []

@@ -9,19 +9,19 @@ from resource import RUSAGE_SELF, getrusage
 import msgspec
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ResourceUsage(msgspec.Struct, frozen=True):
     """The CPU seconds of this process, and the bytes that it and its server have written to storage, so far."""
 
     cpu: float
     written: int | None
 
 
-def read_meter(servers: Sequence[int]) -> Reading:
+def read_meter(servers: Sequence[int]) -> ResourceUsage:
     """The meter as it stands; *servers* are the process ids of the contender's servers."""
     usage = getrusage(RUSAGE_SELF)
     written = [_written(process) for process in ("self", *map(str, servers))]
     known = [size for size in written if size is not None]
-    return Reading(usage.ru_utime + usage.ru_stime, sum(known) if len(known) == len(written) else None)
+    return ResourceUsage(usage.ru_utime + usage.ru_stime, sum(known) if len(known) == len(written) else None)
 
 
 def memory_mib() -> float:

@@ -13,7 +13,7 @@ import msgspec
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
 from millstream.testing.programs import find_program, run_program
-from millstream.testing.services import SERVICES, Server, Service, greets
+from millstream.testing.services import SERVICES, Server, ServerDefinition, greets
 
 DATABASE = "millstream_bench"
 _DATABASES = ("mariadb-whole", "postgresql-whole")
@@ -92,7 +92,7 @@ class Servers:
     def get(self, name: str) -> Started:
         """The server *name*. Raises :class:`ServiceError`."""
         if name not in self._started:
-            services: dict[str, Service] = {**SERVICES, "redis": Redis(), "nats": Nats()}
+            services: dict[str, ServerDefinition] = {**SERVICES, "redis": Redis(), "nats": Nats()}
             self._started[name] = self._stack.enter_context(_started(services[name], self._folder))
         return self._started[name]
 
@@ -104,7 +104,7 @@ class Servers:
 
 
 @contextlib.contextmanager
-def _started(service: Service, folder: Path) -> Iterator[Started]:
+def _started(service: ServerDefinition, folder: Path) -> Iterator[Started]:
     with tempfile.TemporaryDirectory(prefix=f"{service.name}-", dir=folder) as own:
         service.prepare(Path(own))
         server = Server(service, Path(own), SystemClock(), throw_away=True)

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.log.servers import Servers
 from millstream.bench.messaging.jetstream import (
     receive_batches_nats,
@@ -37,9 +36,10 @@ from millstream.bench.messaging.rabbitmq import (
     send_batches_rabbitmq,
     send_singly_rabbitmq,
 )
-from millstream.bench.messaging.work import BODY, Work
+from millstream.bench.messaging.task import BODY, MessagingTask
+from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.errors import MillstreamError
-from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.validation import Limits
 from millstream.testing.brokers import BrokerProcess
 
 _COUNTS = {"quick": (100, 1_000), "small": (4_000, 60_000), "full": (20_000, 1_000_000)}  # singly, in batches
@@ -47,7 +47,7 @@ _COUNTS = {"quick": (100, 1_000), "small": (4_000, 60_000), "full": (20_000, 1_0
 _RABBITMQ, _NATS = "RabbitMQ, aio-pika", "NATS JetStream, nats-py"
 _SLOWER = 10  # RabbitMQ gets a share of the batches, for the sake of those who wait; rates do not depend on it
 
-Run = Callable[[Work], Sample]
+Run = Callable[[MessagingTask], Measurement]
 
 
 def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
@@ -58,7 +58,7 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
         broker = BrokerProcess(f"segments:///{place / 'broker'}", Limits())
         stack.callback(broker.kill)
         broker.start()
-        ours = Work(str(broker.place), folder, (broker.pid,), broker.make_topic)
+        ours = MessagingTask(str(broker.place), folder, (broker.pid,), broker.create_topic)
         rabbit, nats = _peer(stack, folder, "rabbitmq", "aio_pika"), _peer(stack, folder, "nats", "nats")
         body = f"{len(BODY)} bytes a message, durable by fsync where the server can"
         yield Comparison(
@@ -98,17 +98,17 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
         )  # fmt: skip
 
 
-def _contenders(name: str, work: Work | None, run: Run, count: int) -> list[Contender]:
+def _contenders(name: str, work: MessagingTask | None, run: Run, count: int) -> list[Contender]:
     return [] if work is None else [Contender(name, lambda: run(work.of(count)))]
 
 
-def _official(work: Work, what: str, count: int) -> list[Contender]:
+def _official(work: MessagingTask, what: str, count: int) -> list[Contender]:
     if importlib.util.find_spec("rocketmq") is None:
         return []
     return [Contender("official Python client, our broker", lambda: run_official(work.of(count), what))]
 
 
-def _peer(stack: contextlib.ExitStack, folder: Path, server: str, package: str) -> Work | None:
+def _peer(stack: contextlib.ExitStack, folder: Path, server: str, package: str) -> MessagingTask | None:
     """The *server* with an empty place in it, where it and the *package* of its client are installed."""
     if importlib.util.find_spec(package) is None:
         return None
@@ -116,4 +116,4 @@ def _peer(stack: contextlib.ExitStack, folder: Path, server: str, package: str) 
         started = stack.enter_context(Servers(folder)).get(server)
     except MillstreamError:
         return None
-    return Work(started.url, folder, started.processes, lambda _name: None)
+    return MessagingTask(started.url, folder, started.processes, lambda _name: None)

@@ -6,31 +6,31 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from millstream.bench.frame import Sample
-from millstream.bench.messaging.work import AT_ONCE, BATCH, BODY, Consuming, Meter, Work
+from millstream.bench.messaging.task import AT_ONCE, BATCH, BODY, ConsumerMeter, MessagingTask, Meter
+from millstream.bench.runner import Measurement
 
 
-def send_singly_nats(work: Work) -> Sample:
+def send_singly_nats(work: MessagingTask) -> Measurement:
     """Each message acknowledged before its sender goes on."""
     return asyncio.run(_send_singly(work))
 
 
-def send_batches_nats(work: Work) -> Sample:
+def send_batches_nats(work: MessagingTask) -> Measurement:
     """A thousand messages published, then a thousand acknowledgements awaited; four senders."""
     return asyncio.run(_send_batches(work))
 
 
-def receive_singly_nats(work: Work) -> Sample:
+def receive_singly_nats(work: MessagingTask) -> Measurement:
     """A thousand messages fetched at once; each acknowledged by itself, and the server's word waited for."""
     return asyncio.run(_receive(work, singly=True))
 
 
-def receive_batches_nats(work: Work) -> Sample:
+def receive_batches_nats(work: MessagingTask) -> Measurement:
     """A thousand messages fetched at once, acknowledged with the last."""
     return asyncio.run(_receive(work, singly=False))
 
 
-async def _send_singly(work: Work) -> Sample:
+async def _send_singly(work: MessagingTask) -> Measurement:
     client, stream, topic = await _connect(work)
     turns, delays, meter = iter(range(work.count)), list[float](), Meter(work.servers)
 
@@ -46,7 +46,7 @@ async def _send_singly(work: Work) -> Sample:
     return sample
 
 
-async def _send_batches(work: Work) -> Sample:
+async def _send_batches(work: MessagingTask) -> Measurement:
     client, stream, topic = await _connect(work)
     meter = Meter(work.servers)
     delays = await _fill(stream, topic, work.count)
@@ -55,7 +55,7 @@ async def _send_batches(work: Work) -> Sample:
     return sample
 
 
-async def _receive(work: Work, *, singly: bool) -> Sample:
+async def _receive(work: MessagingTask, *, singly: bool) -> Measurement:
     from nats.js.api import AckPolicy, ConsumerConfig
 
     client, stream, topic = await _connect(work)
@@ -63,7 +63,7 @@ async def _receive(work: Work, *, singly: bool) -> Sample:
     policy = AckPolicy.EXPLICIT if singly else AckPolicy.ALL
     config = ConsumerConfig(ack_policy=policy, max_ack_pending=10 * BATCH)
     subscription = await stream.pull_subscribe(topic, durable="bench", config=config)
-    calls, got = Consuming(work.servers), 0
+    calls, got = ConsumerMeter(work.servers), 0
     while got < work.count:
         messages = await calls.receive(subscription.fetch(BATCH, timeout=5))
         await calls.ack(_ack_each(messages) if singly else messages[-1].ack_sync())
@@ -98,7 +98,7 @@ async def _fill(stream: Any, topic: str, count: int) -> list[float]:
     return delays
 
 
-async def _connect(work: Work) -> tuple[Any, Any, str]:
+async def _connect(work: MessagingTask) -> tuple[Any, Any, str]:
     import nats
 
     client = await nats.connect(work.place)

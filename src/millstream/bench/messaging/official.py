@@ -11,11 +11,11 @@ import subprocess
 import sys
 from typing import Any
 
-from millstream.bench.frame import Sample
-from millstream.bench.messaging.work import AT_ONCE, BODY, Meter, Work, delay_figures
+from millstream.bench.messaging.task import AT_ONCE, BODY, MessagingTask, Meter, delay_figures
+from millstream.bench.runner import Measurement
 
 
-def run_official(work: Work, what: str) -> Sample:
+def run_official(work: MessagingTask, what: str) -> Measurement:
     """*what* (``send`` or ``receive``) with the official client."""
     command = [sys.executable, "-m", __name__, what, work.place, work.topic(), str(work.count)]
     meter = Meter(work.servers)
@@ -24,7 +24,7 @@ def run_official(work: Work, what: str) -> Sample:
     )
     found = json.loads(result.stdout.splitlines()[-1])
     server = meter.sample(work.count).figures["server CPU µs/message"]
-    return Sample(found.pop("rate"), {**found, "server CPU µs/message": server})
+    return Measurement(found.pop("rate"), {**found, "server CPU µs/message": server})
 
 
 def _configuration(place: str) -> Any:

@@ -5,37 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from millstream.bench.frame import Sample
-from millstream.bench.messaging.work import AT_ONCE, BATCH, BODY, Consuming, Meter, Work
+from millstream.bench.messaging.task import AT_ONCE, BATCH, BODY, ConsumerMeter, MessagingTask, Meter
+from millstream.bench.runner import Measurement
 from millstream.messaging.client import Message, Producer, Received, SimpleConsumer
 
 
-def send_singly_ours(work: Work) -> Sample:
+def send_singly_ours(work: MessagingTask) -> Measurement:
     """Each message in a call of its own."""
     return asyncio.run(_send_singly(work, batch=1))
 
 
-def send_gathered_ours(work: Work) -> Sample:
+def send_gathered_ours(work: MessagingTask) -> Measurement:
     """Each message in a send of its own, which the client gathers: those of the same moment go in one call."""
     return asyncio.run(_send_singly(work, batch=BATCH))
 
 
-def send_batches_ours(work: Work) -> Sample:
+def send_batches_ours(work: MessagingTask) -> Measurement:
     """A thousand messages a call, four calls under way."""
     return asyncio.run(_send_batches(work))
 
 
-def receive_singly_ours(work: Work) -> Sample:
+def receive_singly_ours(work: MessagingTask) -> Measurement:
     """As every server gives messages, a frame each; acknowledged in calls of their own."""
     return asyncio.run(_receive(work, frames=True))
 
 
-def receive_batches_ours(work: Work) -> Sample:
+def receive_batches_ours(work: MessagingTask) -> Measurement:
     """About a thousand messages a call, acknowledged together."""
     return asyncio.run(_receive(work, frames=False))
 
 
-async def _send_singly(work: Work, batch: int) -> Sample:
+async def _send_singly(work: MessagingTask, batch: int) -> Measurement:
     topic = work.topic()
     async with Producer(work.place, [topic], batch=batch) as producer:
         turns, delays, meter = iter(range(work.count)), list[float](), Meter(work.servers)
@@ -50,7 +50,7 @@ async def _send_singly(work: Work, batch: int) -> Sample:
         return meter.sample(work.count, delays)
 
 
-async def _send_batches(work: Work) -> Sample:
+async def _send_batches(work: MessagingTask) -> Measurement:
     topic = work.topic()
     async with Producer(work.place, [topic]) as producer:
         meter = Meter(work.servers)
@@ -58,14 +58,14 @@ async def _send_batches(work: Work) -> Sample:
         return meter.sample(work.count, delays)
 
 
-async def _receive(work: Work, *, frames: bool) -> Sample:
+async def _receive(work: MessagingTask, *, frames: bool) -> Measurement:
     topic = work.topic()
     async with Producer(work.place, [topic]) as producer:
         await _fill(producer, topic, work.count)
     async with SimpleConsumer(work.place, "bench", {topic: "*"}) as consumer:
         if frames:
-            consumer.batched.clear()  # what a server that offers no batches amounts to
-        calls, got = Consuming(work.servers), 0
+            consumer.batch_servers.clear()  # what a server that offers no batches amounts to
+        calls, got = ConsumerMeter(work.servers), 0
         while got < work.count:
             messages = await calls.receive(consumer.receive(1024, invisible=60))
             await calls.ack(_ack_each(consumer, messages) if frames else consumer.ack(*messages))

@@ -7,31 +7,31 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from millstream.bench.frame import Sample
-from millstream.bench.messaging.work import AT_ONCE, BATCH, BODY, Consuming, Meter, Work
+from millstream.bench.messaging.task import AT_ONCE, BATCH, BODY, ConsumerMeter, MessagingTask, Meter
+from millstream.bench.runner import Measurement
 
 
-def send_singly_rabbitmq(work: Work) -> Sample:
+def send_singly_rabbitmq(work: MessagingTask) -> Measurement:
     """Each message confirmed before its sender goes on."""
     return asyncio.run(_send_singly(work))
 
 
-def send_batches_rabbitmq(work: Work) -> Sample:
+def send_batches_rabbitmq(work: MessagingTask) -> Measurement:
     """A thousand messages published, then a thousand confirmations awaited; four senders."""
     return asyncio.run(_send_batches(work))
 
 
-def receive_singly_rabbitmq(work: Work) -> Sample:
+def receive_singly_rabbitmq(work: MessagingTask) -> Measurement:
     """Delivered as they come, two thousand ahead; each acknowledged by itself."""
     return asyncio.run(_receive(work, singly=True))
 
 
-def receive_batches_rabbitmq(work: Work) -> Sample:
+def receive_batches_rabbitmq(work: MessagingTask) -> Measurement:
     """Delivered as they come, two thousand ahead; a thousand acknowledged with the last."""
     return asyncio.run(_receive(work, singly=False))
 
 
-async def _send_singly(work: Work) -> Sample:
+async def _send_singly(work: MessagingTask) -> Measurement:
     async with _channel(work) as (channel, queue):
         turns, delays, meter = iter(range(work.count)), list[float](), Meter(work.servers)
 
@@ -45,19 +45,19 @@ async def _send_singly(work: Work) -> Sample:
         return meter.sample(work.count, delays)
 
 
-async def _send_batches(work: Work) -> Sample:
+async def _send_batches(work: MessagingTask) -> Measurement:
     async with _channel(work) as (channel, queue):
         meter = Meter(work.servers)
         delays = await _fill(channel, queue, work.count)
         return meter.sample(work.count, delays)
 
 
-async def _receive(work: Work, *, singly: bool) -> Sample:
+async def _receive(work: MessagingTask, *, singly: bool) -> Measurement:
     async with _channel(work) as (channel, queue):
         await _fill(channel, queue, work.count)
         await channel.set_qos(prefetch_count=2 * BATCH)
         arrived: asyncio.Queue[Any] = asyncio.Queue()
-        calls, got = Consuming(work.servers), 0
+        calls, got = ConsumerMeter(work.servers), 0
         await queue.consume(arrived.put)
         while got < work.count:
             messages = await calls.receive(_next(arrived, min(BATCH, work.count - got)))
@@ -97,7 +97,7 @@ async def _publish(channel: Any, queue: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _channel(work: Work) -> AsyncIterator[tuple[Any, Any]]:
+async def _channel(work: MessagingTask) -> AsyncIterator[tuple[Any, Any]]:
     """A channel that confirms, and a new durable queue; both are gone afterwards."""
     import aio_pika
 

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.bench.mill.fixture import COPY, LARGE, FileTree, MillFixture, fill, large_files, small_files
 from millstream.bench.mill.listed import prepare
-from millstream.bench.mill.workshop import COPY, LARGE, Tree, Workshop, fill, large_files, small_files
 from millstream.bench.processes import cpu_seconds
+from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError, MillstreamError
 from millstream.stores import LocalStore
@@ -54,7 +54,7 @@ def comparisons(
         fill(LocalStore(source), tree)
         first.mkdir()
         yield _duplications(first, tree, source, once=once)
-        with Workshop.opened(folder / "standing", source) as shop:
+        with MillFixture.opened(folder / "standing", source) as shop:
             shop.duplicate(tree)
             yield _sweeps(shop, tree, source, once=once)
             yield _loops(shop, tree, source, once=once)
@@ -78,11 +78,11 @@ def _number(name: str, text: str | None, default: int) -> int:
     return int(text)
 
 
-def _described(tree: Tree) -> str:
+def _described(tree: FileTree) -> str:
     return f"{tree.files:,} {tree.space} files ({tree.bytes / 1e6:,.0f} MB)"
 
 
-def _sweeps(shop: Workshop, tree: Tree, source: Path, *, once: bool) -> Comparison:
+def _sweeps(shop: MillFixture, tree: FileTree, source: Path, *, once: bool) -> Comparison:
     copies = tree.folder(shop.folder / COPY)
     return Comparison(
         title=f"Integrity sweep of {_described(tree)}",
@@ -101,7 +101,7 @@ def _sweeps(shop: Workshop, tree: Tree, source: Path, *, once: bool) -> Comparis
     )
 
 
-def _loops(shop: Workshop, tree: Tree, source: Path, *, once: bool) -> Comparison:
+def _loops(shop: MillFixture, tree: FileTree, source: Path, *, once: bool) -> Comparison:
     def loop() -> None:
         plan = shop.plan(tree, shop.low)
         assert (plan.same, plan.tasks) == (tree.files, 0), "nothing has changed"
@@ -120,7 +120,7 @@ def _loops(shop: Workshop, tree: Tree, source: Path, *, once: bool) -> Compariso
     )
 
 
-def _duplications(folder: Path, tree: Tree, source: Path, *, once: bool) -> Comparison:
+def _duplications(folder: Path, tree: FileTree, source: Path, *, once: bool) -> Comparison:
     return Comparison(
         title=f"First duplication of {_described(tree)}",
         unit="MB/s",
@@ -138,7 +138,7 @@ def _duplications(folder: Path, tree: Tree, source: Path, *, once: bool) -> Comp
     )
 
 
-def _copied(folder: Path, tree: Tree, source: Path, *, durable: bool) -> Sample:
+def _copied(folder: Path, tree: FileTree, source: Path, *, durable: bool) -> Measurement:
     copies = folder / f"rclone-{next(_numbers)}"
     os.sync()
 
@@ -152,15 +152,15 @@ def _copied(folder: Path, tree: Tree, source: Path, *, durable: bool) -> Sample:
     return sample
 
 
-def _duplicated(folder: Path, tree: Tree, source: Path) -> Sample:
+def _duplicated(folder: Path, tree: FileTree, source: Path) -> Measurement:
     os.sync()
-    with contextlib.closing(Workshop(folder / f"millstream-{next(_numbers)}", source)) as shop:
+    with contextlib.closing(MillFixture(folder / f"millstream-{next(_numbers)}", source)) as shop:
         sample = _read(tree, lambda: shop.duplicate(tree))
     _remove(shop.folder, tree)
     return sample
 
 
-def _remove(folder: Path, tree: Tree) -> None:
+def _remove(folder: Path, tree: FileTree) -> None:
     """Remove large copies at once, for their bytes, and small ones after everybody's turn: ext4 makes new files slowly
     for minutes after many have been removed, and whoever came next would be measured with that."""
     if tree.space == LARGE:
@@ -181,11 +181,11 @@ def _sha256sum(folder: Path) -> None:
     found.wait()
 
 
-def _check(source: Path, copies: Path, tree: Tree) -> None:
+def _check(source: Path, copies: Path, tree: FileTree) -> None:
     _run("check", "--download", f"--checkers={PARALLEL}", str(tree.folder(source)), str(copies))
 
 
-def _sync(source: Path, copies: Path, tree: Tree) -> None:
+def _sync(source: Path, copies: Path, tree: FileTree) -> None:
     _run("sync", str(tree.folder(source)), str(copies))
 
 
@@ -195,22 +195,22 @@ def _run(*arguments: str) -> None:
         raise MillstreamError(f"rclone {arguments[0]} ended with {done.returncode}: {done.stderr[-500:]}")
 
 
-def _listed(folder: Path, items: int) -> Sample:
+def _listed(folder: Path, items: int) -> Measurement:
     code = "from millstream.bench.mill.listed import main; main()"
     command = [sys.executable, "-c", code, str(folder), str(items)]
     printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
     seconds, used, memory = map(float, printed.split())
-    return Sample(items / seconds, {"seconds": seconds, "CPU seconds": used, "MiB at most": memory})
+    return Measurement(items / seconds, {"seconds": seconds, "CPU seconds": used, "MiB at most": memory})
 
 
-def _read(tree: Tree, work: Callable[[], object], *, sides: int = 1) -> Sample:
+def _read(tree: FileTree, work: Callable[[], object], *, sides: int = 1) -> Measurement:
     sample = _timed(tree.files * sides, work)
-    return Sample(sample.value * tree.bytes / tree.files / 1e6, {"files/s": sample.value, **sample.figures})
+    return Measurement(sample.value * tree.bytes / tree.files / 1e6, {"files/s": sample.value, **sample.figures})
 
 
-def _timed(count: int, work: Callable[[], object]) -> Sample:
+def _timed(count: int, work: Callable[[], object]) -> Measurement:
     """How many a second, and what one takes of a processor: on a machine that others use, the better figure."""
     began, used = _clock.monotonic(), cpu_seconds()
     work()
     used = cpu_seconds() - used
-    return Sample(count / (_clock.monotonic() - began), {"CPU µs/file": used / count * 1e6})
+    return Measurement(count / (_clock.monotonic() - began), {"CPU µs/file": used / count * 1e6})

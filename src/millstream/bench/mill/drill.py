@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.bench.mill.drill_tools import SPACE, Millstream, Rclone, Tool
+from millstream.bench.mill.drill_tools import SPACE, DrillTool, Millstream, Rclone
 from millstream.core.durable import write_durably
 from millstream.core.errors import NotFoundError
 from millstream.stores import LocalStore
@@ -33,7 +33,7 @@ SOURCE, FOLDER, BUCKET = "1", "2", "3"
 STORES = {SOURCE: "the source, a folder", FOLDER: "a copy in a folder", BUCKET: "a copy in a bucket"}
 
 
-class Fault(msgspec.Struct, frozen=True):
+class DrillFault(msgspec.Struct, frozen=True):
     """One kind of damage to the copy of one item in one store."""
 
     name: str
@@ -55,13 +55,13 @@ _KINDS = {
     "parts": "a bit flipped in an object of several parts",
 }
 FAULTS = (
-    *(Fault(name, FOLDER, text) for name, text in _KINDS.items() if name != "parts"),
-    *(Fault(name, BUCKET, text) for name, text in _KINDS.items()),
-    Fault("flipped", SOURCE, _KINDS["flipped"]),
+    *(DrillFault(name, FOLDER, text) for name, text in _KINDS.items() if name != "parts"),
+    *(DrillFault(name, BUCKET, text) for name, text in _KINDS.items()),
+    DrillFault("flipped", SOURCE, _KINDS["flipped"]),
 )
 
 
-class Finding(msgspec.Struct, frozen=True):
+class FaultResult(msgspec.Struct, frozen=True):
     """What became of one fault under one tool.
 
     ``told`` is what the tool said of the item (None: nothing); ``healed`` whether the copy is good afterwards;
@@ -73,21 +73,21 @@ class Finding(msgspec.Struct, frozen=True):
     spread: int
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DrillResult(msgspec.Struct, frozen=True):
     """What one tool did: each fault's finding, other good copies it lost, alarms about good items, and the emptying.
 
     ``drained`` is how many copies were lost once the source was emptied; ``held`` whether the tool said so beforehand.
     """
 
     tool: str
-    findings: Mapping[Fault, Finding]
+    findings: Mapping[DrillFault, FaultResult]
     lost: int
     false_alarms: int
     drained: int
     copies: int
 
 
-def tools(folder: Path, server: Server) -> list[Tool]:
+def tools(folder: Path, server: Server) -> list[DrillTool]:
     """Everyone who takes part."""
     return [
         Millstream(folder),
@@ -98,7 +98,7 @@ def tools(folder: Path, server: Server) -> list[Tool]:
     ]
 
 
-def run_drill(folder: Path, server: Server, tool: Tool, *, items: int) -> Outcome:
+def run_drill(folder: Path, server: Server, tool: DrillTool, *, items: int) -> DrillResult:
     """Copies of *items* good items and one for each fault, damage, and whatever *tool* does about it."""
     drill = _Drill(folder / tool.name.replace(" ", "-"), server, tool, items)
     drill.fill()
@@ -112,7 +112,7 @@ def run_drill(folder: Path, server: Server, tool: Tool, *, items: int) -> Outcom
 
 
 class _Drill:
-    def __init__(self, folder: Path, server: Server, tool: Tool, items: int) -> None:
+    def __init__(self, folder: Path, server: Server, tool: DrillTool, items: int) -> None:
         self._server, self._tool, self._s3 = server, tool, S3Server(server.url)
         bucket = self._s3.new_store(limits=LIMITS)
         self._stores: dict[str, Any] = {
@@ -135,7 +135,7 @@ class _Drill:
         self._tool.copy(self._stores)
         assert not self._bad(), "the copies were good"
 
-    def damage(self, fault: Fault) -> None:
+    def damage(self, fault: DrillFault) -> None:
         """Do it, behind everybody's back."""
         if fault.store == BUCKET:
             self._damage_object(fault)
@@ -153,7 +153,7 @@ class _Drill:
         else:
             flip_bit(path)
 
-    def _damage_object(self, fault: Fault) -> None:
+    def _damage_object(self, fault: DrillFault) -> None:
         bucket: S3Store = self._stores[BUCKET]
         address, body = parse_address(bucket.url), self._bodies[fault.content_id]
         place: Any = {"Bucket": address.bucket, "Key": f"{address.prefix}{SPACE}/{fault.content_id}"}
@@ -171,11 +171,11 @@ class _Drill:
             else:
                 flip_bit(path, seed=3)
 
-    def outcome(self, told: Mapping[tuple[str, str], str]) -> Outcome:
+    def outcome(self, told: Mapping[tuple[str, str], str]) -> DrillResult:
         """What the tool made of it, and of a source that is empty from one moment to the next."""
         bad, faults = self._bad(), {(fault.store, fault.content_id): fault for fault in FAULTS}
         findings = {
-            fault: Finding(
+            fault: FaultResult(
                 told=_told(told, fault),
                 healed=place not in bad and not self._is_recoated(fault),
                 spread=sum(item == fault.content_id and store != fault.store for store, item in bad),
@@ -189,7 +189,7 @@ class _Drill:
         for content_id in self._bodies:
             self._stores[SOURCE].path_of(SPACE, content_id).unlink()
         self._tool.run()
-        return Outcome(self._tool.name, findings, lost, alarms, len(good & self._bad()), len(good))
+        return DrillResult(self._tool.name, findings, lost, alarms, len(good & self._bad()), len(good))
 
     def _bad(self) -> set[tuple[str, str]]:
         """The (store, content id) whose bytes are not what was put into the source."""
@@ -200,7 +200,7 @@ class _Drill:
             if _read(store, SPACE, content_id) != body
         }
 
-    def _is_recoated(self, fault: Fault) -> bool:
+    def _is_recoated(self, fault: DrillFault) -> bool:
         if fault.name != "recoated":
             return False
         try:
@@ -210,7 +210,7 @@ class _Drill:
         return bool(properties.get("creator") == "somebody")
 
 
-def _told(told: Mapping[tuple[str, str], str], fault: Fault) -> str | None:
+def _told(told: Mapping[tuple[str, str], str], fault: DrillFault) -> str | None:
     """What was said of the damaged copy; of a damaged source, also what was said of its copies."""
     said = told.get((fault.store, fault.content_id))
     if said is None and fault.store == SOURCE:
@@ -230,7 +230,7 @@ def _read(store: Store, space: str, content_id: str) -> bytes | None:
         return None
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[DrillResult]) -> str:
     """What came out, as a table in Markdown: a row a fault, a column a tool."""
     heads = ["what happened", "where", *(outcome.tool for outcome in outcomes)]
     rows = [heads, ["---"] * len(heads)]
@@ -243,7 +243,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _cell(finding: Finding) -> str:
+def _cell(finding: FaultResult) -> str:
     parts = ["missed" if finding.told is None else finding.told]
     parts += ["healed"] if finding.healed else []
     parts += [f"**{finding.spread} good copies destroyed**"] if finding.spread else []

@@ -12,19 +12,19 @@ import sqlalchemy as sa
 from millstream.core.clock import SystemClock
 from millstream.core.retry import RetryPolicy
 from millstream.log import LogSpec, open_store
-from millstream.mill.checking.checker import Checked
-from millstream.mill.checking.sweep import check_space
-from millstream.mill.copying.duplicator import DuplicationProcessor
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
+from millstream.mill.integrity.checker import CheckedItem
+from millstream.mill.integrity.sweep import check_space
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
-from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer
-from millstream.mill.working.processor import Registry, Sink
-from millstream.mill.working.tasks import Duplicate
-from millstream.mill.working.workers import WorkerManager
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer
+from millstream.mill.tasks import Duplicate
+from millstream.mill.workers.manager import WorkerManager
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.queue import LogWorkQueue
 from millstream.stores import Store
 from millstream.stores.s3 import parse_address
@@ -35,7 +35,7 @@ SPACE = "s"
 SOURCE, COPIES = "1", ("2", "3")
 
 
-class Tool(Protocol):
+class DrillTool(Protocol):
     """Somebody who keeps the copies of a space."""
 
     @property
@@ -76,7 +76,7 @@ class Millstream:
         told: dict[tuple[str, str], str] = {}
 
         def note(group: Any) -> None:
-            found: Checked
+            found: CheckedItem
             for found in group:
                 if found.task is not None:
                     told[found.result.store, found.result.content_id] = f"{found.result.row} {found.result.kind}"
@@ -112,7 +112,7 @@ class Millstream:
         for copy in COPIES:
             pair = Pair(SOURCE, copy)
             plan_space_duplication(self._providers, self._manifest, pair, SPACE, self._queue, everything=True)
-        sink, registry = Sink(self._manifest, {}), Registry({Duplicate: Noting()})
+        sink, registry = ResultSink(self._manifest, {}), ProcessorRegistry({Duplicate: Noting()})
         WorkerManager([self._queue], registry, sink, SystemClock()).run_until_drained()
         return changed
 

@@ -14,10 +14,10 @@ from typing import cast
 
 import sqlalchemy as sa
 
-from millstream.bench.mill.workshop import COPY, PAIR, SOURCE
+from millstream.bench.mill.fixture import COPY, PAIR, SOURCE
 from millstream.core.clock import SystemClock
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.manifest import Event, Manifest
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.providers import Providers
 from millstream.stores import Entry, MemoryStore, Store
 
@@ -47,7 +47,7 @@ def prepare(folder: Path, items: int) -> None:
     for store in (SOURCE, COPY):
         for first in range(0, items, CHUNK):
             numbers = range(first, min(first + CHUNK, items))
-            manifest.writer.record([Event(store, SPACE, _name(n), AT, f"{n:064x}", 1000) for n in numbers])
+            manifest.writer.record([ManifestEvent(store, SPACE, _name(n), AT, f"{n:064x}", 1000) for n in numbers])
     engine.dispose()
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.demo.arrivals import Arrivals
-from millstream.demo.road import Stage
+from millstream.demo.runner import Stage
 from millstream.demo.stages.anchors import anchor_batches, batch_log
 from millstream.demo.stages.copies import duplicate_spaces, ingest_files
-from millstream.demo.stages.drill import damage_copies, heal_copies, sweep_copies
+from millstream.demo.stages.damage_drill import damage_copies, repair_copies, sweep_copies
 from millstream.demo.stages.proof import prove_message
 from millstream.demo.stages.publish import publish
 
@@ -25,7 +25,7 @@ def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
         Stage("sweep-1", "sweep every bit of every copy (Spark)", sweep_copies("sweep-1"), spark=True),
         Stage("damage", "flip a bit in one copy, delete another", damage_copies),
         Stage("sweep-2", "sweep again (Spark)", sweep_copies("sweep-2"), spark=True),
-        Stage("heal", "heal from the good copies", heal_copies),
+        Stage("heal", "heal from the good copies", repair_copies),
         Stage("sweep-3", "sweep a third time (Spark)", sweep_copies("sweep-3"), spark=True),
         Stage("prove", "prove one message, and verify it", prove_message, fresh=True),
     ]

@@ -11,59 +11,59 @@ import msgspec
 import numpy as np
 
 from millstream.demo.errors import DemoError
-from millstream.demo.hours import Hours
-from millstream.demo.road import Done, Walk
+from millstream.demo.hourly_counts import HourlyCounts
+from millstream.demo.runner import DemoRun, StageResult
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 
 GROUP = 5_000
 """Batches that are accepted in one transaction."""
 
 
-def batch_log(walk: Walk) -> Done:
+def batch_log(demo_run: DemoRun) -> StageResult:
     """Batch the log by event time, in a Spark job that uses the same batcher as everything else."""
-    job = _job(walk)
+    job = _job(demo_run)
     starts, batched = [], 0
     for batch in job.batches():
         starts.append(batch.header.start)
         batched += batch.header.count
     reasons = Counter(reject.reason for reject in job.rejects())
-    messages = walk.figures[f"publish-{walk.plan.log}"].counts["messages"]
+    messages = demo_run.figures[f"publish-{demo_run.plan.log}"].counts["messages"]
     if batched + reasons.total() != messages:
         raise DemoError(f"{messages} messages, but {batched} in batches and {reasons.total()} rejected")
     _check(bool(starts), f"all {messages:,} messages were rejected ({_words(reasons)}); nothing can be anchored")
-    hours = Hours.of(np.array(starts, np.int64))
+    hours = HourlyCounts.of(np.array(starts, np.int64))
     facts = {"rejected": dict(reasons), "messages": messages, "per_hour": msgspec.to_builtins(hours)}
     counts = {"messages": messages, "batches": len(starts), "in batches": batched, "rejected": reasons.total()}
-    return Done(counts, job.record.bytes, facts)
+    return StageResult(counts, job.record.bytes, facts)
 
 
-def anchor_batches(walk: Walk) -> Done:
+def anchor_batches(demo_run: DemoRun) -> StageResult:
     """Hand the batches to the batch writer, which puts them into files and anchors those."""
-    writer, job, total = walk.node.batch_writer, _job(walk), walk.figures["batch"].counts["batches"]
+    writer, job, total = demo_run.node.batch_writer, _job(demo_run), demo_run.figures["batch"].counts["batches"]
     writer.recover()
-    config, rejects = walk.node.rules.plain, list(job.rejects())
+    config, rejects = demo_run.node.rules.plain, list(job.rejects())
     done = 0
     for group in _groups(job):
         done += len(group)
-        added = writer.add(walk.plan.log, group, rejects if done == total else (), config=config)
+        added = writer.add(demo_run.plan.log, group, rejects if done == total else (), config=config)
         _check(not added.conflicting, f"batch {' and '.join(added.conflicting)} is known with other messages in it")
-        walk.step(done, total)
+        demo_run.step(done, total)
     writer.cut(force=True)
-    entries = list(walk.node.ledger.entries())
-    files = list(walk.node.cas.cids())
-    size = sum((walk.node.folder / "cas" / cid).stat().st_size for cid in files)
-    totals = walk.node.observer.index.totals()
+    entries = list(demo_run.node.ledger.entries())
+    files = list(demo_run.node.cas.cids())
+    size = sum((demo_run.node.folder / "cas" / cid).stat().st_size for cid in files)
+    totals = demo_run.node.observer.index.totals()
     _check(totals.batches == total, f"{total} batches were made, but {totals.batches} are anchored")
     facts = {"anchors": [entry.anchor_string for entry in entries], "head": entries[-1].hash}
     counts = {"batches": totals.batches, "messages": totals.messages, "anchors": len(entries), "files": len(files)}
-    return Done(counts, size, facts)
+    return StageResult(counts, size, facts)
 
 
-def _job(walk: Walk) -> BatchJob:
-    node = walk.node
-    last_id = walk.facts(f"publish-{walk.plan.log}")["last_id"]
+def _job(demo_run: DemoRun) -> BatchJob:
+    node = demo_run.node
+    last_id = demo_run.facts(f"publish-{demo_run.plan.log}")["last_id"]
     return run_batch(
-        walk.spark, node.folder / "jobs", node.settings.log_url, walk.plan.log, node.rules,
+        demo_run.spark, node.folder / "jobs", node.settings.log_url, demo_run.plan.log, node.rules,
         last_id=last_id, clock=node.clock,
     )  # fmt: skip
 

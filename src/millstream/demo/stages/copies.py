@@ -11,13 +11,13 @@ import msgspec
 
 from millstream.core.durable import write_durably
 from millstream.demo.errors import DemoError
-from millstream.demo.road import Done, Walk
-from millstream.mill.copying.planning import plan_space_duplication
-from millstream.mill.copying.recorder import record_space
+from millstream.demo.runner import DemoRun, StageResult
+from millstream.mill.duplication.planning import plan_space_duplication
+from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.policies.policy import policy_file
 from millstream.mill.policies.repository import ACCOUNTS_FILE
-from millstream.mill.working.tasks import QueueName
-from millstream.mill.working.workers import Tally
+from millstream.mill.tasks import QueueName
+from millstream.mill.workers.manager import WorkTally
 from millstream.queue import WorkQueue
 from millstream.stores import CAS_SPACE, AlreadyExistsError, Store, all_entries
 
@@ -27,47 +27,49 @@ SPACES = (CAS_SPACE, FILES_SPACE)
 _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
 
 
-def ingest_files(walk: Walk) -> Done:
+def ingest_files(demo_run: DemoRun) -> StageResult:
     """Put the running Python's standard library into the first store, and record what it must hash to.
 
     The anchored files are recorded as well: they are in that store already.
     """
-    store, files = walk.node.providers[PRIMARY], _standard_library()
+    store, files = demo_run.node.providers[PRIMARY], _standard_library()
     store.create_space(FILES_SPACE)
-    with ThreadPoolExecutor(walk.node.settings.mill.workers) as pool:
+    with ThreadPoolExecutor(demo_run.node.settings.mill.workers) as pool:
         for done, _ in enumerate(pool.map(lambda file: _put(store, *file), files), 1):
-            walk.step(done, len(files))
-    recorded = {space: record_space(walk.node.providers, walk.node.manifest, PRIMARY, space) for space in SPACES}
+            demo_run.step(done, len(files))
+    recorded = {
+        space: record_space(demo_run.node.providers, demo_run.node.manifest, PRIMARY, space) for space in SPACES
+    }
     unknown = sum(found.without_checksum for found in recorded.values())
     if unknown:
         raise DemoError(f"{unknown} items in the first store have no checksum to hold them to")
     size = sum(entry.size for entry in all_entries(store, FILES_SPACE))
-    return Done({"files": recorded[FILES_SPACE].listed, "anchored files": recorded[CAS_SPACE].listed}, size)
+    return StageResult({"files": recorded[FILES_SPACE].listed, "anchored files": recorded[CAS_SPACE].listed}, size)
 
 
-def duplicate_spaces(walk: Walk) -> Done:
+def duplicate_spaces(demo_run: DemoRun) -> StageResult:
     """Write the policy, plan what it asks for, and let workers copy until nothing is left to do."""
-    node = walk.node
+    node = demo_run.node
     _write_policy(node.settings.policy_folder, node.settings.mill.account)
     queue = node.queue(QueueName.DUPLICATION_LOW)
     policy = node.policies.by_account[node.settings.mill.account]
     if queue.depth().open:  # an earlier run was cut off, perhaps in the midst of its plan: what it left comes first
-        _work(walk, queue)
+        _work(demo_run, queue)
     for space in SPACES:
         for pair in policy.lookup(space):
             plan_space_duplication(node.providers, node.manifest, pair, space, queue)
-    _work(walk, queue)
+    _work(demo_run, queue)
     copies = [entry.size for name in COPIES for space in SPACES for entry in all_entries(node.providers[name], space)]
-    return Done({"copies": len(copies)}, sum(copies))
+    return StageResult({"copies": len(copies)}, sum(copies))
 
 
-def _work(walk: Walk, queue: WorkQueue) -> None:
+def _work(demo_run: DemoRun, queue: WorkQueue) -> None:
     planned = queue.depth().open
 
-    def tell(tally: Tally) -> None:
-        walk.step(tally.done, planned)
+    def tell(tally: WorkTally) -> None:
+        demo_run.step(tally.done, planned)
 
-    walk.node.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
+    demo_run.node.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
     if queue.depth().dead:
         cause = queue.dead(limit=1)[0].cause
         raise DemoError(f"{queue.depth().dead} copies failed; the first: {cause}; see millstream queue dead")

@@ -6,16 +6,16 @@ import random
 
 from millstream.anchoring import LocalCas, NotAnchoredError, verify_proof
 from millstream.core.durable import write_durably
-from millstream.demo.road import Done, Walk
+from millstream.demo.runner import DemoRun, StageResult
 
 
-def prove_message(walk: Walk) -> Done:
+def prove_message(demo_run: DemoRun) -> StageResult:
     """Prove a random anchored message into ``proof.json``, and verify that with nothing but the files it names."""
-    node, last_id = walk.node, walk.facts(f"publish-{walk.plan.log}")["last_id"]
-    data = _any_proof(walk, last_id)
-    path = walk.folder / "proof.json"
+    node, last_id = demo_run.node, demo_run.facts(f"publish-{demo_run.plan.log}")["last_id"]
+    data = _any_proof(demo_run, last_id)
+    path = demo_run.folder / "proof.json"
     write_durably(path, data + b"\n")
-    head = walk.facts("anchor")["head"]
+    head = demo_run.facts("anchor")["head"]
     shown = verify_proof(path.read_bytes(), LocalCas(node.folder / "cas"), head)
     record = shown.message
     record = shown.message
@@ -30,14 +30,14 @@ def prove_message(walk: Walk) -> Done:
         "copies": ", ".join(f"{r.store}/{r.space} {(r.outcome or 'unchecked').upper()}" for r in shown.replicas),
         "proof": str(path),
     }
-    return Done({"proof": 1}, len(data), facts)
+    return StageResult({"proof": 1}, len(data), facts)
 
 
-def _any_proof(walk: Walk, last_id: int) -> bytes:
+def _any_proof(demo_run: DemoRun, last_id: int) -> bytes:
     """The proof of the first anchored message of a seeded draw; those that were rejected have none."""
-    draw = random.Random(walk.plan.delivery.seed)
+    draw = random.Random(demo_run.plan.delivery.seed)
     while True:
         try:
-            return walk.node.prove(walk.plan.log, draw.randint(1, last_id))
+            return demo_run.node.prove(demo_run.plan.log, draw.randint(1, last_id))
         except NotAnchoredError:
             continue

@@ -6,20 +6,20 @@ See ``docs/outbox.md`` for both sides of it.
 from __future__ import annotations
 
 from millstream.log.relay.errors import OutboxError, OutboxTakenError, PoisonRowError
-from millstream.log.relay.outbox import Limits, Outbox
-from millstream.log.relay.relay import Relay, Relayed
-from millstream.log.relay.source import Source, open_source
+from millstream.log.relay.outbox import BatchLimits, Outbox
+from millstream.log.relay.outbox_database import OutboxDatabase, open_outbox_database
+from millstream.log.relay.relay import Relay, RelayResult
 from millstream.log.relay.table import OutboxTable
 
 __all__ = [
-    "Limits",
+    "BatchLimits",
     "Outbox",
+    "OutboxDatabase",
     "OutboxError",
     "OutboxTable",
     "OutboxTakenError",
     "PoisonRowError",
     "Relay",
-    "Relayed",
-    "Source",
-    "open_source",
+    "RelayResult",
+    "open_outbox_database",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from millstream.log.database.driver import Connection
-from millstream.log.mysql.backend import MysqlDialect
+from millstream.log.backends.database.driver import DatabaseConnection
+from millstream.log.backends.mysql.backend import MysqlDialect
 
 
 class ReadCommitted(MysqlDialect):
     """Sees what was committed a moment ago, and locks rows alone: gaps belong to the application's inserts."""
 
-    def begin_session(self, connection: Connection, *, read_only: bool) -> int:
+    def begin_session(self, connection: DatabaseConnection, *, read_only: bool) -> int:
         """Make a new connection ready; times are told in UTC."""
         size = super().begin_session(connection, read_only=read_only)
         connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -15,31 +15,31 @@ from typing import Any, Literal
 import msgspec
 
 from millstream.core.message import Message
-from millstream.log.database.driver import Connection
+from millstream.log.backends.database.driver import DatabaseConnection
 from millstream.log.errors import StorageError
 from millstream.log.relay.errors import OutboxError, OutboxTakenError, PoisonRowError
-from millstream.log.relay.progress import Progress, decode_rows, each_id, encode_rows, runs
+from millstream.log.relay.outbox_database import OutboxDatabase
+from millstream.log.relay.progress import RelayProgress, decode_rows, each_id, encode_rows, runs
 from millstream.log.relay.rows import RowError, check_size, row_message
-from millstream.log.relay.source import Source
-from millstream.log.relay.statements import Statements
+from millstream.log.relay.statements import OutboxStatements
 from millstream.log.relay.table import OutboxTable
 
 
-class Limits(msgspec.Struct, frozen=True):
+class BatchLimits(msgspec.Struct, frozen=True):
     """How many rows, and about how many bytes of them, a batch has at most; a larger row is a batch of its own."""
 
     rows: int = 5000
     bytes: int = 8 << 20
 
 
-class Batch(msgspec.Struct, frozen=True):
+class OutboxBatch(msgspec.Struct, frozen=True):
     """The messages of ``progress.rows``, to be appended under the sequence ``progress.number``.
 
     ``dead`` rows, which are no messages, were put aside before them; ``poison`` is a row that stops the relay after
     them, and why.
     """
 
-    progress: Progress
+    progress: RelayProgress
     messages: Sequence[Message] = ()
     dead: int = 0
     poison: tuple[int, str] | None = None
@@ -54,12 +54,12 @@ class Outbox:
 
     def __init__(
         self,
-        source: Source,
+        source: OutboxDatabase,
         table: OutboxTable,
         target: str,
         *,
         bad: Literal["stop", "dead"] = "stop",
-        limits: Limits | None = None,
+        limits: BatchLimits | None = None,
         adopt: bool = False,
         new_name: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
@@ -67,16 +67,16 @@ class Outbox:
         self._source = source
         self._target = target[:1000]
         self._bad = bad
-        self._limits = limits or Limits()
-        self._sql = Statements(source.flavour, table, self._kinds())
+        self._limits = limits or BatchLimits()
+        self._sql = OutboxStatements(source.outbox_dialect, table, self._kinds())
         self._prepare(new_name())
         self._claim(adopt)
 
-    def progress(self) -> Progress:
+    def progress(self) -> RelayProgress:
         """How far it was moved."""
         return self._source.call(lambda connection: self._read_progress(connection, self._sql.state))
 
-    def advance(self, progress: Progress, number: int) -> Batch | None:
+    def advance(self, progress: RelayProgress, number: int) -> OutboxBatch | None:
         """Take out the rows of *progress*, which the log has, and choose the next ones, as the batch *number*.
 
         The batch has no rows where there are none. None where somebody else has moved the outbox meanwhile, or the
@@ -84,17 +84,17 @@ class Outbox:
         :class:`PoisonRowError`.
         """
         if not progress.rows and not self._source.call(lambda connection: connection.rows(self._sql.first)):
-            return Batch(progress)
+            return OutboxBatch(progress)
         batch = self._source.transaction(lambda connection: self._advance(connection, progress, number))
         if batch and batch.poison and not batch.messages:
             raise self._poison(*batch.poison)
         return batch
 
-    def finish(self, progress: Progress) -> None:
+    def finish(self, progress: RelayProgress) -> None:
         """Take out the rows of *progress*, which the log has, and choose no others."""
         self._source.transaction(lambda connection: self._take_out(connection, progress))
 
-    def reread(self, progress: Progress) -> Sequence[Message]:
+    def reread(self, progress: RelayProgress) -> Sequence[Message]:
         """The messages of *progress* once more. Raises :class:`PoisonRowError`."""
         ids = list(each_id(progress.rows))
         rows = self._source.call(lambda connection: list(self._rows(connection, ids)))
@@ -105,7 +105,7 @@ class Outbox:
         ((count,),) = self._source.call(lambda connection: connection.rows(self._sql.waiting, most))
         return int(count)
 
-    def _advance(self, connection: Connection, progress: Progress, number: int) -> Batch | None:
+    def _advance(self, connection: DatabaseConnection, progress: RelayProgress, number: int) -> OutboxBatch | None:
         if not self._take_out(connection, progress):
             return None
         batch = self._next(connection, msgspec.structs.replace(progress, number=number))
@@ -115,7 +115,7 @@ class Outbox:
             return batch
         return msgspec.structs.replace(batch, progress=msgspec.structs.replace(progress, rows=()))
 
-    def _take_out(self, connection: Connection, progress: Progress) -> bool:
+    def _take_out(self, connection: DatabaseConnection, progress: RelayProgress) -> bool:
         """Take out the rows of *progress*; False where somebody else has moved the outbox."""
         found = self._read_progress(connection, self._sql.lock_state)
         self._refuse_other_target(found)
@@ -127,7 +127,7 @@ class Outbox:
             connection.execute(self._sql.move_state, progress.number, "")
         return True
 
-    def _next(self, connection: Connection, progress: Progress) -> Batch:
+    def _next(self, connection: DatabaseConnection, progress: RelayProgress) -> OutboxBatch:
         """The batch that comes next, under the number of *progress*."""
         messages: list[Message] = []
         ids: list[int] = []
@@ -142,9 +142,9 @@ class Outbox:
             else:
                 poison = number, str(message)
                 break
-        return Batch(msgspec.structs.replace(progress, rows=runs(ids)), messages, dead, poison)
+        return OutboxBatch(msgspec.structs.replace(progress, rows=runs(ids)), messages, dead, poison)
 
-    def _choose(self, connection: Connection) -> list[tuple[int, int]]:
+    def _choose(self, connection: DatabaseConnection) -> list[tuple[int, int]]:
         """Ids and sizes of the rows that come next, within the limits; those too large for a message stand alone."""
         chosen: list[tuple[int, int]] = []
         total = 0
@@ -160,7 +160,7 @@ class Outbox:
         return chosen
 
     def _tried(
-        self, connection: Connection, chosen: Sequence[tuple[int, int]]
+        self, connection: DatabaseConnection, chosen: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, Message | RowError]]:
         """The rows that were *chosen*, each as a message, or why it is none. What is too large is not even fetched."""
         if len(chosen) == 1:
@@ -175,7 +175,7 @@ class Outbox:
             except RowError as error:
                 yield number, error
 
-    def _rows(self, connection: Connection, ids: Sequence[int]) -> Iterator[tuple[int, Sequence[Any]]]:
+    def _rows(self, connection: DatabaseConnection, ids: Sequence[int]) -> Iterator[tuple[int, Sequence[Any]]]:
         """The rows *ids* that are there: not those between them that became visible a moment ago."""
         if not ids:
             return
@@ -190,7 +190,7 @@ class Outbox:
         except RowError as error:
             raise self._poison(number, str(error)) from error
 
-    def _bury(self, connection: Connection, number: int, reason: str) -> None:
+    def _bury(self, connection: DatabaseConnection, number: int, reason: str) -> None:
         connection.execute(self._sql.bury, reason[:1000], number)
         for statement, values in self._sql.take_out(runs([number])):
             connection.execute(statement, *values)
@@ -204,7 +204,7 @@ class Outbox:
     def _kinds(self) -> dict[str, str]:
         """The types of the table's columns, by name."""
         name = self.table.name.rpartition(".")[2]
-        statement = self._source.flavour.columns
+        statement = self._source.outbox_dialect.columns
         rows = self._source.call(lambda connection: connection.rows(statement, self.table.schema, name))
         kinds = {str(column): str(kind) for column, kind in rows}
         if not kinds:
@@ -242,16 +242,16 @@ class Outbox:
             claim = (self._target, found.number, found.target)
             self._source.call(lambda connection: connection.execute(self._sql.claim_state, *claim))
 
-    def _refuse_other_target(self, found: Progress) -> None:
+    def _refuse_other_target(self, found: RelayProgress) -> None:
         if found.target != self._target:
             raise OutboxTakenError(
                 f"the outbox {self.table.name} in {self._source.url} goes to the log {found.target}, which may have "
                 f"its last batch. Let that relay finish it (--once), or say --adopt if {self._target} is the same log"
             )
 
-    def _read_progress(self, connection: Connection, statement: str) -> Progress:
+    def _read_progress(self, connection: DatabaseConnection, statement: str) -> RelayProgress:
         rows = connection.rows(statement)
         if not rows:
             raise OutboxError(f"{self.table.beside('relay')} in {self._source.url} has lost its row; start anew")
         outbox, target, number, last_rows = rows[0]
-        return Progress(outbox, target, int(number), decode_rows(last_rows))
+        return RelayProgress(outbox, target, int(number), decode_rows(last_rows))

@@ -10,7 +10,7 @@ import msgspec
 from millstream.log.ids import IdRange
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RelayProgress(msgspec.Struct, frozen=True):
     """``outbox`` names the outbox for ever (it is a producer of the log); ``target`` is the log that it goes to.
 
     ``number`` counts the batches, and is the sequence under which the log has each of them. ``rows`` are those of the

@@ -13,9 +13,9 @@ from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
 from millstream.log.errors import LogError, WriterBusyError
 from millstream.log.log import Log
-from millstream.log.relay.outbox import Batch, Outbox
-from millstream.log.relay.progress import Progress
-from millstream.log.writer import Writer
+from millstream.log.relay.outbox import Outbox, OutboxBatch
+from millstream.log.relay.progress import RelayProgress
+from millstream.log.writing.writer import Writer
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ BACK_OFF = RetryPolicy(attempts=1 << 62, first=0.1, factor=2.0, longest=10.0, ji
 SHORTEST_PAUSE = 0.005
 
 
-class Relayed(msgspec.Struct, frozen=True):
+class RelayResult(msgspec.Struct, frozen=True):
     """What a relay has done since it was started: messages, batches of them, and rows put aside as no messages.
 
     ``last_row`` is the largest id of the last batch, ``last_id`` the last id of the log.
@@ -44,11 +44,11 @@ class Relay:
         self._log = log
         self._clock = clock
         self._stopped = stopped
-        self.relayed = Relayed()
+        self.relayed = RelayResult()
         self.writer: Writer | None = None
         """The log's writer, while it is this relay's: for others of this process that have something to append."""
 
-    def run(self) -> Iterator[Relayed]:
+    def run(self) -> Iterator[RelayResult]:
         """Move all rows that are there; yields after each batch, and when there is nothing more.
 
         A batch that was begun is finished even where *stopped* says so. Raises :class:`WriterBusyError` where the log
@@ -58,7 +58,7 @@ class Relay:
         with self._writing(progress) as writer:
             yield from self._move_all(writer)
 
-    def follow(self, *, longest_pause: float = 0.5, standby: bool = False) -> Iterator[Relayed]:
+    def follow(self, *, longest_pause: float = 0.5, standby: bool = False) -> Iterator[RelayResult]:
         """Like :meth:`run`, and goes on with what comes, until *stopped* says so.
 
         An empty outbox is looked at after *longest_pause* seconds at the latest. What may be better later (a store
@@ -71,14 +71,14 @@ class Relay:
                 yield from self._follow(longest_pause)
             except LogError as error:
                 moved = self.relayed != before
-                if not (_may_be_better_later(error) or (isinstance(error, WriterBusyError) and standby)):
+                if not (_is_transient(error) or (isinstance(error, WriterBusyError) and standby)):
                     raise
                 pauses = BACK_OFF.pauses() if moved else pauses
                 self._tell(error, standby)
                 standby = True  # the lease that an outage has left behind is our own
                 self._clock.sleep(next(pauses))
 
-    def _follow(self, longest_pause: float) -> Iterator[Relayed]:
+    def _follow(self, longest_pause: float) -> Iterator[RelayResult]:
         progress = self._outbox.progress()
         pause = SHORTEST_PAUSE
         with self._writing(progress) as writer:
@@ -90,7 +90,7 @@ class Relay:
                     self._clock.sleep(pause)
 
     @contextlib.contextmanager
-    def _writing(self, progress: Progress) -> Iterator[Writer]:
+    def _writing(self, progress: RelayProgress) -> Iterator[Writer]:
         with self._log.writer(progress.producer) as writer:
             self.writer = writer
             try:
@@ -98,7 +98,7 @@ class Relay:
             finally:
                 self.writer = None
 
-    def _move_all(self, writer: Writer) -> Iterator[Relayed]:
+    def _move_all(self, writer: Writer) -> Iterator[RelayResult]:
         progress = self._settled(writer)
         while True:
             batch = None if progress is None else self._outbox.advance(progress, self._next_number(progress, writer))
@@ -118,11 +118,11 @@ class Relay:
                 self._outbox.finish(progress)
                 return
 
-    def _settled(self, writer: Writer) -> Progress:
+    def _settled(self, writer: Writer) -> RelayProgress:
         """How far the outbox was moved, once the log certainly has its last batch."""
         progress = self._outbox.progress()
         if progress.rows and writer.sequence < progress.number:
-            self._append(writer, Batch(progress, self._outbox.reread(progress)))
+            self._append(writer, OutboxBatch(progress, self._outbox.reread(progress)))
         elif writer.sequence > progress.number:
             _log.warning(
                 "the log %s has batch %d of the outbox %s, which knows of %d only: it was restored from a copy, or its "
@@ -131,19 +131,19 @@ class Relay:
             )  # fmt: skip
         return progress
 
-    def _append(self, writer: Writer, batch: Batch) -> None:
+    def _append(self, writer: Writer, batch: OutboxBatch) -> None:
         if batch.messages:
             with tracing.entering("relay", batch.messages, log=self._log.name) as messages:
                 writer.append(list(messages), sequence=batch.progress.number)
         self._count(batch, 1, writer)
 
-    def _next_number(self, progress: Progress, writer: Writer) -> int:
+    def _next_number(self, progress: RelayProgress, writer: Writer) -> int:
         """Above all that outbox or log know of, so that no batch is ever taken for another."""
         return max(progress.number, writer.sequence) + 1
 
-    def _count(self, batch: Batch, batches: int, writer: Writer) -> None:
+    def _count(self, batch: OutboxBatch, batches: int, writer: Writer) -> None:
         before, rows = self.relayed, batch.progress.rows
-        self.relayed = Relayed(
+        self.relayed = RelayResult(
             before.messages + len(batch.messages),
             before.batches + batches,
             before.dead + batch.dead,
@@ -156,7 +156,7 @@ class Relay:
             _log.warning("%s; the relay of %s tries again", error, self._outbox.table.name)
 
 
-def _may_be_better_later(error: LogError) -> bool:
+def _is_transient(error: LogError) -> bool:
     """Whether the store, or the database, was away: a writer that failed for that tells so by its cause."""
     if isinstance(error, WriterBusyError):
         return False

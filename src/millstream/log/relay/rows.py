@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from millstream.core.message import Message
-from millstream.log.pack import MAX_MESSAGE_BYTES
+from millstream.log.writing.append_request import MAX_MESSAGE_BYTES
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROOM = 4096  # bytes that a message takes beside what is in it

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from millstream.log.database.driver import Connection, ServerError, Value
-from millstream.log.database.failures import Failures
+from millstream.log.backends.database.driver import DatabaseConnection, ServerError, Value
+from millstream.log.backends.database.error_codes import ErrorCodes
 from millstream.log.errors import (
     DamagedLogError,
     LogNotFoundError,
@@ -23,12 +23,12 @@ from millstream.log.errors import (
 _WAIT = 5.0  # seconds for which a statement waits for an application's transaction before it is tried again
 _STATEMENT_BYTES = 1 << 30
 
-FAILURES = Failures(
+FAILURES = ErrorCodes(
     lost=frozenset(),
     contended=frozenset([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED]),
     duplicate=sqlite3.SQLITE_CONSTRAINT,
     unknown_database=sqlite3.SQLITE_CANTOPEN,
-    told={
+    advice={
         sqlite3.SQLITE_CANTOPEN: (LogNotFoundError, "check the path: the application's database must be there"),
         sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk"),
         sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "check the rights of the file and its folder"),
@@ -39,7 +39,7 @@ FAILURES = Failures(
 )
 
 
-class SqlitePlace(msgspec.Struct, frozen=True):
+class SqliteAddress(msgspec.Struct, frozen=True):
     """The file *path*."""
 
     path: Path
@@ -57,16 +57,16 @@ class SqliteDialect:
     """What SQLite does in a way of its own."""
 
     @property
-    def failures(self) -> Failures:
+    def error_codes(self) -> ErrorCodes:
         return FAILURES
 
-    def begin_session(self, connection: Connection, *, read_only: bool) -> int:
+    def begin_session(self, connection: DatabaseConnection, *, read_only: bool) -> int:
         """Let every commit of ours be on the disk when it returns, whatever the application does with its own."""
         connection.execute(f"PRAGMA query_only = {int(read_only)}")
         connection.execute("PRAGMA synchronous = FULL")
         return _STATEMENT_BYTES
 
-    def make_database(self, connection: Connection, database: str) -> None:
+    def make_database(self, connection: DatabaseConnection, database: str) -> None:
         """A file is made by its application."""
 
 
@@ -77,28 +77,28 @@ class SqliteConnection:
         self._connection = connection
 
     def execute(self, statement: str, *values: Value) -> int:
-        with coded():
+        with sqlite_errors():
             return max(self._connection.execute(statement, values).rowcount, 0)
 
     def rows(self, statement: str, *values: Value) -> Sequence[tuple[Any, ...]]:
-        with coded():
+        with sqlite_errors():
             return self._connection.execute(statement, values).fetchall()
 
     def close(self) -> None:
         self._connection.close()
 
 
-def connect_sqlite(place: SqlitePlace, *, database: bool = True) -> SqliteConnection:  # noqa: ARG001 - a driver's call
-    """Open the file at *place*. Raises :class:`ServerError`."""
-    with coded():
+def connect_sqlite(address: SqliteAddress, *, database: bool = True) -> SqliteConnection:  # noqa: ARG001 - a driver's call
+    """Open the file at *address*. Raises :class:`ServerError`."""
+    with sqlite_errors():
         connection = sqlite3.connect(
-            f"{place.path.as_uri()}?mode=rw", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
+            f"{address.path.as_uri()}?mode=rw", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
         )
     return SqliteConnection(connection)
 
 
 @contextlib.contextmanager
-def coded() -> Iterator[None]:
+def sqlite_errors() -> Iterator[None]:
     """Failures of SQLite as :class:`ServerError`."""
     try:
         yield

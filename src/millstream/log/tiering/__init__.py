@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from millstream.log.tiering.block_mover import BlockMover, TieringResult
 from millstream.log.tiering.manifest import Tiering
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.reading import TierInfo
-from millstream.log.tiering.tierer import Moved, Tierer
 
-__all__ = ["Moved", "OpenObjects", "TierInfo", "TierObjects", "Tierer", "Tiering"]
+__all__ = ["BlockMover", "OpenObjects", "TierInfo", "TierObjects", "Tiering", "TieringResult"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from millstream.log.backend import Backend, Commit, Head, State, Statistics, StoredBlock
+from millstream.log.backend import Backend, BlockStatistics, Commit, Head, StoredBlock, VersionedValue
+from millstream.log.backends.segments.index import add_up
 from millstream.log.ids import BlockRange, IndexEntry
-from millstream.log.segments.index import add_up
 from millstream.log.tiering.manifest import read_tiering
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.reading import TierReader
@@ -104,7 +104,7 @@ class TieredBackend:
         sealed = tier.first_block_since(time, first_id)
         return sealed or self.hot.first_block_since(log, time, tier.last_id + 1)
 
-    def statistics(self, log: str, first_id: int = 1) -> Statistics:
+    def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
         tier = self.tier(log, since=first_id)
         if tier is None or first_id > tier.last_id:
             return self.hot.statistics(log, first_id)
@@ -117,13 +117,13 @@ class TieredBackend:
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
         return self.hot.reclaim(log, below, max_bytes=max_bytes)
 
-    def get_state(self, log: str, key: str) -> State:
+    def get_state(self, log: str, key: str) -> VersionedValue:
         return self.hot.get_state(log, key)
 
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         return self.hot.put_state(log, key, value, version=version)
 
-    def states(self, log: str, prefix: str) -> Mapping[str, State]:
+    def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
         return self.hot.states(log, prefix)
 
     def close(self) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.log.backend import Head
-from millstream.log.tiering.manifest import Row
+from millstream.log.tiering.manifest import SealedObject
 from millstream.log.tiering.reading import TierReader
-from millstream.log.tiering.seal import find_fault, find_fault_of_copy
+from millstream.log.tiering.seal import find_fault, find_fault_of_parquet
 
 
 class CheckedObject(msgspec.Struct, frozen=True):
     """One object that was looked at, and what is wrong with it."""
 
-    row: Row
+    row: SealedObject
     problem: str | None
 
 
@@ -29,13 +29,13 @@ def check_objects(tier: TierReader, log: str, head: Head, *, deep: bool) -> Iter
         expected = row.last_id + 1
         fault = find_fault(tier.objects, log, row) if deep else _missing(tier, row)
         yield CheckedObject(row, None if fault is None else f"{where} is damaged: {fault}")
-        fault = find_fault_of_copy(tier.objects, row.parquet) if deep and row.parquet is not None else None
+        fault = find_fault_of_parquet(tier.objects, row.parquet) if deep and row.parquet is not None else None
         if fault is not None:
             problem = f"the Parquet file beside {row.name} is damaged: {fault}. The messages are in the object"
             yield CheckedObject(row, problem)
 
 
-def _missing(tier: TierReader, row: Row) -> str | None:
+def _missing(tier: TierReader, row: SealedObject) -> str | None:
     size = tier.objects.size(row.name)
     if size is None:
         return "it is not there"

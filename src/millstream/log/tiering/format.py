@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from millstream.log.backend import Statistics
+from millstream.log.backend import BlockStatistics
 from millstream.log.block import BlockHeader
 
 VERSION = 1
@@ -89,10 +89,10 @@ def decode_index(data: bytes) -> Any:
     return rows
 
 
-def summarize(rows: Any) -> Statistics:
+def summarize(rows: Any) -> BlockStatistics:
     """What the blocks *rows* (an array of :data:`ENTRY`, not empty) add up to."""
     first_id, last_id = int(rows["first_id"][0]), int(rows["last_id"][-1])
-    return Statistics(
+    return BlockStatistics(
         first_id=first_id,
         last_id=last_id,
         count=last_id - first_id + 1,

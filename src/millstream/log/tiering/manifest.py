@@ -6,7 +6,7 @@ import secrets
 
 import msgspec
 
-from millstream.log.backend import Backend, Statistics
+from millstream.log.backend import Backend, BlockStatistics
 from millstream.log.errors import LogInputError
 
 TIERING = "tier/policy"
@@ -37,7 +37,7 @@ class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
             raise LogInputError(f"segment_bytes is 1 to 4 GiB, not {self.segment_bytes}")
 
 
-class Companion(msgspec.Struct, frozen=True):
+class ParquetCopy(msgspec.Struct, frozen=True):
     """The messages of an object as a Parquet file beside it."""
 
     name: str
@@ -45,14 +45,14 @@ class Companion(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+class SealedObject(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sealed object. ``sums`` is what its blocks add up to, ``size`` the bytes of the whole object."""
 
     name: str
     size: int
     sha256: str
-    sums: Statistics
-    parquet: Companion | None = None
+    sums: BlockStatistics
+    parquet: ParquetCopy | None = None
 
     @property
     def first_id(self) -> int:
@@ -77,7 +77,7 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
     while True:
         state = backend.get_state(log, TIERING)
         before = msgspec.json.decode(state.value, type=Tiering) if state.value else None
-        if before is not None and before.url != tiering.url and read_rows(backend, log):
+        if before is not None and before.url != tiering.url and read_objects(backend, log):
             raise LogInputError(
                 f"the objects of {log!r} lie at {before.url}: a log has one place for them. Name that one"
             )
@@ -89,13 +89,13 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
             return wanted
 
 
-def read_rows(backend: Backend, log: str) -> list[Row]:
+def read_objects(backend: Backend, log: str) -> list[SealedObject]:
     """The objects of *log*, in order."""
     pages = backend.states(log, PAGES)
     return [row for key in sorted(pages) for row in _decode(pages[key].value)]
 
 
-def add_row(backend: Backend, log: str, row: Row) -> bool:
+def add_object(backend: Backend, log: str, row: SealedObject) -> bool:
     """Add *row* at the end, durably; False where the last object is no longer the one before it."""
     pages = backend.states(log, PAGES)
     last = max(pages, default=_page(0))
@@ -111,7 +111,7 @@ def add_row(backend: Backend, log: str, row: Row) -> bool:
     return backend.put_state(log, PAGES + last, msgspec.json.encode([*rows, row]), version=version)
 
 
-def drop_rows(backend: Backend, log: str, below: int) -> None:
+def drop_objects(backend: Backend, log: str, below: int) -> None:
     """Take out every row whose messages all lie below the id *below*, durably."""
     for key in sorted(backend.states(log, PAGES)):
         while True:
@@ -129,5 +129,5 @@ def _page(number: int) -> str:
     return f"{number:08d}"
 
 
-def _decode(value: bytes) -> list[Row]:
-    return msgspec.json.decode(value, type=list[Row]) if value else []
+def _decode(value: bytes) -> list[SealedObject]:
+    return msgspec.json.decode(value, type=list[SealedObject]) if value else []

@@ -11,13 +11,13 @@ import pyarrow as pa
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.block import Block
 from millstream.log.tiering.format import TAIL_SIZE, decode_index, index_size
-from millstream.log.tiering.manifest import Companion, Row
+from millstream.log.tiering.manifest import ParquetCopy, SealedObject
 
 PART_BYTES = 4 << 20
 _GROUP_ROWS = 131_072
 
 
-def write_parquet(row: Row, sealed: BinaryIO, target: BinaryIO) -> Companion:
+def write_parquet(row: SealedObject, sealed: BinaryIO, target: BinaryIO) -> ParquetCopy:
     """Write the messages of the object *sealed*, whose row is *row*, into *target*: Zstandard, in the order of ids."""
     from pyarrow import parquet
 
@@ -25,10 +25,10 @@ def write_parquet(row: Row, sealed: BinaryIO, target: BinaryIO) -> Companion:
         for table in _groups(row, sealed):
             writer.write_table(table)
     size = target.tell()
-    return Companion(f"{row.name}.parquet", size, _sha256(target))
+    return ParquetCopy(f"{row.name}.parquet", size, _sha256(target))
 
 
-def _groups(row: Row, sealed: BinaryIO) -> Iterator[pa.Table]:
+def _groups(row: SealedObject, sealed: BinaryIO) -> Iterator[pa.Table]:
     """The messages in tables of about 131,072 rows."""
     batches: list[pa.RecordBatch] = []
     for batch in _batches(row, sealed):
@@ -40,7 +40,7 @@ def _groups(row: Row, sealed: BinaryIO) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(batches)
 
 
-def _batches(row: Row, sealed: BinaryIO) -> Iterator[pa.RecordBatch]:
+def _batches(row: SealedObject, sealed: BinaryIO) -> Iterator[pa.RecordBatch]:
     sealed.seek(row.size - TAIL_SIZE)
     size = index_size(sealed.read(TAIL_SIZE))
     sealed.seek(row.size - size)

@@ -15,7 +15,7 @@ from millstream.core.cached import locked_cached_property
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.ids import BlockRange
 from millstream.log.tiering.format import SealError, decode_index
-from millstream.log.tiering.manifest import Row, read_rows
+from millstream.log.tiering.manifest import SealedObject, read_objects
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.seal import read_index
 
@@ -46,7 +46,7 @@ class TierReader:
         self.url = url
         self._open_objects = open_objects
         self._lock = threading.Lock()
-        self._rows: list[Row] = []
+        self._rows: list[SealedObject] = []
         self._lasts: list[int] = []
         self._indexes: OrderedDict[str, Any] = OrderedDict()
         self._hot_id = 0
@@ -66,7 +66,7 @@ class TierReader:
         """Look which objects there are, unless the hot mark *hot_id* has not moved since."""
         if hot_id == self._hot_id:
             return
-        rows = read_rows(self._backend, self._log)
+        rows = read_objects(self._backend, self._log)
         with self._lock:
             self._rows, self._lasts, self._hot_id = rows, [row.last_id for row in rows], hot_id
 
@@ -77,7 +77,7 @@ class TierReader:
             return None
         return TierInfo(self.url, len(rows), sum(row.size for row in rows), rows[0].first_id, rows[-1].last_id)
 
-    def rows(self, first_id: int, last_id: int) -> list[Row]:
+    def rows(self, first_id: int, last_id: int) -> list[SealedObject]:
         """The objects that hold *first_id* to *last_id*, in order."""
         with self._lock:
             start, stop = bisect_left(self._lasts, first_id), bisect_left(self._lasts, last_id) + 1
@@ -120,7 +120,7 @@ class TierReader:
                     return BlockRange(*late[["first_id", "last_id", "bytes"]].tolist()[0])
         return None
 
-    def _ranges(self, row: Row, first_id: int, last_id: int) -> list[BlockRange]:
+    def _ranges(self, row: SealedObject, first_id: int, last_id: int) -> list[BlockRange]:
         try:
             entries = self._index(row)
         except SealError:
@@ -130,7 +130,7 @@ class TierReader:
         chosen = _select(entries, first_id, last_id)[["first_id", "last_id", "bytes"]].tolist()
         return [BlockRange(*found) for found in chosen]
 
-    def _blocks(self, row: Row, entries: Any) -> list[StoredBlock]:
+    def _blocks(self, row: SealedObject, entries: Any) -> list[StoredBlock]:
         """The blocks *entries* of one object, in one read; nothing where it is gone."""
         chosen = entries[["first_id", "last_id", "offset", "bytes"]].tolist()
         begin = chosen[0][2]
@@ -142,7 +142,7 @@ class TierReader:
             for first, last, offset, size in chosen
         ]
 
-    def _index(self, row: Row) -> Any:
+    def _index(self, row: SealedObject) -> Any:
         """The index of an object; None where it is gone. Raises :class:`SealError`."""
         with self._lock:
             if row.name in self._indexes:

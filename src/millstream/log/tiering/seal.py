@@ -11,7 +11,7 @@ from crc32c import crc32c
 from millstream.log.backend import StoredBlock
 from millstream.log.block import log_hash
 from millstream.log.errors import DamagedLogError
-from millstream.log.scan import open_block
+from millstream.log.reading.scan import open_block
 from millstream.log.tiering.format import (
     HEAD_SIZE,
     TAIL_SIZE,
@@ -24,13 +24,13 @@ from millstream.log.tiering.format import (
     index_size,
     summarize,
 )
-from millstream.log.tiering.manifest import Companion, Row
+from millstream.log.tiering.manifest import ParquetCopy, SealedObject
 from millstream.log.tiering.objects import TierObjects
 
 PART_BYTES = 4 << 20
 
 
-def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO) -> Row:
+def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO) -> SealedObject:
     """Write *blocks* of *log*, each checked, as one object into *target*, and return its row.
 
     The name, in *folder*, says what the object holds, so that sealing the same blocks again gives the same object
@@ -64,10 +64,10 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO)
     write(index)
     sums = summarize(decode_index(index))
     name = f"{folder}/{sums.first_id:020d}-{sums.last_id:020d}-{digest.hexdigest()[:32]}.tier"
-    return Row(name, offset + len(index), digest.hexdigest(), sums)
+    return SealedObject(name, offset + len(index), digest.hexdigest(), sums)
 
 
-def find_fault(objects: TierObjects, log: str, row: Row) -> str | None:
+def find_fault(objects: TierObjects, log: str, row: SealedObject) -> str | None:
     """What is wrong with the object of *row*, read from its first byte to its last; None where nothing is."""
     size = objects.size(row.name)
     if size != row.size:
@@ -90,7 +90,7 @@ def find_fault(objects: TierObjects, log: str, row: Row) -> str | None:
     return None if digest.hexdigest() == row.sha256 else "its SHA-256 is not that of what was written"
 
 
-def find_fault_of_copy(objects: TierObjects, copy: Companion) -> str | None:
+def find_fault_of_parquet(objects: TierObjects, copy: ParquetCopy) -> str | None:
     """What is wrong with a Parquet file, read from its first byte to its last; None where nothing is."""
     size = objects.size(copy.name)
     if size != copy.size:
@@ -105,7 +105,7 @@ def _read(objects: TierObjects, name: str, start: int, length: int) -> bytes:
     return objects.read(name, start, length) or b""
 
 
-def _read_index(objects: TierObjects, row: Row) -> bytes:
+def _read_index(objects: TierObjects, row: SealedObject) -> bytes:
     """The index of an object with its tail; whatever is there where it has none."""
     tail = _read(objects, row.name, row.size - TAIL_SIZE, TAIL_SIZE)
     try:
@@ -115,7 +115,7 @@ def _read_index(objects: TierObjects, row: Row) -> bytes:
     return _read(objects, row.name, row.size - size, size)
 
 
-def read_index(objects: TierObjects, row: Row) -> bytes | None:
+def read_index(objects: TierObjects, row: SealedObject) -> bytes | None:
     """The index of an object with its tail, to be decoded; None where the object is gone."""
     tail = objects.read(row.name, row.size - TAIL_SIZE, TAIL_SIZE)
     if tail is None:

@@ -8,17 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from millstream.core.errors import MillstreamError
-from millstream.messaging.broker.checks import GroupSpec, check_group_name
-from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.clients.sessions import ClientSession
+from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.names import enum_name, split_name
-from millstream.messaging.broker.sessions import Session
-from millstream.messaging.broker.stored import Frame, to_wire
-from millstream.messaging.broker.telemetry import Telemetry
-from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
+from millstream.messaging.broker.validation import GroupSpec, check_group_name
 from millstream.messaging.errors import ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 
-ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
+ADMIN_SERVICE: Final = "millstream.broker.v1.AdminService"
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class ClientInfo(msgspec.Struct, frozen=True):
     is_connected: bool
 
 
-class Verify(msgspec.Struct, frozen=True):
+class VerificationRequest(msgspec.Struct, frozen=True):
     """Let the listener of a push consumer handle the message ``id`` of ``topic`` once."""
 
     client_id: str
@@ -70,14 +70,14 @@ class Verify(msgspec.Struct, frozen=True):
     id: int
 
 
-class Verified(msgspec.Struct, frozen=True):
+class VerificationResult(msgspec.Struct, frozen=True):
     """What came of it: the name of a status of the protocol, and its text."""
 
     status: str
     text: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AdminResponse(msgspec.Struct, frozen=True):
     """What a call returns: a result, or an error's text and exit code."""
 
     result: Any = None
@@ -85,7 +85,7 @@ class Answer(msgspec.Struct, frozen=True):
     exit_code: int = 0
 
 
-class Restart(msgspec.Struct, frozen=True):
+class OffsetResetRequest(msgspec.Struct, frozen=True):
     """Let a group go on at message ``next_id``, or at the first stored at ``time`` (microseconds)."""
 
     group: str
@@ -94,7 +94,7 @@ class Restart(msgspec.Struct, frozen=True):
     time: int | None = None
 
 
-class GroupChange(msgspec.Struct, frozen=True):
+class GroupConfigRequest(msgspec.Struct, frozen=True):
     """New rules for a group, as far as they are given; with ``defaults`` the rest are the broker's."""
 
     group: str
@@ -103,30 +103,30 @@ class GroupChange(msgspec.Struct, frozen=True):
     defaults: bool = False
 
 
-class Admin:
+class AdminService:
     """The calls, on *core*."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: BrokerCore) -> None:
         self._core = core
 
     def calls(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
         """Every call by its name, from JSON to JSON."""
         return {
-            "MakeTopic": _call(TopicSpec, self.make_topic),
+            "MakeTopic": _call(TopicSpec, self.create_topic),
             "DropTopic": _call(str, self.drop_topic),
             "Topics": _call(str, self.topics),
             "Groups": _call(str, self.groups),
-            "ConfigureGroup": _call(GroupChange, self.configure_group),
+            "ConfigureGroup": _call(GroupConfigRequest, self.configure_group),
             "GroupSpecs": _call(str, self.group_specs),
-            "RestartGroup": _call(Restart, self.restart_group),
+            "RestartGroup": _call(OffsetResetRequest, self.reset_offset),
             "Clients": _call(str, self.clients),
             "StackTrace": _call(str, self.stack_trace),
-            "Verify": _call(Verify, self.verify),
+            "VerificationRequest": _call(VerificationRequest, self.verify),
         }
 
-    async def make_topic(self, spec: TopicSpec) -> TopicInfo:
+    async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         """Make a topic, or give it more queues."""
-        await self._core.make_topic(spec)
+        await self._core.create_topic(spec)
         return self._topic_info(spec)
 
     async def drop_topic(self, name: str) -> str:
@@ -148,7 +148,7 @@ class Admin:
             raise GroupNotFoundError(f"no consumer of a group {name} was ever here")
         return [self._group_info(group, topic) for group, topic in known]
 
-    async def configure_group(self, change: GroupChange) -> GroupSpec:
+    async def configure_group(self, change: GroupConfigRequest) -> GroupSpec:
         """Give a group rules of its own, which its connected consumers are told of; how they are then."""
         check_group_name(change.group)
         known = GroupSpec(change.group)
@@ -157,7 +157,7 @@ class Admin:
         attempts = known.max_attempts if change.max_attempts is None else change.max_attempts
         backoff = known.backoff if change.backoff is None else change.backoff
         await self._core.configure_group(GroupSpec(change.group, attempts, backoff))
-        Telemetry(self._core).settle_again(change.group)
+        TelemetryHandler(self._core).resend_settings(change.group)
         return self._core.group(change.group)
 
     async def group_specs(self, name: str) -> list[GroupSpec]:
@@ -166,7 +166,7 @@ class Admin:
         known = {group for group, _ in state.deliveries} | set(state.groups)
         return [self._core.group(each) for each in sorted(known) if name in ("", each)]
 
-    async def restart_group(self, restart: Restart) -> GroupInfo:
+    async def reset_offset(self, restart: OffsetResetRequest) -> GroupInfo:
         """Send a group back, or on."""
         check_group_name(restart.group)
         topic = self._core.topic(restart.topic)
@@ -174,7 +174,7 @@ class Admin:
         if next_id is None:
             next_id = topic.first_id_since(restart.time or 0)
         next_id = min(max(next_id, 1), topic.last_id + 1)
-        await self._core.restart(restart.group, restart.topic, next_id)
+        await self._core.reset_offset(restart.group, restart.topic, next_id)
         return self._group_info(restart.group, restart.topic)
 
     async def clients(self, group: str) -> list[ClientInfo]:
@@ -194,21 +194,21 @@ class Admin:
 
     async def stack_trace(self, client_id: str) -> str:
         """What the threads of a client are doing. Raises :class:`ClientSilentError`."""
-        answer = await self._core.questions.stack_trace(self._session(client_id))
+        answer = await self._core.client_commands.stack_trace(self._session(client_id))
         return answer.thread_stack_trace.thread_stack_trace or f"({enum_name(v2.Code, answer.status.code)})"
 
-    async def verify(self, verify: Verify) -> Verified:
+    async def verify(self, verify: VerificationRequest) -> VerificationResult:
         """Let a push consumer handle a message; its group's progress stays as it is."""
         session = self._session(verify.client_id)
         topic = self._core.topic(verify.topic)
-        found = await topic.pages.read_ids([verify.id]) if 0 < verify.id <= topic.last_id else {}
+        found = await topic.message_cache.read_ids([verify.id]) if 0 < verify.id <= topic.last_id else {}
         if not found:
             raise TopicNotFoundError(f"topic {verify.topic} has no message {verify.id}, or has it no more")
-        message = to_wire(found[verify.id], Frame(*split_name(verify.topic)))
-        answer = await self._core.questions.verify(session, message)
-        return Verified(enum_name(v2.Code, answer.status.code), answer.status.message)
+        message = to_wire(found[verify.id], DeliveryInfo(*split_name(verify.topic)))
+        answer = await self._core.client_commands.verify(session, message)
+        return VerificationResult(enum_name(v2.Code, answer.status.code), answer.status.message)
 
-    def _session(self, client_id: str) -> Session:
+    def _session(self, client_id: str) -> ClientSession:
         found = self._core.sessions.get(client_id)
         if found is None:
             raise ConnectionNotFoundError(
@@ -219,7 +219,7 @@ class Admin:
     def _topic_info(self, spec: TopicSpec) -> TopicInfo:
         groups = sorted(group for group, topic in self._core.journal.state.deliveries if topic == spec.name)
         first, last = self._core.extent(spec.name)
-        held = sum(hold.topic == spec.name for hold in self._core.journal.state.holds)
+        held = sum(hold.topic == spec.name for hold in self._core.journal.state.delayed)
         return TopicInfo(spec.name, spec.type, spec.queues, last, groups, first, held)
 
     def _group_info(self, group: str, topic: str) -> GroupInfo:
@@ -233,11 +233,11 @@ class Admin:
 def _call(kind: Any, method: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:
     async def call(request: bytes) -> bytes:
         try:
-            answer = Answer(result=await method(msgspec.json.decode(request, type=kind)))
+            answer = AdminResponse(result=await method(msgspec.json.decode(request, type=kind)))
         except MillstreamError as error:
-            answer = Answer(error=str(error), exit_code=error.exit_code)
+            answer = AdminResponse(error=str(error), exit_code=error.exit_code)
         except msgspec.ValidationError as error:
-            answer = Answer(error=f"this is no request: {error}", exit_code=2)
+            answer = AdminResponse(error=f"this is no request: {error}", exit_code=2)
         return msgspec.json.encode(answer)
 
     return call

@@ -10,17 +10,24 @@ from pyarrow import RecordBatch
 from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.log import Log, LogError, LogNotFoundError, LogSpec, LogStore, Message, Writer, WriterBusyError
-from millstream.messaging.broker.checks import GroupSpec, Limits
-from millstream.messaging.broker.delivery import Delivery, ranges
-from millstream.messaging.broker.events import Finished, GroupConfigured, Hidden, Restarted, TopicDropped, TopicMade
-from millstream.messaging.broker.journal import Journal
+from millstream.messaging.broker.clients.client_commands import ClientCommands
+from millstream.messaging.broker.clients.sessions import ClientSessions
+from millstream.messaging.broker.delivery.group_delivery import GroupDelivery, to_ranges
+from millstream.messaging.broker.delivery.topic_notifier import TopicNotifier
 from millstream.messaging.broker.names import dead_letter_topic, read_handle, write_handle
-from millstream.messaging.broker.questions import Questions
-from millstream.messaging.broker.sessions import Sessions
-from millstream.messaging.broker.stored import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
-from millstream.messaging.broker.topic import Topic, TopicSpec
-from millstream.messaging.broker.wakes import Wakes
-from millstream.messaging.errors import RefusedError, TopicError, TopicNotFoundError
+from millstream.messaging.broker.storage.journal import BrokerJournal
+from millstream.messaging.broker.storage.journal_events import (
+    Finished,
+    GroupConfigured,
+    Hidden,
+    OffsetReset,
+    TopicDropped,
+    TopicMade,
+)
+from millstream.messaging.broker.storage.topic import Topic, TopicSpec
+from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
+from millstream.messaging.broker.validation import GroupSpec, Limits
+from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 
 _EXPIRED = "the handle has expired, or its message is done; drop the result"
@@ -28,7 +35,7 @@ _EXPIRED = "the handle has expired, or its message is done; drop the result"
 _log = logging.getLogger(__name__)
 
 
-class Core:
+class BrokerCore:
     """Topics and groups of *store*, of whose journal and topics it is the one writer. For one event loop.
 
     It takes the place of the core *before*, whose clients stay.
@@ -36,16 +43,16 @@ class Core:
     """
 
     def __init__(
-        self, store: LogStore, clock: Clock, limits: Limits | None = None, *, before: Core | None = None
+        self, store: LogStore, clock: Clock, limits: Limits | None = None, *, before: BrokerCore | None = None
     ) -> None:
         self.clock = clock
         self.limits = limits or Limits()
-        self.sessions: Sessions = Sessions() if before is None else before.sessions
-        self.questions: Questions = Questions() if before is None else before.questions
-        self.wakes = Wakes()
+        self.sessions: ClientSessions = ClientSessions() if before is None else before.sessions
+        self.client_commands: ClientCommands = ClientCommands() if before is None else before.client_commands
+        self.notifier = TopicNotifier()
         self._store = store
         self._topics: dict[str, Topic] = {}
-        self.journal = Journal(store, clock.now(), self.limits)
+        self.journal = BrokerJournal(store, clock.now(), self.limits)
         if before is not None:
             self.journal.state.take_connections(before.journal.state)
 
@@ -63,13 +70,13 @@ class Core:
         if found is None:
             spec = self.journal.state.topics.get(name)
             if spec is None:
-                raise RefusedError(
+                raise StatusError(
                     v2.TOPIC_NOT_FOUND, f"there is no topic {name}; make it with `millstream topic create {name}`"
                 )
             try:
                 found = self._topics[name] = Topic(spec, self._store)
             except WriterBusyError as error:
-                raise RefusedError(
+                raise StatusError(
                     v2.PRECONDITION_FAILED,
                     f"another process than the broker appends to the log of the topic {name}; when that ends the topic "
                     f"can be used ({error})",
@@ -91,7 +98,7 @@ class Core:
         found = self._topics.get(name)
         return None if found is None else found.writer
 
-    async def make_topic(self, spec: TopicSpec) -> None:
+    async def create_topic(self, spec: TopicSpec) -> None:
         """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""
         found = self.journal.state.topics.get(spec.name)
         if found is not None and found.type != spec.type:
@@ -113,24 +120,24 @@ class Core:
         """Append *messages* to the topic *name*, durably; their ids."""
         with tracing.span("store", parent=_trace_of(messages), topic=name, messages=len(messages)):
             ids = await self.topic(name).publish(messages)
-        self.wakes.wake(name)
+        self.notifier.notify(name)
         return ids
 
     async def publish_columns(self, name: str, names: Sequence[bytes], batch: RecordBatch) -> Sequence[int]:
         """Like :meth:`publish`, of a record batch whose ids of the protocol are *names*."""
         with tracing.span("store", parent=_trace_of_first(batch), topic=name, messages=len(names)):
             ids = await self.topic(name).publish_columns(names, batch)
-        self.wakes.wake(name)
+        self.notifier.notify(name)
         return ids
 
     # What groups do with messages
 
-    def delivery(self, group: str, topic: str) -> Delivery:
+    def delivery(self, group: str, topic: str) -> GroupDelivery:
         """How *group* stands with *topic*. Raises TOPIC_NOT_FOUND."""
         self.topic(topic)
         return self.journal.state.delivery(group, topic)
 
-    def expire(self, delivery: Delivery, now: int) -> None:
+    def expire(self, delivery: GroupDelivery, now: int) -> None:
         """Let what was lent until *now* (microseconds) be given again, but for what the broker renews."""
         delivery.expire(now, lambda client, connection: self.sessions.is_connected(client, connection, now))
 
@@ -140,17 +147,17 @@ class Core:
         for delivery in self.journal.state.deliveries.values():
             self.expire(delivery, now)
 
-    def require(self, group: str, topic: str, handle: str) -> int:
+    def check_handle(self, group: str, topic: str, handle: str) -> int:
         """The message whose receipt *handle* is current. Raises INVALID_RECEIPT_HANDLE."""
         number, token = read_handle(handle)
         found, now = self.journal.state.deliveries.get((group, topic)), self.clock.now()
         if found is not None:
             self.expire(found, now)
-        if found is None or not found.holds(number, token, now):
-            raise RefusedError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
+        if found is None or not found.is_lease_current(number, token, now):
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
         return number
 
-    def require_all(
+    def check_handles(
         self, group: str, topic: str, handles: Sequence[str]
     ) -> tuple[list[int], dict[int, tuple[int, str]]]:
         """The messages whose receipt handles are current; by its row the code and text of each that is not."""
@@ -162,32 +169,32 @@ class Core:
         for row, handle in enumerate(handles):
             try:
                 number, token = read_handle(handle)
-                if delivery is None or not delivery.holds(number, token, now):
-                    raise RefusedError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
+                if delivery is None or not delivery.is_lease_current(number, token, now):
+                    raise StatusError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
                 held.append(number)
-            except RefusedError as error:
+            except StatusError as error:
                 refused[row] = error.code, str(error)
         return held, refused
 
     async def finish(self, group: str, topic: str, ids: Iterable[int], *, dead: str = "") -> None:
         """*group* is done with the messages *ids* of *topic*, durably."""
-        number = self.journal.record(Finished(group, topic, ranges(sorted(set(ids))), dead))
-        self._wake_lines(group, topic)
+        number = self.journal.record(Finished(group, topic, to_ranges(sorted(set(ids))), dead))
+        self._notify_ordered(group, topic)
         await self.journal.confirm(number)
 
     async def hide(self, group: str, topic: str, number: int, duration: int) -> str:
         """Hide a message for *duration* microseconds from now; its new handle."""
         until = self.clock.now() + duration
         token = self.journal.record(Hidden(group, topic, number, until))
-        self.wakes.wake(topic)
+        self.notifier.notify(topic)
         await self.journal.confirm(token)
         return write_handle(number, token)
 
-    async def bury(self, group: str, topic: str, numbers: Sequence[int], reason: str) -> None:
+    async def move_to_dead_letters(self, group: str, topic: str, numbers: Sequence[int], reason: str) -> None:
         """Put messages (ascending ids) into the dead-letter topic of *group*; they are done."""
-        found = await self.topic(topic).pages.read_ids(numbers)
+        found = await self.topic(topic).message_cache.read_ids(numbers)
         name = dead_letter_topic(group)
-        await self.make_topic(self.journal.state.topics.get(name) or TopicSpec(name, "NORMAL", 1))
+        await self.create_topic(self.journal.state.topics.get(name) or TopicSpec(name, "NORMAL", 1))
         if found:  # else they were trimmed meanwhile
             await self.publish(name, [_dead(message, topic) for message in found.values()])
         await self.finish(group, topic, numbers, dead=reason)
@@ -202,20 +209,20 @@ class Core:
         if self.journal.state.groups.get(spec.name, GroupSpec(spec.name)) != spec:
             await self.journal.write(GroupConfigured(spec.name, spec.max_attempts, spec.backoff))
 
-    async def restart(self, group: str, topic: str, next_id: int) -> None:
+    async def reset_offset(self, group: str, topic: str, next_id: int) -> None:
         """Let *group* go on at message *next_id* of *topic*: all before counts as done, nothing from it on."""
         self.delivery(group, topic)
-        number = self.journal.record(Restarted(group, topic, next_id))
-        self.wakes.wake(topic)
+        number = self.journal.record(OffsetReset(group, topic, next_id))
+        self.notifier.notify(topic)
         await self.journal.confirm(number)
 
-    def client_gone(self, client_id: str) -> None:
+    def remove_client(self, client_id: str) -> None:
         """What the broker renewed for *client_id* comes back in a second."""
         self.sessions.forget(client_id)
         until = self.clock.now() + 1_000_000
         for (_, topic), delivery in self.journal.state.deliveries.items():
-            delivery.hasten(client_id, until)
-            self.wakes.wake(topic)
+            delivery.expire_soon(client_id, until)
+            self.notifier.notify(topic)
 
     def close(self) -> None:
         """Let the next broker in."""
@@ -231,9 +238,9 @@ class Core:
             except LogError as error:
                 _log.error("closing the topic %s failed: %s", name, error)
 
-    def _wake_lines(self, group: str, topic: str) -> None:
+    def _notify_ordered(self, group: str, topic: str) -> None:
         if self.journal.state.delivery(group, topic).fifo:
-            self.wakes.wake(topic)
+            self.notifier.notify(topic)
 
 
 def _dead(message: Message, topic: str) -> Message:

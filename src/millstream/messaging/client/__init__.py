@@ -23,9 +23,9 @@ from millstream.messaging.client.errors import (
 from millstream.messaging.client.message import Message, Receipt, Received
 from millstream.messaging.client.options import Intervals, Options, Tls
 from millstream.messaging.client.producer import Producer
-from millstream.messaging.client.push import PushConsumer
+from millstream.messaging.client.push_consumer import PushConsumer
 from millstream.messaging.client.signing import Credentials
-from millstream.messaging.client.simple import SimpleConsumer
+from millstream.messaging.client.simple_consumer import SimpleConsumer
 from millstream.messaging.client.subscription import Filter
 from millstream.messaging.client.transaction import Transaction
 

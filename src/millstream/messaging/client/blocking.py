@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from millstream.core.clock import Clock
-from millstream.messaging.client import producer, push, simple
+from millstream.messaging.client import producer
+from millstream.messaging.client import simple_consumer
+from millstream.messaging.client import push_consumer
 from millstream.messaging.client.loop_thread import Blocking, BlockingTransaction, in_threads
 from millstream.messaging.client.message import Message, Receipt, Received
 from millstream.messaging.client.options import DEFAULTS, Options
@@ -52,11 +54,11 @@ class Producer(Blocking[producer.Producer]):
         return self._loop.run(self._client.recall(topic, recall_handle))
 
 
-class SimpleConsumer(Blocking[simple.SimpleConsumer]):
+class SimpleConsumer(Blocking[simple_consumer.SimpleConsumer]):
     """:class:`millstream.messaging.client.SimpleConsumer`, blocking."""
 
     def __init__(self, endpoints: str, group: str, subscriptions: Mapping[str, str | Filter], *, await_duration: float | timedelta = 20.0, options: Options = DEFAULTS, clock: Clock | None = None) -> None:
-        super().__init__(simple.SimpleConsumer(endpoints, group, subscriptions, await_duration=await_duration, options=options, clock=clock))
+        super().__init__(simple_consumer.SimpleConsumer(endpoints, group, subscriptions, await_duration=await_duration, options=options, clock=clock))
 
     def receive(self, count: int = 32, *, invisible: float | timedelta = 30.0) -> list[Received]:
         """At most *count* messages of one topic, hidden from the group's others for *invisible*; none is no error.
@@ -86,8 +88,8 @@ class SimpleConsumer(Blocking[simple.SimpleConsumer]):
             yield from self.receive()
 
 
-class PushConsumer(Blocking[push.PushConsumer]):
+class PushConsumer(Blocking[push_consumer.PushConsumer]):
     """:class:`millstream.messaging.client.PushConsumer`, blocking."""
 
     def __init__(self, endpoints: str, group: str, subscriptions: Mapping[str, str | Filter], listener: Listener, *, concurrency: int = 20, cache: int = 4096, cache_bytes: int = 67108864, options: Options = DEFAULTS, clock: Clock | None = None) -> None:
-        super().__init__(push.PushConsumer(endpoints, group, subscriptions, in_threads(listener), concurrency=concurrency, cache=cache, cache_bytes=cache_bytes, options=options, clock=clock))
+        super().__init__(push_consumer.PushConsumer(endpoints, group, subscriptions, in_threads(listener), concurrency=concurrency, cache=cache, cache_bytes=cache_bytes, options=options, clock=clock))

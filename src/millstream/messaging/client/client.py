@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Self
 
 from millstream import __version__
 from millstream.core.clock import Clock, SystemClock
-from millstream.messaging.client.commands import stack_trace, verified
+from millstream.messaging.client.command_answers import stack_trace_answer, verification_answer
+from millstream.messaging.client.connection_recovery import ConnectionRecovery
+from millstream.messaging.client.endpoints import Endpoints, parse_endpoints
 from millstream.messaging.client.errors import (
     ClientError,
     ForkedError,
@@ -24,17 +26,15 @@ from millstream.messaging.client.errors import (
     StartupError,
     UnsupportedError,
 )
-from millstream.messaging.client.ids import client_id
-from millstream.messaging.client.metrics import Metering, Meters, read_wanted
+from millstream.messaging.client.message_ids import client_id
+from millstream.messaging.client.metrics import ClientMetrics, ClientMetricsExporter, metrics_endpoints
 from millstream.messaging.client.options import DEFAULTS, Options
-from millstream.messaging.client.places import Endpoints, read_endpoints
-from millstream.messaging.client.recovery import Recovery
 from millstream.messaging.client.route import Route, read_queue
 from millstream.messaging.client.signing import Signer
-from millstream.messaging.client.stream import Stream
+from millstream.messaging.client.telemetry_stream import TelemetryStream
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import OURS, is_offered
+from millstream.messaging.protocol.batch_calls import PLATFORM_PREFIX, offers_batches
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -56,15 +56,15 @@ class Client(abc.ABC):
     ) -> None:
         self.options = options
         self.clock = clock or SystemClock()
-        self.access_point = read_endpoints(endpoints)
+        self.access_point = parse_endpoints(endpoints)
         self.id = client_id(next(_numbers), self.clock)
         self.topics = set(topics)
         self._signer = Signer(self.id, self.clock, namespace=options.namespace, credentials=options.credentials)
-        self._metering: Metering | None = None
+        self._metrics_exporter: ClientMetricsExporter | None = None
         self._transports: dict[Endpoints, Transport] = {}
         self._used: dict[Endpoints, float] = {}
-        self._streams: dict[Endpoints, Stream] = {}
-        self._recoveries: dict[Endpoints, Recovery] = {}
+        self._streams: dict[Endpoints, TelemetryStream] = {}
+        self._recoveries: dict[Endpoints, ConnectionRecovery] = {}
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Future[Route]] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -73,7 +73,7 @@ class Client(abc.ABC):
         self._is_running = False
         self._is_prepared = False
         self._process = 0
-        self.batched: set[Endpoints] = set()
+        self.batch_servers: set[Endpoints] = set()
         """Servers that give many messages in one answer."""
 
     async def __aenter__(self) -> Self:
@@ -93,7 +93,7 @@ class Client(abc.ABC):
         if self._is_running:
             return
         self._is_running, self._process = True, os.getpid()
-        self._metering = self._new_metering()
+        self._metrics_exporter = self._new_metering()
         try:
             async with asyncio.timeout(self.options.startup_timeout):
                 for topic in sorted(self.topics):
@@ -150,9 +150,9 @@ class Client(abc.ABC):
             await transport.close()
         for cache in (self._streams, self._transports, self._routes, self._used, self._recoveries):
             cache.clear()
-        self.batched.clear()
-        if self._metering is not None:
-            await self._metering.close()
+        self.batch_servers.clear()
+        if self._metrics_exporter is not None:
+            await self._metrics_exporter.close()
 
     # What kinds of clients do differently
 
@@ -167,7 +167,7 @@ class Client(abc.ABC):
         """Add to *settings* what this client declares."""
 
     @abc.abstractmethod
-    def settle(self, settings: v2.Settings) -> None:
+    def apply_settings(self, settings: v2.Settings) -> None:
         """Keep to what a server answered."""
 
     def group_resource(self) -> v2.Resource | None:
@@ -184,16 +184,16 @@ class Client(abc.ABC):
     async def on_command(self, endpoints: Endpoints, command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
         """Do what else a server asks for; the answer, if there is one."""
         if command.HasField("verify_message_command"):
-            return verified(command.verify_message_command.nonce, v2.NOT_IMPLEMENTED)
+            return verification_answer(command.verify_message_command.nonce, v2.NOT_IMPLEMENTED)
         _log.info("%s asks for what this client does not do: %s", endpoints, command.WhichOneof("command"))
         return None
 
     # What they share
 
     @property
-    def meters(self) -> Meters | None:
+    def metrics(self) -> ClientMetrics | None:
         """What measures, where anybody wants to know."""
-        return None if self._metering is None else self._metering.meters
+        return None if self._metrics_exporter is None else self._metrics_exporter.metrics
 
     def require_running(self) -> None:
         """Raise :class:`NotRunningError` before the start and from the end on, also in a process forked since."""
@@ -277,15 +277,15 @@ class Client(abc.ABC):
             raise ResourceNotFoundError(f"{self.access_point} knows no queue of topic {topic}", code=v2.NOT_FOUND)
         return Route(topic, tuple(map(read_queue, response.message_queues)))
 
-    def _open_stream(self, endpoints: Endpoints) -> Stream:
+    def _open_stream(self, endpoints: Endpoints) -> TelemetryStream:
         async def handle(command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
             return await self._handle(endpoints, command)
 
-        return Stream(self.transport(endpoints), self._settings, handle, reopen=self.options.intervals.reopen)
+        return TelemetryStream(self.transport(endpoints), self._settings, handle, reopen=self.options.intervals.reopen)
 
-    def _new_metering(self) -> Metering:
+    def _new_metering(self) -> ClientMetricsExporter:
         group = self.group_resource()
-        return Metering(
+        return ClientMetricsExporter(
             self.id,
             "" if group is None else group.name,
             self.cached,
@@ -299,7 +299,10 @@ class Client(abc.ABC):
         settings = v2.Settings(client_type=kind, access_point=self.access_point.to_wire())
         settings.request_timeout.FromMilliseconds(round(self.options.request_timeout * 1000))
         settings.user_agent.language, settings.user_agent.version = v2.PYTHON, __version__
-        settings.user_agent.platform, settings.user_agent.hostname = OURS + platform.platform(), socket.gethostname()
+        settings.user_agent.platform, settings.user_agent.hostname = (
+            PLATFORM_PREFIX + platform.platform(),
+            socket.gethostname(),
+        )
         self.declare(settings)
         return settings
 
@@ -309,7 +312,7 @@ class Client(abc.ABC):
             self._keep_settings(endpoints, command.settings)
             return None
         if which == "print_thread_stack_trace_command":
-            return stack_trace(command.print_thread_stack_trace_command.nonce)
+            return stack_trace_answer(command.print_thread_stack_trace_command.nonce)
         if which == "reconnect_endpoints_command":
             self._reconnect(endpoints)
             return None
@@ -319,13 +322,13 @@ class Client(abc.ABC):
         mine, theirs = self._settings().WhichOneof("pub_sub"), settings.WhichOneof("pub_sub")
         if mine != theirs:
             raise UnsupportedError(f"{endpoints} answered the settings of a {mine} client with those of {theirs}")
-        if is_offered(settings):
-            self.batched.add(endpoints)
+        if offers_batches(settings):
+            self.batch_servers.add(endpoints)
         else:
-            self.batched.discard(endpoints)
-        if self._metering is not None:
-            self._metering.keep_to(read_wanted(settings))
-        self.settle(settings)
+            self.batch_servers.discard(endpoints)
+        if self._metrics_exporter is not None:
+            self._metrics_exporter.export_to(metrics_endpoints(settings))
+        self.apply_settings(settings)
 
     def _reconnect(self, endpoints: Endpoints) -> None:
         """Use a new connection to *endpoints*, and open the telemetry stream on it."""
@@ -369,7 +372,7 @@ class Client(abc.ABC):
         kind: Any = self.kind
         request = v2.HeartbeatRequest(client_type=kind, group=self.group_resource())
         transport = self.transport(endpoints)
-        recovery = self._recoveries.setdefault(endpoints, Recovery(self.clock))
+        recovery = self._recoveries.setdefault(endpoints, ConnectionRecovery(self.clock))
         try:
             await transport.call_checked("Heartbeat", request, self.options.request_timeout)
         except ClientError as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.messaging.client.ack_batcher import AckBatcher, Errors
+from millstream.messaging.client.batch_codec import from_batch
 from millstream.messaging.client.client import Client
-from millstream.messaging.client.columns import from_batch
+from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
     ClientError,
     PartialFailureError,
@@ -17,11 +19,9 @@ from millstream.messaging.client.errors import (
 )
 from millstream.messaging.client.message import Received, from_wire
 from millstream.messaging.client.options import DEFAULTS, Options
-from millstream.messaging.client.places import Endpoints
-from millstream.messaging.client.settling import Errors, Settler
 from millstream.messaging.client.subscription import Filter, read_filter
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import ACK, RECEIVE, AckedBatch
+from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, AckBatchRequest
 
 
 class Consumer(Client):
@@ -38,7 +38,7 @@ class Consumer(Client):
     ) -> None:
         super().__init__(endpoints, subscriptions, options=options, clock=clock)
         self.group = group
-        self._settler = Settler(self._settle_batch)
+        self._ack_batcher = AckBatcher(self._ack_batch)
         self.subscriptions = {topic: read_filter(wanted) for topic, wanted in subscriptions.items()}
 
     def group_resource(self) -> v2.Resource:
@@ -54,7 +54,7 @@ class Consumer(Client):
     ) -> list[Received]:
         """The messages that *request* brings; none is no error. Raises :class:`ClientError`."""
         seconds = poll + self.options.request_timeout
-        if endpoints in self.batched:
+        if endpoints in self.batch_servers:
             return await self._receive_batch(endpoints, request, seconds)
         frames = self.transport(endpoints).stream("ReceiveMessage", request, seconds)
         found: list[Received] = []
@@ -75,7 +75,7 @@ class Consumer(Client):
         try:
             batch, request_id = await self.transport(endpoints).batch(RECEIVE, request, seconds)
         except TransportError:
-            self.batched.discard(endpoints)  # until it offers it again: another server may be there by now
+            self.batch_servers.discard(endpoints)  # until it offers it again: another server may be there by now
             raise
         error = None if batch.code == v2.MESSAGE_NOT_FOUND else code_error(batch.code, batch.text, request_id)
         if error is not None:
@@ -85,23 +85,23 @@ class Consumer(Client):
         return found
 
     def _measure(self, messages: Sequence[Received], delivered: int) -> None:
-        if messages and delivered and self.meters is not None:
-            self.meters.delivered(messages[0].topic, (self.clock.now() - delivered) / MICROSECONDS)
+        if messages and delivered and self.metrics is not None:
+            self.metrics.delivered(messages[0].topic, (self.clock.now() - delivered) / MICROSECONDS)
 
     async def acknowledge(self, messages: Sequence[Received]) -> None:
         """*messages*, all of one topic and server, are done. Raises :class:`ClientError`.
 
         At a server that takes batches, acknowledgements that come while others are under way share a call.
         """
-        in_batch = messages[0].endpoints in self.batched
-        errors = await (self._settler.settle(messages) if in_batch else self._settle_each(messages))
+        in_batch = messages[0].endpoints in self.batch_servers
+        errors = await (self._ack_batcher.acknowledge(messages) if in_batch else self._ack_each(messages))
         failed = [error for error in errors if error is not None]
         if failed and len(failed) == len(messages):
             raise failed[0]
         if failed:
             raise PartialFailureError(errors, "acknowledged")
 
-    async def _settle_each(self, messages: Sequence[Received]) -> Errors:
+    async def _ack_each(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]
         request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
         for message in messages:
@@ -113,15 +113,15 @@ class Consumer(Client):
             raise error or ServerFailedError("the answer does not match the request", request_id=request_id)
         return [status_error(entry.status, request_id) for entry in response.entries]
 
-    async def _settle_batch(self, messages: Sequence[Received]) -> Errors:
+    async def _ack_batch(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]
         handles = [message.receipt_handle for message in messages]
-        batch = AckedBatch(self.options.namespace, self.group, first.topic, handles)
+        batch = AckBatchRequest(self.options.namespace, self.group, first.topic, handles)
         transport = self.transport(first.endpoints)
         try:
             answer, request_id = await transport.batch(ACK, batch, self.options.request_timeout)
         except TransportError:
-            self.batched.discard(first.endpoints)
+            self.batch_servers.discard(first.endpoints)
             raise
         error = code_error(answer.code, answer.text, request_id)
         if error is not None and not answer.refused:
@@ -145,7 +145,7 @@ class Consumer(Client):
         handle: str = response.receipt_handle
         return handle
 
-    async def bury(self, message: Received, attempt: int, most: int) -> None:
+    async def move_to_dead_letters(self, message: Received, attempt: int, most: int) -> None:
         """Move *message* to the dead letters after *attempt* of *most* attempts. Raises :class:`ClientError`."""
         request = v2.ForwardMessageToDeadLetterQueueRequest(
             group=self.group_resource(),

@@ -15,8 +15,8 @@ from millstream.messaging.client.client import Client
 from millstream.messaging.client.consumer import Consumer
 from millstream.messaging.client.options import DEFAULTS
 from millstream.messaging.client.producer import Producer
-from millstream.messaging.client.push import PushConsumer
-from millstream.messaging.client.simple import SimpleConsumer
+from millstream.messaging.client.push_consumer import PushConsumer
+from millstream.messaging.client.simple_consumer import SimpleConsumer
 
 TARGET = Path(__file__).parent / "blocking.py"
 
@@ -31,7 +31,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from millstream.core.clock import Clock
-from millstream.messaging.client import producer, push, simple
+from millstream.messaging.client import producer
+from millstream.messaging.client import simple_consumer
+from millstream.messaging.client import push_consumer
 from millstream.messaging.client.loop_thread import Blocking, BlockingTransaction, in_threads
 from millstream.messaging.client.message import Message, Receipt, Received
 from millstream.messaging.client.options import DEFAULTS, Options

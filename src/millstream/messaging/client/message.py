@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import BadRequestError
-from millstream.messaging.client.places import Endpoints
 from millstream.messaging.protocol import v2
 
 _TOPIC = re.compile(r"[%a-zA-Z0-9_-]{1,127}")
@@ -94,7 +94,7 @@ class Received(msgspec.Struct, frozen=True):
     is_corrupted: bool
 
 
-class Stamp(msgspec.Struct, frozen=True):
+class MessageStamp(msgspec.Struct, frozen=True):
     """What a producer adds to a message: its id, its type (the protocol's), and when (microseconds) and where it is."""
 
     message_id: str
@@ -104,7 +104,7 @@ class Stamp(msgspec.Struct, frozen=True):
     host: str
 
 
-def to_wire(message: Message, stamp: Stamp) -> v2.Message:
+def to_wire(message: Message, stamp: MessageStamp) -> v2.Message:
     """*message* as it is sent."""
     wire = v2.Message(body=message.body, user_properties=dict(message.properties))
     wire.topic.name, wire.topic.resource_namespace = message.topic, stamp.namespace

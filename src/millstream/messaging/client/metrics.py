@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from millstream.messaging.client.endpoints import Endpoints, from_wire
 from millstream.messaging.client.options import Tls
-from millstream.messaging.client.places import Endpoints, from_wire
 from millstream.messaging.client.signing import Signer
 from millstream.messaging.protocol import v2
 
@@ -34,7 +34,7 @@ Cached = Callable[[], Mapping[str, tuple[int, int]]]
 _log = logging.getLogger(__name__)
 
 
-class Meters:
+class ClientMetrics:
     """The instruments of one client, made from an OpenTelemetry meter *provider*; times are given in seconds."""
 
     def __init__(self, provider: Any, client_id: str, group: str, cached: Cached) -> None:
@@ -81,26 +81,26 @@ class Meters:
         return observe
 
 
-def read_wanted(settings: v2.Settings) -> Endpoints | None:
+def metrics_endpoints(settings: v2.Settings) -> Endpoints | None:
     """Where *settings* want metrics; None where they do not."""
     wanted = settings.metric
     return from_wire(wanted.endpoints) if wanted.on and wanted.endpoints.addresses else None
 
 
-class Metering:
-    """Switches the meters of one client on and off; ``meters`` is None while they are off."""
+class ClientMetricsExporter:
+    """Switches the meters of one client on and off; ``metrics`` is None while they are off."""
 
     def __init__(self, client_id: str, group: str, cached: Cached, *, provider: Any, signer: Signer, tls: Tls | None):
-        self._make: Callable[[Any], Meters] = lambda made: Meters(made, client_id, group, cached)
+        self._make: Callable[[Any], ClientMetrics] = lambda made: ClientMetrics(made, client_id, group, cached)
         self._given = provider is not None
         self._signer = signer
         self._tls = tls
         self._wanted: Endpoints | None = None
         self._provider: Any = None
         self._ending: set[asyncio.Future[None]] = set()
-        self.meters: Meters | None = self._make(provider) if self._given else None
+        self.metrics: ClientMetrics | None = self._make(provider) if self._given else None
 
-    def keep_to(self, wanted: Endpoints | None) -> None:
+    def export_to(self, wanted: Endpoints | None) -> None:
         """Measure for a server that asks for it; where it asks for the same as before, go on."""
         if self._given or wanted == self._wanted:
             return
@@ -113,7 +113,7 @@ class Metering:
         except ImportError:
             _log.info("%s asks for metrics, which need more: pip install 'millstream[telemetry]'", wanted)
         else:
-            self.meters = self._make(self._provider)
+            self.metrics = self._make(self._provider)
 
     async def close(self) -> None:
         """Give up what is left to be exported after a last attempt."""
@@ -124,7 +124,7 @@ class Metering:
     def _stop(self) -> None:
         provider, self._provider = self._provider, None
         if provider is not None:
-            self.meters = None
+            self.metrics = None
             ending = asyncio.ensure_future(asyncio.to_thread(provider.shutdown, EXPORT_TIMEOUT * 1000))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)

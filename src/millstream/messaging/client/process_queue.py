@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from millstream.messaging.client.consume_service import ConsumeService
 from millstream.messaging.client.consumer import Consumer
-from millstream.messaging.client.consumption import Consumption
 from millstream.messaging.client.errors import ClientError, ThrottledError
 from millstream.messaging.client.message import Received
 from millstream.messaging.client.route import Queue, write_queue
@@ -19,7 +19,7 @@ from millstream.messaging.protocol import v2
 _log = logging.getLogger(__name__)
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class CacheLimits(msgspec.Struct, frozen=True):
     """How much may be cached: so many messages, so many bytes of bodies."""
 
     messages: int
@@ -36,7 +36,7 @@ class Polling(msgspec.Struct, frozen=True):
 class ProcessQueue:
     """Receives *queue* of *topic* for *consumer* and hands messages to *consumption*.
 
-    *bounds* says how much may be cached now, *polling* how to ask.
+    *limits* says how much may be cached now, *polling* how to ask.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class ProcessQueue:
         consumer: Consumer,
         topic: str,
         queue: Queue,
-        consumption: Consumption,
+        consumption: ConsumeService,
         *,
-        bounds: Callable[[], Bounds],
+        limits: Callable[[], CacheLimits],
         polling: Callable[[], Polling],
     ) -> None:
         self._consumer = consumer
         self._queue = queue
-        self._consumption = consumption
-        self._bounds = bounds
+        self._consume_service = consumption
+        self._limits = limits
         self._polling = polling
         self._attempt = str(uuid.uuid4())
         self._active = consumer.clock.monotonic()
@@ -64,8 +64,8 @@ class ProcessQueue:
     @property
     def is_full(self) -> bool:
         """Whether the cache takes no more."""
-        bounds = self._bounds()
-        return self.cached >= bounds.messages or self.cached_bytes >= bounds.bytes
+        limits = self._limits()
+        return self.cached >= limits.messages or self.cached_bytes >= limits.bytes
 
     @property
     def is_expired(self) -> bool:
@@ -103,7 +103,7 @@ class ProcessQueue:
             group=self._consumer.group_resource(),
             message_queue=write_queue(self._queue, self.topic, self._consumer.options.namespace),
             filter_expression=self._consumer.subscriptions[self.topic].to_wire(),
-            batch_size=min(polling.batch, max(1, self._bounds().messages - self.cached)),
+            batch_size=min(polling.batch, max(1, self._limits().messages - self.cached)),
             auto_renew=True,
             attempt_id=self._attempt,
         )
@@ -113,7 +113,7 @@ class ProcessQueue:
             self._attempt = str(uuid.uuid4())
             self.cached += len(messages)
             self.cached_bytes += sum(len(message.body) for message in messages)
-            self._consumption.consume(messages, self._evict)
+            self._consume_service.consume(messages, self._evict)
 
     def _evict(self, message: Received) -> None:
         self.cached -= 1

@@ -16,8 +16,9 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.messaging.client.backoff import Backoff, read_backoff
+from millstream.messaging.client.batch_codec import read_stored, to_batch
 from millstream.messaging.client.client import Client
-from millstream.messaging.client.columns import read_stored, to_batch
+from millstream.messaging.client.endpoints import Endpoints
 from millstream.messaging.client.errors import (
     BadRequestError,
     ClientError,
@@ -29,19 +30,18 @@ from millstream.messaging.client.errors import (
     is_definite,
     status_error,
 )
-from millstream.messaging.client.gathering import Batching, Gatherer, Results
-from millstream.messaging.client.ids import MessageIds
-from millstream.messaging.client.message import Message, Receipt, Received, Stamp, from_wire, to_wire
+from millstream.messaging.client.message import Message, MessageStamp, Receipt, Received, from_wire, to_wire
+from millstream.messaging.client.message_ids import MessageIds
 from millstream.messaging.client.options import DEFAULTS, Options, seconds_of
-from millstream.messaging.client.places import Endpoints
 from millstream.messaging.client.route import Queue, candidates, check_kind, group_candidate
+from millstream.messaging.client.send_batcher import BatchLimits, Results, SendBatcher
 from millstream.messaging.client.transaction import Transaction
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import SEND
+from millstream.messaging.protocol.batch_calls import SEND
 
 Resolution = Literal["commit", "rollback", "unknown"]
 Checker = Callable[[Received], Awaitable[Resolution]]
-Numbered = tuple[Message, str]
+IdentifiedMessage = tuple[Message, str]
 """A message and its id."""
 
 MISMATCH = "the server's answer does not match the request"
@@ -80,8 +80,8 @@ class Producer(Client):
     ) -> None:
         super().__init__(endpoints, topics, options=options, clock=clock)
         self._checker = checker
-        self._lingers, self._may_gather = linger is not None, batch > 1
-        self._gatherer = Gatherer(_batching(linger or 0.0, batch, batch_bytes), self._send_alike)
+        self._lingers, self._may_batch = linger is not None, batch > 1
+        self._send_batcher = SendBatcher(_batching(linger or 0.0, batch, batch_bytes), self._send_alike)
         self._under_way = 0
         self._is_idle = asyncio.Event()
         self._ids = MessageIds(self.clock)
@@ -102,9 +102,9 @@ class Producer(Client):
         self.require_running()
         with tracing.span("send", topic=message.topic) as trace:
             message = _with_trace(message, trace)
-            if self._is_gathered(message):
+            if self._is_batched(message):
                 self._check_size(message)
-                return await self._gatherer.send(message)
+                return await self._send_batcher.send(message)
             (result,) = await self._send([message], message.kind)
             if isinstance(result, ClientError):
                 raise result
@@ -133,7 +133,7 @@ class Producer(Client):
     async def flush(self) -> None:
         """Send what lingers at once, and return when all of it has its result."""
         self.require_running()
-        await self._gatherer.flush()
+        await self._send_batcher.flush()
 
     async def begin(self, message: Message) -> Transaction:
         """Send *message* as the half of a transaction: nobody gets it before :meth:`Transaction.commit`.
@@ -166,7 +166,7 @@ class Producer(Client):
         settings.publishing.max_body_size = self._max_body
         settings.publishing.validate_message_type = self._validates
 
-    def settle(self, settings: v2.Settings) -> None:
+    def apply_settings(self, settings: v2.Settings) -> None:
         self._validates = settings.publishing.validate_message_type
         self._max_body = settings.publishing.max_body_size or self._max_body
         if settings.HasField("backoff_policy"):
@@ -174,7 +174,7 @@ class Producer(Client):
 
     async def on_close(self) -> None:
         """Send what lingers, and wait for what is under way."""
-        await self._gatherer.flush()
+        await self._send_batcher.flush()
         while self._under_way:
             self._is_idle.clear()
             await self._is_idle.wait()
@@ -190,14 +190,14 @@ class Producer(Client):
 
     # Sending
 
-    def _is_gathered(self, message: Message) -> bool:
+    def _is_batched(self, message: Message) -> bool:
         """Whether *message* is to go with others that are sent now."""
         if message.deliver_at is not None:
             return False
         if self._lingers:
             return True
         has_company = bool(self._under_way) or bool(message.message_group)
-        return has_company and self._may_gather and bool(self.batched)
+        return has_company and self._may_batch and bool(self.batch_servers)
 
     async def _send_alike(self, messages: Sequence[Message]) -> Results:
         return await self._send(messages, messages[0].kind)
@@ -224,7 +224,7 @@ class Producer(Client):
             size = len(message.body)
             raise PayloadError(f"a body of {size:,} bytes is more than the server takes, {self._max_body:,}")
 
-    async def _attempts(self, queues: Sequence[Queue], messages: Sequence[Numbered], kind: int) -> Results:
+    async def _attempts(self, queues: Sequence[Queue], messages: Sequence[IdentifiedMessage], kind: int) -> Results:
         """Send *messages* to one of *queues* after another, as often as it makes sense."""
         topic = messages[0][0].topic
         results: list[Receipt | ClientError] = []
@@ -255,31 +255,33 @@ class Producer(Client):
             return [group_candidate(route, message_group)]
         return candidates(route, next(self._turns), self._isolated, self._backoff.attempts)
 
-    async def _attempt(self, queue: Queue, messages: Sequence[Numbered], kind: int) -> Results:
+    async def _attempt(self, queue: Queue, messages: Sequence[IdentifiedMessage], kind: int) -> Results:
         begin, topic = self.clock.monotonic(), messages[0][0].topic
-        in_batch = len(messages) > 1 and kind in (v2.NORMAL, v2.FIFO) and queue.endpoints in self.batched
+        in_batch = len(messages) > 1 and kind in (v2.NORMAL, v2.FIFO) and queue.endpoints in self.batch_servers
         try:
             results = await (self._send_batch if in_batch else self._send_each)(queue, messages, kind)
         except ClientError as error:
             if isinstance(error, TransportError):
-                self.batched.discard(queue.endpoints)  # until it offers it again: another server may be there by now
+                self.batch_servers.discard(
+                    queue.endpoints
+                )  # until it offers it again: another server may be there by now
             results = [error] * len(messages)
-        if self.meters is not None:
+        if self.metrics is not None:
             succeeded = all(isinstance(result, Receipt) for result in results)
-            self.meters.sent(topic, self.clock.monotonic() - begin, succeeded=succeeded)
+            self.metrics.sent(topic, self.clock.monotonic() - begin, succeeded=succeeded)
         return results
 
-    async def _send_batch(self, queue: Queue, messages: Sequence[Numbered], kind: int) -> Results:
-        batch = to_batch(messages, Stamp("", kind, self.options.namespace, self.clock.now(), self._host))
+    async def _send_batch(self, queue: Queue, messages: Sequence[IdentifiedMessage], kind: int) -> Results:
+        batch = to_batch(messages, MessageStamp("", kind, self.options.namespace, self.clock.now(), self._host))
         transport = self.transport(queue.endpoints)
         answer, request_id = await transport.batch(SEND, batch, self.options.request_timeout)
         return read_stored(answer, batch.ids, queue, request_id)
 
-    async def _send_each(self, queue: Queue, messages: Sequence[Numbered], kind: int) -> Results:
+    async def _send_each(self, queue: Queue, messages: Sequence[IdentifiedMessage], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
         request = v2.SendMessageRequest(
             messages=[
-                to_wire(message, Stamp(message_id, kind, namespace, born, self._host))
+                to_wire(message, MessageStamp(message_id, kind, namespace, born, self._host))
                 for message, message_id in messages
             ]
         )
@@ -322,8 +324,8 @@ class Producer(Client):
             _log.exception("the end of transaction %s could not be told; the server asks again", message.message_id)
 
 
-def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
-    found = Batching(seconds_of(linger), messages, size)
+def _batching(linger: float | timedelta, messages: int, size: int) -> BatchLimits:
+    found = BatchLimits(seconds_of(linger), messages, size)
     if found.linger < 0 or messages < 1 or size < 1:
         raise BadRequestError("linger is zero seconds or more, batch and batch_bytes are one or more")
     return found

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import msgspec
 
+from millstream.messaging.client.endpoints import Endpoints, from_wire
 from millstream.messaging.client.errors import BadRequestError, ResourceNotFoundError
-from millstream.messaging.client.places import Endpoints, from_wire
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue
 

@@ -32,7 +32,7 @@ def changes_between(before: Policy, after: Policy) -> list[PolicyChange]:
     return [each for each in found if each is not None]
 
 
-def put_over(base: Policy, mine: Policy, theirs: Policy) -> Policy:
+def merge_policies(base: Policy, mine: Policy, theirs: Policy) -> Policy:
     """*theirs* with what *mine* changed since *base*: what was added is added, what was removed is removed.
 
     Where both changed one list, both changes are in it; order is that of *theirs*.

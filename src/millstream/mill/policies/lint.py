@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from millstream.mill.policies.policy import DEFAULTS, Pair, Policy, Spots, Warned
+from millstream.mill.policies.policy import DEFAULTS, Pair, Policy, PolicyPositions, PolicyWarning
 from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import is_system
 
@@ -22,68 +22,76 @@ class _Step(NamedTuple):
     pair: Pair
 
 
-def lint_policies(policies: Policies, stores: Collection[str] | None = None) -> Mapping[str, Sequence[Warned]]:
+def lint_policies(policies: Policies, stores: Collection[str] | None = None) -> Mapping[str, Sequence[PolicyWarning]]:
     """Every finding, by account: what the texts gave cause for, each policy by itself, and what they do together.
 
     With the ids of the configured *stores*, unknown ones too.
     """
-    spots = {account: policies.spots.get(account, Spots()) for account in policies.by_account}
-    together = list(_together(policies.by_account, spots))
+    positions = {account: policies.positions.get(account, PolicyPositions()) for account in policies.by_account}
+    together = list(_together(policies.by_account, positions))
     return {
         account: [
             *policies.warnings.get(account, ()),
-            *lint_policy(policy, stores, spots[account]),
+            *lint_policy(policy, stores, positions[account]),
             *(warned for whose, warned in together if whose == account),
         ]
         for account, policy in policies.by_account.items()
     }
 
 
-def lint_policy(policy: Policy, stores: Collection[str] | None = None, spots: Spots | None = None) -> list[Warned]:
+def lint_policy(
+    policy: Policy, stores: Collection[str] | None = None, positions: PolicyPositions | None = None
+) -> list[PolicyWarning]:
     """Every finding on *policy* by itself; with *spots* they say where it is."""
-    spots = spots or Spots()
-    return [*_pairs(policy, stores, spots), *_cycles(policy, spots), *_spaces(policy, spots)]
+    positions = positions or PolicyPositions()
+    return [*_pairs(policy, stores, positions), *_cycles(policy, positions), *_spaces(policy, positions)]
 
 
-def _pairs(policy: Policy, stores: Collection[str] | None, spots: Spots) -> Iterator[Warned]:
+def _pairs(policy: Policy, stores: Collection[str] | None, positions: PolicyPositions) -> Iterator[PolicyWarning]:
     for space, pairs in _places(policy):
         for pair in pairs:
-            where, spot = _name(space), spots.pairs.get((space, pair))
+            where, position = _name(space), positions.pairs.get((space, pair))
             if pair.source == pair.destination:
-                yield Warned("same-store", f"{where}: store {pair.source!r} is copied to itself", spot)
+                yield PolicyWarning("same-store", f"{where}: store {pair.source!r} is copied to itself", position)
             for store in (pair.source, pair.destination):
                 if stores is not None and store not in stores:
                     known = ", ".join(sorted(stores)) or "none"
-                    yield Warned(
-                        "unknown-store", f"{where}: no store {store!r} is configured (there are: {known})", spot
+                    yield PolicyWarning(
+                        "unknown-store", f"{where}: no store {store!r} is configured (there are: {known})", position
                     )
 
 
-def _cycles(policy: Policy, spots: Spots) -> Iterator[Warned]:
+def _cycles(policy: Policy, positions: PolicyPositions) -> Iterator[PolicyWarning]:
     for space, pairs in _places(policy):
         cycle = find_cycle(pairs)
         if cycle:
-            spot = spots.fields.get(DEFAULTS) if space is None else spots.spaces.get(space)
-            yield Warned("cycle", f"{_name(space)}: the stores are copied in a circle: {' → '.join(cycle)}", spot)
+            position = positions.fields.get(DEFAULTS) if space is None else positions.spaces.get(space)
+            yield PolicyWarning(
+                "cycle", f"{_name(space)}: the stores are copied in a circle: {' → '.join(cycle)}", position
+            )
 
 
-def _spaces(policy: Policy, spots: Spots) -> Iterator[Warned]:
+def _spaces(policy: Policy, positions: PolicyPositions) -> Iterator[PolicyWarning]:
     for space, pairs in policy.spaces.items():
-        spot = spots.spaces.get(space)
+        position = positions.spaces.get(space)
         if space in policy.ignored:
             text = f"space {space!r} is to be ignored, so its pairs do nothing"
-            yield Warned("ignored-but-configured", text, spots.ignored.get(space))
+            yield PolicyWarning("ignored-but-configured", text, positions.ignored.get(space))
         if is_system(space):
-            yield Warned("system-space", f"space {space!r} belongs to the system and is never copied", spot)
+            yield PolicyWarning("system-space", f"space {space!r} belongs to the system and is never copied", position)
         if not pairs:
-            yield Warned("empty-space", f"space {space!r} has an empty list, so {DEFAULTS} apply to it", spot)
+            yield PolicyWarning(
+                "empty-space", f"space {space!r} has an empty list, so {DEFAULTS} apply to it", position
+            )
         missed = [str(pair) for pair in policy.defaults if pairs and pair not in pairs]
         if missed:
             text = f"space {space!r} has pairs of its own, so these do not apply: {', '.join(missed)}"
-            yield Warned("shadowed-defaults", text, spot)
+            yield PolicyWarning("shadowed-defaults", text, position)
 
 
-def _together(policies: Mapping[str, Policy], spots: Mapping[str, Spots]) -> Iterator[tuple[str, Warned]]:
+def _together(
+    policies: Mapping[str, Policy], positions: Mapping[str, PolicyPositions]
+) -> Iterator[tuple[str, PolicyWarning]]:
     """What the pairs of all accounts come to, space by space; each finding for every account that takes part in it."""
     for space in (None, *dict.fromkeys(space for policy in policies.values() for space in policy.spaces)):
         steps = list(_steps(policies, space))
@@ -92,8 +100,8 @@ def _together(policies: Mapping[str, Policy], spots: Mapping[str, Spots]) -> Ite
         for code, text, meant in _found_together(steps):
             for account in dict.fromkeys(step.account for step in meant):
                 first = next(step for step in meant if step.account == account)
-                spot = spots[account].pairs.get((first.listed, first.pair))
-                yield account, Warned(code, f"{_name(space)}: {text}", spot)
+                position = positions[account].pairs.get((first.listed, first.pair))
+                yield account, PolicyWarning(code, f"{_name(space)}: {text}", position)
 
 
 def _found_together(steps: Sequence[_Step]) -> Iterator[tuple[str, str, Sequence[_Step]]]:

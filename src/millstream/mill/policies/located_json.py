@@ -23,7 +23,7 @@ _SCALAR = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-
 _decoder = json.JSONDecoder()
 
 
-class Spot(msgspec.Struct, frozen=True):
+class SourcePosition(msgspec.Struct, frozen=True):
     """A place in a text; line and column count from 1."""
 
     line: int
@@ -33,98 +33,98 @@ class Spot(msgspec.Struct, frozen=True):
         return f"line {self.line}, column {self.column}"
 
 
-class Text(msgspec.Struct, frozen=True):
+class JsonString(msgspec.Struct, frozen=True):
     """A string."""
 
     value: str
-    spot: Spot
+    position: SourcePosition
 
 
-class Scalar(msgspec.Struct, frozen=True):
+class JsonScalar(msgspec.Struct, frozen=True):
     """A number, true, false or null, as written."""
 
     value: str
-    spot: Spot
+    position: SourcePosition
 
 
-class Items(msgspec.Struct, frozen=True):
+class JsonArray(msgspec.Struct, frozen=True):
     """An array."""
 
     items: Sequence[Node]
-    spot: Spot
+    position: SourcePosition
 
 
-class Members(msgspec.Struct, frozen=True):
+class JsonObject(msgspec.Struct, frozen=True):
     """An object; ``names`` tells where each member's name stands."""
 
     members: Mapping[str, Node]
-    names: Mapping[str, Spot]
-    spot: Spot
+    names: Mapping[str, SourcePosition]
+    position: SourcePosition
 
 
-Node = Text | Scalar | Items | Members
+Node = JsonString | JsonScalar | JsonArray | JsonObject
 
 
-class Parsed(msgspec.Struct, frozen=True):
+class LocatedJson(msgspec.Struct, frozen=True):
     """A parsed text, and where it has commas before a closing bracket."""
 
     root: Node
-    trailing_commas: Sequence[Spot]
+    trailing_commas: Sequence[SourcePosition]
 
 
-def parse_located(text: str, name: str) -> Parsed:
+def parse_located(text: str, name: str) -> LocatedJson:
     """The value of *text*. Raises :class:`PolicyError` with *name*, line and column where it is not JSON."""
-    return _Parser(text, name).parse()
+    return _LocatedJsonParser(text, name).parse()
 
 
-class _Parser:
+class _LocatedJsonParser:
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
         self._at = 0
         self._counted, self._line, self._line_start = 0, 1, 0  # lines are counted as they go by
         self._depth = 0
-        self._comma: Spot | None = None  # the one just read
-        self._commas: list[Spot] = []
+        self._comma: SourcePosition | None = None  # the one just read
+        self._commas: list[SourcePosition] = []
 
-    def parse(self) -> Parsed:
+    def parse(self) -> LocatedJson:
         root = self._value()
         if self._peek():
             raise self._error("the file should end here")
-        return Parsed(root, tuple(self._commas))
+        return LocatedJson(root, tuple(self._commas))
 
     def _value(self) -> Node:
         start = self._peek()
-        spot = self._spot()
+        position = self._position()
         if start == '"':
-            return Text(self._string(), spot)
+            return JsonString(self._string(), position)
         if start in ("{", "["):
             self._depth += 1
             if self._depth > MAX_DEPTH:
                 raise self._error(f"nested deeper than {MAX_DEPTH} levels")
-            node = self._object(spot) if start == "{" else Items(self._array(), spot)
+            node = self._object(position) if start == "{" else JsonArray(self._array(), position)
             self._depth -= 1
             return node
         scalar = _SCALAR.match(self._text, self._at)
         if scalar is None:
             raise self._error("a value should stand here")
         self._at = scalar.end()
-        return Scalar(scalar.group(), spot)
+        return JsonScalar(scalar.group(), position)
 
-    def _object(self, spot: Spot) -> Members:
+    def _object(self, position: SourcePosition) -> JsonObject:
         members: dict[str, Node] = {}
-        names: dict[str, Spot] = {}
+        names: dict[str, SourcePosition] = {}
         self._at += 1
         while not self._closes("}", after_comma=bool(members)):
             if self._peek() != '"':
                 raise self._error("a name in double quotes should stand here")
-            where = self._spot()
+            where = self._position()
             name = self._string()
             if name in members:
                 raise self._error(f"{name!r} stands twice in one object", where)
             self._expect(":")
             names[name], members[name] = where, self._value()
             self._separate("}")
-        return Members(members, names, spot)
+        return JsonObject(members, names, position)
 
     def _array(self) -> list[Node]:
         items: list[Node] = []
@@ -148,7 +148,7 @@ class _Parser:
         self._comma = None
         sign = self._peek()
         if sign == ",":
-            self._comma = self._spot()
+            self._comma = self._position()
             self._at += 1
         elif sign != bracket:
             raise self._error(f"a comma or {bracket!r} should stand here")
@@ -159,11 +159,11 @@ class _Parser:
         self._at += 1
 
     def _string(self) -> str:
-        start = self._spot()
+        start = self._position()
         try:
             value, self._at = _decoder.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
-            raise self._error(error.msg, self._spot(error.pos)) from error
+            raise self._error(error.msg, self._position(error.pos)) from error
         if not _is_text(value):
             raise self._error("half of a surrogate pair is no text", start)
         return str(value)
@@ -173,15 +173,15 @@ class _Parser:
         self._at = space.end() if space else self._at
         return self._text[self._at : self._at + 1]
 
-    def _spot(self, at: int | None = None) -> Spot:
+    def _position(self, at: int | None = None) -> SourcePosition:
         at = self._at if at is None else at
         self._line += self._text.count("\n", self._counted, at)
         self._line_start = max(self._line_start, self._text.rfind("\n", self._counted, at) + 1)
         self._counted = at
-        return Spot(self._line, at - self._line_start + 1)
+        return SourcePosition(self._line, at - self._line_start + 1)
 
-    def _error(self, what: str, spot: Spot | None = None) -> PolicyError:
-        return PolicyError(f"{self._name}, {spot or self._spot()}: {what}")
+    def _error(self, what: str, position: SourcePosition | None = None) -> PolicyError:
+        return PolicyError(f"{self._name}, {position or self._position()}: {what}")
 
 
 def _is_text(value: str) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from millstream.core.canonical import canonical_json
 from millstream.mill.errors import PolicyError
-from millstream.mill.policies.located_json import Items, Members, Node, Spot, Text, parse_located
+from millstream.mill.policies.located_json import JsonArray, JsonObject, JsonString, Node, SourcePosition, parse_located
 from millstream.mill.providers import is_system
 
 SPACES, DEFAULTS, IGNORED = "spaceDuplicationStorePolicies", "defaultPolicies", "spacesToIgnore"
@@ -31,25 +31,25 @@ class Pair(msgspec.Struct, frozen=True):
         return f"{self.source} → {self.destination}"
 
 
-class Warned(msgspec.Struct, frozen=True):
-    """Something in a policy that works and is probably not meant: ``code`` for programs, ``spot`` where known."""
+class PolicyWarning(msgspec.Struct, frozen=True):
+    """Something in a policy that works and is probably not meant: ``code`` for programs, ``position`` where known."""
 
     code: str
     message: str
-    spot: Spot | None = None
+    position: SourcePosition | None = None
 
     def __str__(self) -> str:
-        return f"{self.spot}: {self.message}" if self.spot else self.message
+        return f"{self.position}: {self.message}" if self.position else self.message
 
 
-class Spots(msgspec.Struct, frozen=True):
+class PolicyPositions(msgspec.Struct, frozen=True):
     """Where the parts of a policy stand in its text: the names of ``spaces`` and of its fields, those of ``ignored``
     spaces, and ``pairs`` by the space they are of (None: the defaults)."""
 
-    spaces: Mapping[str, Spot] = {}
-    fields: Mapping[str, Spot] = {}
-    ignored: Mapping[str, Spot] = {}
-    pairs: Mapping[tuple[str | None, Pair], Spot] = {}
+    spaces: Mapping[str, SourcePosition] = {}
+    fields: Mapping[str, SourcePosition] = {}
+    ignored: Mapping[str, SourcePosition] = {}
+    pairs: Mapping[tuple[str | None, Pair], SourcePosition] = {}
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -82,15 +82,15 @@ class Policy(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys([*every, *self.defaults]))
 
 
-class Parsed(NamedTuple):
+class ParsedPolicy(NamedTuple):
     """A policy, what its own text gives cause to warn of, and where its parts stand."""
 
     policy: Policy
-    warnings: list[Warned]
-    spots: Spots
+    warnings: list[PolicyWarning]
+    positions: PolicyPositions
 
 
-def parse_policy(text: str, account: str) -> Parsed:
+def parse_policy(text: str, account: str) -> ParsedPolicy:
     """The policy of *account* in *text*, and what there is to say of the text.
 
     Raises :class:`PolicyError` with the file's name, line and column for anything that is not a policy; a comma
@@ -98,16 +98,22 @@ def parse_policy(text: str, account: str) -> Parsed:
     """
     name = policy_file(account)
     parsed = parse_located(text, name)
-    warnings = [Warned("trailing-comma", "a comma before the closing bracket", s) for s in parsed.trailing_commas]
+    warnings = [
+        PolicyWarning("trailing-comma", "a comma before the closing bracket", s) for s in parsed.trailing_commas
+    ]
     root = _members(parsed.root, name, "a policy")
     _only(root, {SPACES, DEFAULTS, IGNORED}, name)
-    spaces = _members(root.members[SPACES], name, SPACES) if SPACES in root.members else Members({}, {}, root.spot)
-    stand: dict[tuple[str | None, Pair], Spot] = {}
+    spaces = (
+        _members(root.members[SPACES], name, SPACES) if SPACES in root.members else JsonObject({}, {}, root.position)
+    )
+    stand: dict[tuple[str | None, Pair], SourcePosition] = {}
     own = {space: _pairs(node, name, warnings, space, stand) for space, node in spaces.members.items()}
     defaults = _pairs(root.members[DEFAULTS], name, warnings, None, stand) if DEFAULTS in root.members else ()
     ignored = _texts(root.members[IGNORED], name) if IGNORED in root.members else {}
-    return Parsed(
-        Policy(account, own, defaults, tuple(ignored)), warnings, Spots(spaces.names, root.names, ignored, stand)
+    return ParsedPolicy(
+        Policy(account, own, defaults, tuple(ignored)),
+        warnings,
+        PolicyPositions(spaces.names, root.names, ignored, stand),
     )
 
 
@@ -144,16 +150,20 @@ def policy_file(account: str) -> str:
 
 
 def _pairs(
-    node: Node, name: str, warnings: list[Warned], space: str | None, stand: dict[tuple[str | None, Pair], Spot]
+    node: Node,
+    name: str,
+    warnings: list[PolicyWarning],
+    space: str | None,
+    stand: dict[tuple[str | None, Pair], SourcePosition],
 ) -> tuple[Pair, ...]:
     """The pairs in the list *node*, each once; where they stand is added to *stand*."""
     pairs: dict[Pair, None] = {}
     for item in _items(node, name, "a list of store pairs").items:
         pair = _pair(item, name)
         if pair in pairs:
-            warnings.append(Warned("duplicate-pair", f"{pair} stands twice", item.spot))
+            warnings.append(PolicyWarning("duplicate-pair", f"{pair} stands twice", item.position))
         pairs[pair] = None
-        stand.setdefault((space, pair), item.spot)
+        stand.setdefault((space, pair), item.position)
     return tuple(pairs)
 
 
@@ -162,37 +172,37 @@ def _pair(node: Node, name: str) -> Pair:
     _only(pair, {SOURCE, DESTINATION}, name)
     for field in (SOURCE, DESTINATION):
         if field not in pair.members:
-            raise _error(name, pair.spot, f"this store pair has no {field!r}")
+            raise _error(name, pair.position, f"this store pair has no {field!r}")
     return Pair(_text(pair.members[SOURCE], name), _text(pair.members[DESTINATION], name))
 
 
-def _texts(node: Node, name: str) -> dict[str, Spot]:
+def _texts(node: Node, name: str) -> dict[str, SourcePosition]:
     """Where each of the names in the list *node* stands last."""
-    return {_text(item, name): item.spot for item in _items(node, name, "a list of names").items}
+    return {_text(item, name): item.position for item in _items(node, name, "a list of names").items}
 
 
 def _text(node: Node, name: str) -> str:
-    if not isinstance(node, Text) or not node.value:
-        raise _error(name, node.spot, "a name in double quotes should stand here")
+    if not isinstance(node, JsonString) or not node.value:
+        raise _error(name, node.position, "a name in double quotes should stand here")
     return node.value
 
 
-def _items(node: Node, name: str, what: str) -> Items:
-    if not isinstance(node, Items):
-        raise _error(name, node.spot, f"{what} in square brackets should stand here")
+def _items(node: Node, name: str, what: str) -> JsonArray:
+    if not isinstance(node, JsonArray):
+        raise _error(name, node.position, f"{what} in square brackets should stand here")
     return node
 
 
-def _members(node: Node, name: str, what: str) -> Members:
-    if not isinstance(node, Members):
-        raise _error(name, node.spot, f"{what} in curly brackets should stand here")
+def _members(node: Node, name: str, what: str) -> JsonObject:
+    if not isinstance(node, JsonObject):
+        raise _error(name, node.position, f"{what} in curly brackets should stand here")
     return node
 
 
-def _only(node: Members, known: Iterable[str], name: str) -> None:
-    for member, spot in node.names.items():
+def _only(node: JsonObject, known: Iterable[str], name: str) -> None:
+    for member, position in node.names.items():
         if member not in known:
-            raise _error(name, spot, f"unknown field {member!r}; known are {', '.join(sorted(known))}")
+            raise _error(name, position, f"unknown field {member!r}; known are {', '.join(sorted(known))}")
 
 
 def _builtin_pairs(pairs: Iterable[Pair]) -> list[dict[str, str]]:
@@ -215,5 +225,5 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode("utf-8")
 
 
-def _error(name: str, spot: Spot, what: str) -> PolicyError:
-    return PolicyError(f"{name}, {spot}: {what}")
+def _error(name: str, position: SourcePosition, what: str) -> PolicyError:
+    return PolicyError(f"{name}, {position}: {what}")

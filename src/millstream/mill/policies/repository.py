@@ -11,12 +11,12 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.mill.errors import PolicyError
-from millstream.mill.policies.places import MAX_BYTES, FolderPlace, PolicyPlace, SpacePlace
+from millstream.mill.policies.locations import MAX_BYTES, FolderLocation, PolicyLocation, SpaceLocation
 from millstream.mill.policies.policy import (
     Pair,
     Policy,
-    Spots,
-    Warned,
+    PolicyPositions,
+    PolicyWarning,
     parse_accounts,
     parse_policy,
     policy_file,
@@ -37,8 +37,8 @@ class Policies(msgspec.Struct, frozen=True):
     """
 
     by_account: Mapping[str, Policy] = {}
-    warnings: Mapping[str, list[Warned]] = {}
-    spots: Mapping[str, Spots] = {}
+    warnings: Mapping[str, list[PolicyWarning]] = {}
+    positions: Mapping[str, PolicyPositions] = {}
     missing: str = ""
 
     @property
@@ -59,18 +59,18 @@ class Policies(msgspec.Struct, frozen=True):
 class PolicyRepository:
     """Reads the policy files at *place*. Use :meth:`in_folder` or :meth:`in_store`."""
 
-    def __init__(self, place: PolicyPlace) -> None:
+    def __init__(self, place: PolicyLocation) -> None:
         self.place = place
 
     @classmethod
     def in_folder(cls, folder: Path) -> PolicyRepository:
         """The policy files in a local *folder*."""
-        return cls(FolderPlace(folder))
+        return cls(FolderLocation(folder))
 
     @classmethod
     def in_store(cls, store: Store, space: str) -> PolicyRepository:
         """The policy files in *space* of *store*."""
-        return cls(SpacePlace(store, space))
+        return cls(SpaceLocation(store, space))
 
     def load(self) -> Policies:
         """Every policy of the accounts list, all or none; no accounts list means no policies.
@@ -81,11 +81,11 @@ class PolicyRepository:
         listed = self._text(ACCOUNTS_FILE)
         if listed is None:
             return Policies(missing=f"there is no {ACCOUNTS_FILE} in {self.place.where}, and so no policy")
-        policies, warnings, spots = {}, {}, {}
+        policies, warnings, positions = {}, {}, {}
         for account in parse_accounts(listed, ACCOUNTS_FILE):
             text = self._policy_text(account)
-            policies[account], warnings[account], spots[account] = parse_policy(text, account)
-        return Policies(policies, warnings, spots)
+            policies[account], warnings[account], positions[account] = parse_policy(text, account)
+        return Policies(policies, warnings, positions)
 
     def _policy_text(self, account: str) -> str:
         check_account(account)
@@ -107,7 +107,7 @@ class PolicyRepository:
             raise PolicyError(f"{name} in {self.place.where} is not UTF-8 text: {error}") from error
 
 
-class Refreshed:
+class CachedPolicies:
     """The policies of *repository*, read again when they are older than *seconds*. Thread-safe.
 
     What cannot be read then keeps the ones that are in force, and is logged; only the first reading may fail. So does a

@@ -9,8 +9,8 @@ import msgspec
 
 from millstream.core.errors import BusyError
 from millstream.mill.errors import PolicyError
-from millstream.mill.policies.places import MAX_BYTES, PolicyPlace
-from millstream.mill.policies.policy import Parsed, Warned, parse_accounts, parse_policy, policy_file
+from millstream.mill.policies.locations import MAX_BYTES, PolicyLocation
+from millstream.mill.policies.policy import ParsedPolicy, PolicyWarning, parse_accounts, parse_policy, policy_file
 from millstream.mill.policies.repository import ACCOUNTS_FILE, check_account
 
 HISTORY = "history"
@@ -26,13 +26,13 @@ class PolicyConflictError(PolicyError, BusyError):
     exit_code = BusyError.exit_code
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedPolicy(msgspec.Struct, frozen=True):
     """A policy that was saved: its version now, its number in the history, and what its text gives cause to warn of."""
 
     account: str
     version: str
     number: int
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[PolicyWarning, ...] = ()
 
 
 def version_of(data: bytes | None) -> str:
@@ -40,7 +40,7 @@ def version_of(data: bytes | None) -> str:
     return ABSENT if data is None else hashlib.sha256(data).hexdigest()[:16]
 
 
-def read_policy(data: bytes, account: str) -> Parsed:
+def read_policy(data: bytes, account: str) -> ParsedPolicy:
     """The policy of *account* in *data*, as :func:`parse_policy`. Raises :class:`PolicyError`."""
     if len(data) > MAX_BYTES:
         raise PolicyError(f"the policy of {account} is larger than {MAX_BYTES:,} bytes: no policy is")
@@ -50,7 +50,7 @@ def read_policy(data: bytes, account: str) -> Parsed:
         raise PolicyError(f"the policy of {account} is not UTF-8 text: {error}") from error
 
 
-def save_policy(place: PolicyPlace, account: str, data: bytes, *, if_match: str | None = None) -> Saved:
+def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: str | None = None) -> SavedPolicy:
     """Put the policy *data* of *account* in force, and the account on the list of accounts.
 
     Raises :class:`PolicyError` with line and column for what is no policy, :class:`PolicyConflictError` where the
@@ -65,10 +65,10 @@ def save_policy(place: PolicyPlace, account: str, data: bytes, *, if_match: str 
         number = _keep(place, name, current, data)
         place.write(name, data)
         _list_account(place, account)
-    return Saved(account, version_of(data), number, tuple(warnings))
+    return SavedPolicy(account, version_of(data), number, tuple(warnings))
 
 
-def withdraw_policy(place: PolicyPlace, account: str, *, if_match: str | None = None) -> None:
+def withdraw_policy(place: PolicyLocation, account: str, *, if_match: str | None = None) -> None:
     """Take *account* off the list of accounts, so that nothing is copied by its policy any more.
 
     The file and its history stay: saving any version puts the account on the list again. Raises
@@ -85,21 +85,21 @@ def withdraw_policy(place: PolicyPlace, account: str, *, if_match: str | None = 
         _write_accounts(place, [one for one in accounts if one != account])
 
 
-def saved_accounts(place: PolicyPlace) -> Sequence[str]:
+def saved_accounts(place: PolicyLocation) -> Sequence[str]:
     """Every account of which a policy was ever saved, in force or not, by name."""
     ending = policy_file("")
     names = {name.partition("/")[0] for name in place.names(HISTORY)}
     return sorted(name.removesuffix(ending) for name in names if name.endswith(ending))
 
 
-def history(place: PolicyPlace, account: str) -> Sequence[tuple[int, bytes]]:
+def history(place: PolicyLocation, account: str) -> Sequence[tuple[int, bytes]]:
     """Every version of the policy of *account* that was saved, the oldest first."""
     folder = f"{HISTORY}/{policy_file(account)}"
     found = ((int(name), place.read(f"{folder}/{name}")) for name in place.names(folder) if name.isdigit())
     return [(number, data) for number, data in found if data is not None]
 
 
-def _keep(place: PolicyPlace, name: str, current: bytes | None, data: bytes) -> int:
+def _keep(place: PolicyLocation, name: str, current: bytes | None, data: bytes) -> int:
     """Put *data* into the history, and before it what somebody wrote by hand since; the number of *data* there."""
     folder = f"{HISTORY}/{name}"
     names = [one for one in place.names(folder) if one.isdigit()]
@@ -114,7 +114,7 @@ def _keep(place: PolicyPlace, name: str, current: bytes | None, data: bytes) -> 
     return number
 
 
-def _check_version(place: PolicyPlace, name: str, current: bytes | None, if_match: str | None) -> None:
+def _check_version(place: PolicyLocation, name: str, current: bytes | None, if_match: str | None) -> None:
     if if_match is not None and if_match != version_of(current):
         raise PolicyConflictError(
             f"{name} in {place.where} is at version {version_of(current)}, not at {if_match}: somebody saved it "
@@ -122,16 +122,16 @@ def _check_version(place: PolicyPlace, name: str, current: bytes | None, if_matc
         )
 
 
-def _list_account(place: PolicyPlace, account: str) -> None:
+def _list_account(place: PolicyLocation, account: str) -> None:
     accounts = _listed(place)
     if account not in accounts:
         _write_accounts(place, [*accounts, account])
 
 
-def _listed(place: PolicyPlace) -> Sequence[str]:
+def _listed(place: PolicyLocation) -> Sequence[str]:
     listed = place.read(ACCOUNTS_FILE)
     return parse_accounts(listed.decode("utf-8-sig"), ACCOUNTS_FILE) if listed is not None else ()
 
 
-def _write_accounts(place: PolicyPlace, accounts: Sequence[str]) -> None:
+def _write_accounts(place: PolicyLocation, accounts: Sequence[str]) -> None:
     place.write(ACCOUNTS_FILE, msgspec.json.format(msgspec.json.encode(accounts)) + b"\n")

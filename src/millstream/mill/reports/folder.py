@@ -10,10 +10,10 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from millstream.core.canonical import CanonicalError, parse_canonical
-from millstream.core.durable import holding, replacing, write_durably
+from millstream.core.durable import file_lock, replacing, write_durably
 from millstream.mill.errors import ReportError
 from millstream.mill.reports.page import page
-from millstream.mill.reports.report import Report, encode_report
+from millstream.mill.reports.report import IntegrityReport, encode_report
 
 _NAME = re.compile(r"(\d{6})\.json")
 
@@ -27,7 +27,7 @@ class ReportFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def save(self, report: Report, tsv: Iterable[str] | None = None) -> Path:
+    def save(self, report: IntegrityReport, tsv: Iterable[str] | None = None) -> Path:
         """Keep *report* as the next of its space, chained to the last one; where it lies is returned.
 
         *tsv* are the lines of its table, which are written as they come.
@@ -35,10 +35,10 @@ class ReportFolder:
         """
         folder = self.folder(report.store, report.space)
         folder.mkdir(parents=True, exist_ok=True)
-        with holding(folder / ".lock"):  # two at a time would take the same number, and one report would be lost
+        with file_lock(folder / ".lock"):  # two at a time would take the same number, and one report would be lost
             return self._save(folder, report, tsv)
 
-    def _save(self, folder: Path, report: Report, tsv: Iterable[str] | None) -> Path:
+    def _save(self, folder: Path, report: IntegrityReport, tsv: Iterable[str] | None) -> Path:
         last = self._paths(report.store, report.space)[-1:]
         previous = _read(last[0]).sha256 if last else None
         path = folder / f"{len(self._paths(report.store, report.space)) + 1:06d}.json"
@@ -50,11 +50,11 @@ class ReportFolder:
         write_durably(path, encode_report(chained))
         return path
 
-    def reports(self, store: str, space: str) -> Iterator[Report]:
+    def reports(self, store: str, space: str) -> Iterator[IntegrityReport]:
         """Every report of a space, the first one first."""
         return map(_read, self._paths(store, space))
 
-    def latest(self, store: str, space: str) -> Report | None:
+    def latest(self, store: str, space: str) -> IntegrityReport | None:
         """The last report of a space, if there is one."""
         paths = self._paths(store, space)
         return _read(paths[-1]) if paths else None
@@ -92,8 +92,8 @@ def encode_name(name: str) -> str:
     return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
 
 
-def _read(path: Path) -> Report:
+def _read(path: Path) -> IntegrityReport:
     try:
-        return msgspec.convert(parse_canonical(path.read_bytes()), Report)
+        return msgspec.convert(parse_canonical(path.read_bytes()), IntegrityReport)
     except (CanonicalError, msgspec.ValidationError) as error:
         raise ReportError(f"{path} is no report as it was written: {error}") from error

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.reports.report import Report, ReportResult
+from millstream.mill.reports.report import IntegrityReport, ReportResult
 
 MOST_FINDINGS = 1000
 """Findings shown on a page; the report itself has all."""
@@ -22,7 +22,7 @@ border-bottom: 1px solid #ddd; vertical-align: top; overflow-wrap: anywhere } td
 _SOURCES = ("manifest", "provider", "content")
 
 
-def page(report: Report) -> Iterator[str]:
+def page(report: IntegrityReport) -> Iterator[str]:
     """The page of one report, part by part."""
     place = f"{report.store}/{report.space}"
     yield from _head(f"Integrity report on {place}")
@@ -50,7 +50,7 @@ def page(report: Report) -> Iterator[str]:
     yield "</body></html>\n"
 
 
-def overview(places: Sequence[tuple[str, str]], reports: Iterable[Report | None], now: int) -> Iterator[str]:
+def overview(places: Sequence[tuple[str, str]], reports: Iterable[IntegrityReport | None], now: int) -> Iterator[str]:
     """A page with a line for each of *places* (store, space): its latest report, and how old that is at *now*.
 
     The result of a place without a report is NEVER.
@@ -82,7 +82,7 @@ def age_text(microseconds: int) -> str:
     return f"{seconds} s"
 
 
-def _findings(report: Report) -> Iterator[str]:
+def _findings(report: IntegrityReport) -> Iterator[str]:
     if not report.findings:
         return
     yield f"<h2>Findings</h2>\n<p>{len(report.findings):,} items are not in order.</p>\n"

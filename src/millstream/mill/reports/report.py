@@ -16,7 +16,7 @@ import msgspec
 
 from millstream.core.amounts import size_text
 from millstream.core.canonical import canonical_json
-from millstream.mill.checking.bitcheck import Verdict
+from millstream.mill.bit_check_table import Verdict
 from millstream.mill.manifest import CheckResult
 
 VERSION = 1
@@ -45,7 +45,7 @@ class ReportResult(enum.StrEnum):
     INCOMPLETE = "INCOMPLETE"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ReportFinding(msgspec.Struct, frozen=True):
     """One item that was not in order: the row of the table, its kind, and what each source said."""
 
     content_id: str
@@ -58,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True):
     content: str | None = None
 
 
-class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The report on one space of one store. Times are in microseconds since the epoch, UTC.
 
     ``coverage`` is (checked + explained) / listed, 1 where nothing is listed; ``outcomes`` counts verdicts and
@@ -79,7 +79,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coverage: float
     outcomes: Mapping[str, int]
     kinds: Mapping[str, int]
-    findings: Sequence[Finding]
+    findings: Sequence[ReportFinding]
     notes: Sequence[str] = ()
     previous: str | None = None
     version: int = VERSION
@@ -96,7 +96,7 @@ class SpaceTally:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
-        self.findings: list[Finding] = []
+        self.findings: list[ReportFinding] = []
         self.notes: list[str] = []
         self.bytes = 0
 
@@ -168,9 +168,9 @@ def build_report(
     ended_at: int,
     account: str = "local",
     previous: str | None = None,
-) -> Report:
+) -> IntegrityReport:
     """The report of *tally*. *previous* is the SHA-256 of the space's last report."""
-    return Report(
+    return IntegrityReport(
         account=account,
         store=store,
         space=space,
@@ -191,7 +191,7 @@ def build_report(
     )
 
 
-def encode_report(report: Report) -> bytes:
+def encode_report(report: IntegrityReport) -> bytes:
     """*report* as canonical JSON (RFC 8785)."""
     return canonical_json(msgspec.to_builtins(report))
 
@@ -200,7 +200,7 @@ SHOWN = 20
 """Findings that are told of one report; the report itself has all."""
 
 
-def report_lines(report: Report, *, age: str = "") -> Iterator[str]:
+def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
     """What *report* says in figures, its first findings, and its notes, for people; *age* is how old it is."""
     yield (
         f"{report.store}/{report.space}: {report.result.value}{age and f', {age} ago'}: {report.listed:,} listed, "
@@ -239,8 +239,8 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _finding(result: CheckResult) -> Finding:
-    return Finding(
+def _finding(result: CheckResult) -> ReportFinding:
+    return ReportFinding(
         result.content_id,
         result.verdict.value,
         result.row,

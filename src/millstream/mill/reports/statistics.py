@@ -14,8 +14,8 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.sql import make_tables
 from millstream.mill.manifest import Manifest
 from millstream.mill.providers import Providers
-from millstream.mill.working.processor import Result
-from millstream.mill.working.tasks import StorageStatistics
+from millstream.mill.tasks import StorageStatistics
+from millstream.mill.workers.result_sink import TaskResult
 
 _metadata = sa.MetaData()
 
@@ -31,7 +31,7 @@ _statistics = sa.Table(
 )
 
 
-class Period(enum.IntEnum):
+class StatisticsPeriod(enum.IntEnum):
     """Over how long figures are averaged, in seconds."""
 
     DAY = 24 * 3600
@@ -77,7 +77,7 @@ def store_sizes(sizes: Iterable[SpaceSize], limits: Mapping[str, int]) -> Sequen
     return sorted(found, key=lambda store: (not store.over, store.store))
 
 
-class Statistics:
+class SpaceStatistics:
     """The sizes of spaces in the database of *engine*; the table is made where it is absent. Thread-safe."""
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -96,7 +96,7 @@ class Statistics:
         query = sa.select(*columns).group_by(row.store, row.space).order_by(row.store, row.space)
         return self._read(query if store is None else query.where(row.store == store))
 
-    def averages(self, store: str, space: str, period: Period) -> Sequence[SpaceSize]:
+    def averages(self, store: str, space: str, period: StatisticsPeriod) -> Sequence[SpaceSize]:
         """The mean size of a space in each period that has figures, the oldest first; ``at`` is when it began."""
         row, length = _statistics.c, int(period) * MICROSECONDS
         began = row.at // length * length
@@ -113,13 +113,13 @@ class Statistics:
 class StatisticsProcessor:
     """Takes :class:`StorageStatistics` tasks to their end."""
 
-    def __init__(self, manifest: Manifest, statistics: Statistics, providers: Providers) -> None:
+    def __init__(self, manifest: Manifest, statistics: SpaceStatistics, providers: Providers) -> None:
         self._manifest = manifest
         self._statistics = statistics
         self._clock = providers.clock
 
-    def process(self, task: StorageStatistics, attempt: int) -> Result:  # noqa: ARG002
+    def process(self, task: StorageStatistics, attempt: int) -> TaskResult:  # noqa: ARG002
         """Count, and keep the figures."""
         items, size = self._manifest.size(task.store, task.space)
         self._statistics.add(SpaceSize(task.store, task.space, self._clock.now(), items, size))
-        return Result(f"{task.store}/{task.space}: {items:,} items, {size:,} bytes")
+        return TaskResult(f"{task.store}/{task.space}: {items:,} items, {size:,} bytes")

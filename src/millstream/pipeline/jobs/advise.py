@@ -10,18 +10,18 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millstream.batching import BatchConfig
-from millstream.batching.advice import Figures, simulate, total
 from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.columns import FARTHEST
+from millstream.batching.simulation import SimulationMetrics, simulate, total
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.folder import JobRecord, log_record
 from millstream.pipeline.jobs.history import share_range
-from millstream.pipeline.jobs.hotsources import Gaps
-from millstream.pipeline.jobs.ranges import LogRange, plan_range
+from millstream.pipeline.jobs.hot_sources import SourceGaps
+from millstream.pipeline.jobs.job_folder import JobRecord, log_record
+from millstream.pipeline.jobs.log_range import LogRange, plan_range
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.sharding import events_of, read_share
+from millstream.pipeline.shard_shares import events_of, read_share
+from millstream.pipeline.spark_errors import spark_errors_explained
 
 TRIED_SCHEMA = pa.schema(
     [pa.field("rules", pa.int32(), nullable=False), pa.field("figures", pa.binary(), nullable=False)]
@@ -29,13 +29,13 @@ TRIED_SCHEMA = pa.schema(
 """One row a shard and set of rules: the place of the rules in the list, and the figures as MessagePack."""
 
 
-class Tried(msgspec.Struct, frozen=True):
+class RuleTrial(msgspec.Struct, frozen=True):
     """What each set of rules makes of the messages *first_id* to *last_id* of *log*."""
 
     log: str
     first_id: int
     last_id: int
-    figures: tuple[Figures, ...]
+    figures: tuple[SimulationMetrics, ...]
     seconds: float
 
 
@@ -48,7 +48,7 @@ def try_rules(
     first_id: int | None = None,
     last_id: int | None = None,
     clock: Clock | None = None,
-) -> Tried:
+) -> RuleTrial:
     """The figures of *choices* over the messages of *log* from *first_id* to *last_id*, in one Spark job.
 
     A task holds the events of one shard, some hundred thousand. Raises :class:`PipelineInputError`, and what Spark
@@ -59,23 +59,25 @@ def try_rules(
     clock = clock or SystemClock()
     began = clock.monotonic()
     wanted = plan_range(store_url, log, first_id, last_id, clock)
-    with explained("batch advise"):
+    with spark_errors_explained("batch advise"):
         figures = _try(spark, store_url, wanted, choices)
     seconds = round(clock.monotonic() - began, 3)
     inputs = {"log": log, "first_id": wanted.first_id, "last_id": wanted.last_id}
     log_record(JobRecord("batch-advise", inputs, wanted.count, len(choices), 0, seconds))
-    return Tried(log, wanted.first_id, wanted.last_id, figures, seconds)
+    return RuleTrial(log, wanted.first_id, wanted.last_id, figures, seconds)
 
 
-def _try(spark: SparkSession, store_url: str, wanted: LogRange, choices: Sequence[BatchConfig]) -> tuple[Figures, ...]:
-    gaps = Gaps(max(config.window for config in choices), FARTHEST)
+def _try(
+    spark: SparkSession, store_url: str, wanted: LogRange, choices: Sequence[BatchConfig]
+) -> tuple[SimulationMetrics, ...]:
+    gaps = SourceGaps(max(config.window for config in choices), FARTHEST)
     shares, shards = share_range(spark, store_url, wanted, gaps, whole=False)
     tried = shares.repartitionById(shards, "shard").mapInArrow(
         partial(_try_part, choices=tuple(choices)), spark_schema(TRIED_SCHEMA)
     )
-    found: list[list[Figures]] = [[] for _ in choices]
+    found: list[list[SimulationMetrics]] = [[] for _ in choices]
     for row in tried.collect():
-        found[row["rules"]].append(msgspec.msgpack.decode(bytes(row["figures"]), type=Figures))
+        found[row["rules"]].append(msgspec.msgpack.decode(bytes(row["figures"]), type=SimulationMetrics))
     nobody = EVENT_SCHEMA.empty_table()
     return tuple(total([simulate(nobody, choices[place]), *parts]) for place, parts in enumerate(found))
 

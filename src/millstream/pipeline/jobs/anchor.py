@@ -17,14 +17,14 @@ import numpy.typing as npt
 from pyspark.sql import SparkSession
 
 from millstream.anchoring import BatchWriter
-from millstream.anchoring.feed import GROUP_MESSAGES, Handed, check_conflicts, cut, hand_over
+from millstream.anchoring.feed import GROUP_MESSAGES, FeedProgress, check_conflicts, cut, submit_batches
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.batch import BatchJob
-from millstream.pipeline.jobs.cutplans import CutPlan, plan_cuts, read_plan
-from millstream.pipeline.jobs.folder import JobRecord, log_record
-from millstream.pipeline.jobs.packing import Packer
+from millstream.pipeline.jobs.cut_packing import Packer
+from millstream.pipeline.jobs.cut_plans import CutPlan, plan_cuts, read_plan
+from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 
 _MOST_REJECTS = 100_000
 
@@ -38,21 +38,21 @@ def anchor_history(
     spark: SparkSession | None = None,
     cas: str = "",
     clock: Clock | None = None,
-) -> Handed:
+) -> FeedProgress:
     """Anchor what came of *job* on *log*; *config* are the rules it was made by, as JSON members.
 
     Tasks of *spark* pack the cuts and write their files, where they reach the writer's storage by the URL *cas*
     (``auditing.open_cas``); else the writer does, which gives the same anchors. Raises what
-    :func:`millstream.anchoring.feed.hand_over` and the batch writer raise, and :class:`PipelineError` where tasks fail.
+    :func:`millstream.anchoring.feed.submit_batches` and the writer raise, and :class:`PipelineError` where tasks fail.
     """
     clock = clock or SystemClock()
     began, size = clock.monotonic(), 0
     writer.recover()
-    done = Handed()
+    done = FeedProgress()
     rejects = job.rejects()
     while some := list(itertools.islice(rejects, _MOST_REJECTS)):
-        done = done.plus(hand_over(writer, log, (), some, config))
-    news = _News(writer, log)
+        done = done.plus(submit_batches(writer, log, (), some, config))
+    news = _NewBatches(writer, log)
     packer = Packer(spark, cas, writer.limits, plan_cuts(job.named(), writer.limits.batches, news))
     left: Iterable[CutPlan] = ()
     with contextlib.closing(packer.cuts()) as cuts:
@@ -64,8 +64,8 @@ def anchor_history(
             done, size = done.plus(_taken(packed)), size + packed.line_bytes
         for group in _grouped(itertools.chain.from_iterable(map(read_plan, left))):
             size += sum(len(batch.lines) for batch in group)
-            done = done.plus(hand_over(writer, log, group, (), config, sealed=True)).plus(cut(writer, force=False))
-    done = done.plus(cut(writer, force=True)).plus(Handed(known=news.known))
+            done = done.plus(submit_batches(writer, log, group, (), config, sealed=True)).plus(cut(writer, force=False))
+    done = done.plus(cut(writer, force=True)).plus(FeedProgress(known=news.known))
     inputs = {"log": log, "batches": job.record.inputs}
     counts = {"messages": done.messages, "rejects": done.rejects, "known": done.known, "anchors": done.anchors}
     seconds = round(clock.monotonic() - began, 3)
@@ -73,7 +73,7 @@ def anchor_history(
     return done
 
 
-class _News:
+class _NewBatches:
     """Tells which batches of *log* the journal of *writer* does not know, and counts those that it does."""
 
     def __init__(self, writer: BatchWriter, log: str) -> None:
@@ -88,9 +88,9 @@ class _News:
         return np.array([name not in known for name in names], np.bool_)
 
 
-def _taken(packed: PackedCut) -> Handed:
+def _taken(packed: PackedCut) -> FeedProgress:
     messages = sum(file.messages for file in packed.files)
-    return Handed(batches=len(packed.batches), messages=messages, anchors=1)
+    return FeedProgress(batches=len(packed.batches), messages=messages, anchors=1)
 
 
 def _grouped(batches: Iterable[EncodedBatch]) -> Iterator[list[EncodedBatch]]:

@@ -21,13 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.anchoring import AnchorIndex, Ledger, LedgerEntry
+from millstream.anchoring.anchor_replay import ReplayFinding
+from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
 from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.ledger import checked_chain
-from millstream.anchoring.replaying import Finding
-from millstream.anchoring.screening import Member, refusals
 from millstream.core.clock import Clock, SystemClock
-from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.auditing import (
+from millstream.pipeline.jobs.audit_task import (
     ANCHOR_SCHEMA,
     DID_SCHEMA,
     ENTRY_SCHEMA,
@@ -37,24 +36,25 @@ from millstream.pipeline.jobs.auditing import (
     resolve_part,
     state_digest,
 )
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, log_record, parquet_rows
-from millstream.pipeline.limits import task_url
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, log_record, parquet_rows
 from millstream.pipeline.schema import read_parquet, spark_schema
+from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.pipeline.task_rates import task_url
 
 if TYPE_CHECKING:
-    from millstream.anchoring.registry.history import History
-    from millstream.anchoring.registry.versions import Versions
+    from millstream.anchoring.registry.history import OperationHistory
+    from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 
 MOST_FINDINGS = 10_000
 
 _TASKS = 1000
 
 
-class Audited(msgspec.Struct, frozen=True):
+class AnchorAuditResult(msgspec.Struct, frozen=True):
     """What an audit read and found; ``findings`` is empty where everything is as it was anchored."""
 
     record: JobRecord
-    findings: tuple[Finding, ...]
+    findings: tuple[ReplayFinding, ...]
 
 
 class _Anchor(msgspec.Struct):
@@ -78,7 +78,7 @@ def audit_anchors(
     index: AnchorIndex | None = None,
     peer: Ledger | None = None,
     clock: Clock | None = None,
-) -> Audited:
+) -> AnchorAuditResult:
     """Replay every anchor of *ledger* from the files at *cas* (``auditing.open_cas``) into a folder under *jobs*.
 
     *index* is what the node's observer found, *peer* the ledger of a second node; both are compared. Nothing of an
@@ -97,7 +97,9 @@ def audit_anchors(
         frame.write.parquet(str(folder.data))
         refused = _refused(read_parquet(spark, folder.data, ANCHOR_SCHEMA))
         anchors, size, files = _anchors(folder.data, refused)
-        findings += [Finding("file", one.reason or "", n) for n, one in sorted(anchors.items()) if one.what == "file"]
+        findings += [
+            ReplayFinding("file", one.reason or "", n) for n, one in sorted(anchors.items()) if one.what == "file"
+        ]
         if index is not None:
             findings += _compare(anchors, index, len(entries))
         if peer is not None:
@@ -112,19 +114,19 @@ def audit_anchors(
         }
         seconds = round(clock.monotonic() - began, 3)
         record = JobRecord("audit", folder.inputs, len(entries), len(anchors), size, seconds, counts)
-        return Audited(folder.commit(record), tuple(findings[:MOST_FINDINGS]))
+        return AnchorAuditResult(folder.commit(record), tuple(findings[:MOST_FINDINGS]))
 
 
 def audit_identifiers(
     spark: SparkSession,
     ledger: Ledger,
     cas: str,
-    versions: Versions,
-    history: History,
+    versions: ProtocolVersions,
+    history: OperationHistory,
     *,
-    peer: History | None = None,
+    peer: OperationHistory | None = None,
     clock: Clock | None = None,
-) -> Audited:
+) -> AnchorAuditResult:
     """Resolve every identifier that *ledger* anchors, from the files at *cas*, and compare with *history*.
 
     *peer* is what a second node knows; it must resolve each to the same.
@@ -134,24 +136,26 @@ def audit_identifiers(
     entries, broken = _chain(ledger)
     findings = list(broken)
     known = total = 0
-    with explained("audit"), _operations(spark, entries, cas, versions) as operations:
+    with spark_errors_explained("audit"), _operations(spark, entries, cas, versions) as operations:
         faults = operations.where("what = 'file'").select("number", "reason").toArrow().to_pylist()
-        findings += [Finding("file", row["reason"], row["number"]) for row in faults]
+        findings += [ReplayFinding("file", row["reason"], row["number"]) for row in faults]
         for row in _states(operations, versions).toLocalIterator():
             known, total = known + 1, total + row["operations"]
             for name, other in (("index", history), ("peer", peer)):
                 if other is not None and state_digest(other.state(row["suffix"])) != row["state"]:
-                    findings.append(Finding(name, f"{row['suffix']} does not resolve there to what the anchors say"))
+                    findings.append(
+                        ReplayFinding(name, f"{row['suffix']} does not resolve there to what the anchors say")
+                    )
     counts = {"identifiers": known, "operations": total, "findings": len(findings)}
     seconds = round(clock.monotonic() - began, 3)
     record = JobRecord("audit-identifiers", {"cas": cas}, len(entries), known, 0, seconds, counts)
     log_record(record)
-    return Audited(record, tuple(findings[:MOST_FINDINGS]))
+    return AnchorAuditResult(record, tuple(findings[:MOST_FINDINGS]))
 
 
 @contextlib.contextmanager
 def _operations(
-    spark: SparkSession, entries: Sequence[LedgerEntry], cas: str, versions: Versions
+    spark: SparkSession, entries: Sequence[LedgerEntry], cas: str, versions: ProtocolVersions
 ) -> Iterator[DataFrame]:
     """The operations of all *entries*, read once and kept while the block runs."""
     read = partial(operations_part, cas=task_url(spark, cas), versions=versions)
@@ -162,7 +166,7 @@ def _operations(
         kept.unpersist()
 
 
-def _states(operations: DataFrame, versions: Versions) -> DataFrame:
+def _states(operations: DataFrame, versions: ProtocolVersions) -> DataFrame:
     """What each identifier resolves to."""
     return (
         operations.where("suffix != ''")
@@ -172,13 +176,13 @@ def _states(operations: DataFrame, versions: Versions) -> DataFrame:
     )
 
 
-def _chain(ledger: Ledger) -> tuple[list[LedgerEntry], list[Finding]]:
+def _chain(ledger: Ledger) -> tuple[list[LedgerEntry], list[ReplayFinding]]:
     """The entries of *ledger* up to the first break of its chain."""
     entries: list[LedgerEntry] = []
     try:
         entries.extend(checked_chain(ledger.entries()))
     except LedgerError as error:
-        return entries, [Finding("ledger", str(error), len(entries) + 1)]
+        return entries, [ReplayFinding("ledger", str(error), len(entries) + 1)]
     return entries, []
 
 
@@ -212,8 +216,8 @@ def _first_holds(rows: Iterable[Mapping[str, Any]]) -> _Refused:
         batches: dict[str, int] = {}
         for number, group in itertools.groupby(of_log, lambda row: row["number"]):
             own = list(group)
-            members = [Member(row["batch"], row["ids"]) for row in own]
-            bad = refusals(members, messages, batches)
+            members = [BatchMembers(row["batch"], row["ids"]) for row in own]
+            bad = find_duplicates(members, messages, batches)
             refused[number] = {own[place]["ordinal"]: members[place].batch for place in bad}
             for place, member in enumerate(members):
                 if place not in bad:
@@ -245,30 +249,32 @@ def _anchors(data: Path, refused: _Refused) -> tuple[dict[int, _Anchor], int, in
     return anchors, size, files
 
 
-def _compare(anchors: Mapping[int, _Anchor], index: AnchorIndex, last: int) -> Iterator[Finding]:
+def _compare(anchors: Mapping[int, _Anchor], index: AnchorIndex, last: int) -> Iterator[ReplayFinding]:
     known = set(index.numbers())
     for number in range(1, last + 1):
         found, status = anchors[number], index.anchor(number)
         if found.what == "file":
             continue  # nothing can be said of what cannot be read
         if status is None:
-            yield Finding("index", f"anchor {number} is missing from the index", number)
+            yield ReplayFinding("index", f"anchor {number} is missing from the index", number)
         elif (found.what == "format") != (status.reason is not None) or (
             status.reason is None
             and (status.manifest, status.batches, status.messages, status.rejects, set(index.refused(number)))
             != (found.manifest, found.batches, found.messages, found.rejects, set(found.refused.values()))
         ):
-            yield Finding("index", f"the index does not say what anchor {number} holds", number)
+            yield ReplayFinding("index", f"the index does not say what anchor {number} holds", number)
     for number in sorted(known - set(range(1, last + 1))):
-        yield Finding("index", f"the index has an anchor {number} that is not in the ledger", number)
+        yield ReplayFinding("index", f"the index has an anchor {number} that is not in the ledger", number)
 
 
-def _compare_ledgers(entries: Sequence[LedgerEntry], peer: Ledger) -> Iterator[Finding]:
+def _compare_ledgers(entries: Sequence[LedgerEntry], peer: Ledger) -> Iterator[ReplayFinding]:
     """Where the ledger of a second node is another one; that one of them is behind is no finding."""
     try:
         for mine, theirs in zip(entries, peer.entries(), strict=False):
             if mine.hash != theirs.hash:
-                yield Finding("peer", f"the second node has another entry {mine.number} in its ledger", mine.number)
+                yield ReplayFinding(
+                    "peer", f"the second node has another entry {mine.number} in its ledger", mine.number
+                )
                 return
     except LedgerError as error:
-        yield Finding("peer", f"the ledger of the second node is damaged: {error}")
+        yield ReplayFinding("peer", f"the ledger of the second node is damaged: {error}")

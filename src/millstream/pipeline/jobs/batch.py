@@ -1,6 +1,6 @@
 """The job ``batch``: the history of a log as event-time batches, ready to be anchored.
 
-Tasks that read the log deal its messages out to shards by their source (``pipeline/sharding.py``); tasks that batch
+Tasks that read the log deal its messages out to shards by their source (``pipeline/shard_shares.py``); tasks that batch
 feed the shares of a shard, by the time they were received, to the batcher, and hold no more than a step of them and
 the batches that are still open (promise P5). The output is Parquet in the order of start, source and batch.
 """
@@ -21,17 +21,17 @@ from sqlalchemy.engine import make_url
 
 from millstream.anchoring.records import EncodedBatch
 from millstream.batching import BatchConfig, Reject, Rulebook
-from millstream.batching.handover import join_snapshots
-from millstream.batching.origin import Origin, write_origin
-from millstream.batching.servicestate import ServiceState, write_state
+from millstream.batching.batch_log_origin import BatchLogOrigin, write_origin
+from millstream.batching.service_state import ServiceState, write_state
+from millstream.batching.snapshot_split import join_snapshots
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs.cutplans import ENCODED, Named, encoded_batches
-from millstream.pipeline.jobs.feeding import BATCH_SCHEMA
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, file_rows, parquet_rows
+from millstream.pipeline.jobs.cut_plans import ENCODED, NamedBatches, encoded_batches
 from millstream.pipeline.jobs.history import batch_range, write_batches
-from millstream.pipeline.jobs.ranges import plan_range
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
+from millstream.pipeline.jobs.log_range import plan_range
+from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
 
 _NAMES = BATCH_SCHEMA.names
 _ORDER = ("start", "source", "batch", "ids")
@@ -81,7 +81,7 @@ class BatchJob(msgspec.Struct, frozen=True):
         for part in parquet_rows(self.data, list(ENCODED), rows=1024):
             yield from encoded_batches(part.filter(stands(part)))
 
-    def named(self) -> Iterator[Named]:
+    def named(self) -> Iterator[NamedBatches]:
         """Where the batches lie that :meth:`batches` gives, in the same order."""
         stands = self._standing(final=True)
         for path in sorted(self.data.glob("*.parquet")):
@@ -90,7 +90,7 @@ class BatchJob(msgspec.Struct, frozen=True):
                 mask = stands(part)
                 found = part.filter(mask)
                 rows = first + np.flatnonzero(mask)
-                yield Named(path, rows, found.column("batch").to_pylist(), found.column("root").to_pylist())
+                yield NamedBatches(path, rows, found.column("batch").to_pylist(), found.column("root").to_pylist())
                 first += len(part)
 
     def rejects(self) -> Iterator[Reject]:
@@ -179,7 +179,7 @@ def hand_over(job: BatchJob, output: Log, state: Path) -> None:
             f"the batches of {output.name!r} have begun already: hand history over to a log of batches that is new"
         )
     snapshot, inputs = job.snapshot(), job.record.inputs
-    write_origin(output, Origin(inputs["log"], inputs["last_id"], inputs["received_to"]))
+    write_origin(output, BatchLogOrigin(inputs["log"], inputs["last_id"], inputs["received_to"]))
     write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))
 
 

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.durable import replacing
 from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.joblines import LOGGER
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, file_rows, parquet_rows
-from millstream.pipeline.jobs.rowgroups import GROUP_BYTES
+from millstream.pipeline.job_log import LOGGER
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
+from millstream.pipeline.jobs.row_groups import GROUP_BYTES
 from millstream.pipeline.schema import spark_schema
 
 BIN_BYTES = 64 << 20

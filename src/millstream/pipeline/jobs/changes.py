@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.schema import read_parquet
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"

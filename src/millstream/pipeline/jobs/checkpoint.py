@@ -9,17 +9,17 @@ from typing import NamedTuple
 from millstream.pipeline.errors import PipelineError
 
 
-class Progress(NamedTuple):
+class QueryProgress(NamedTuple):
     """The last ids of the last trigger that is done and of the last one that was begun (0: none)."""
 
     done: int
     begun: int
 
 
-def read_progress(checkpoint: Path) -> Progress:
+def read_progress(checkpoint: Path) -> QueryProgress:
     """How far the query of *checkpoint* has come. Raises :class:`PipelineError` where that cannot be read."""
     begun, done = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
-    return Progress(_end_of(checkpoint, done), _end_of(checkpoint, begun))
+    return QueryProgress(_end_of(checkpoint, done), _end_of(checkpoint, begun))
 
 
 def last_done(checkpoint: Path) -> int | None:

@@ -1,7 +1,7 @@
 """The job ``duplication``: what differs between the copies of a space, by both listings and the manifest.
 
 The looping producer asks of every item; here what is the same costs a row in some columns. The plan passes the
-mill's loss brake like any other, and is carried out by the mill's workers, through the queue and in the order of the
+mill's change guard like any other, and is carried out by the mill's workers, through the queue and in the order of the
 looping producer, or by Spark itself for bulk first copies.
 """
 
@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
-from millstream.mill.copying.differences import EXAMPLES, Difference, Plan
-from millstream.mill.copying.planning import GROUP, put_items
+from millstream.mill.duplication.differences import EXAMPLES, DuplicationPlan, ItemDifference
+from millstream.mill.duplication.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.pipeline.errors import PipelineError
@@ -36,12 +36,12 @@ from millstream.pipeline.jobs.bins import (
     plan_folder,
     work_off,
 )
-from millstream.pipeline.jobs.comparing import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
-from millstream.pipeline.jobs.copying import copy_part, decode_events
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
+from millstream.pipeline.jobs.copy_comparison import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
+from millstream.pipeline.jobs.copy_task import copy_part, decode_events
 from millstream.pipeline.jobs.inventory import run_inventory
-from millstream.pipeline.limits import task_urls
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
 from millstream.pipeline.schema import read_parquet
+from millstream.pipeline.task_rates import task_urls
 from millstream.queue.protocol import WorkQueue
 
 _KEY = ("content_id",)
@@ -50,23 +50,23 @@ _GROUP_BATCHES = 64
 """Batches of some thousand rows of the manifest that make a row group."""
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedDuplication(msgspec.Struct, frozen=True):
     """A finished plan: its record, its counts as the mill's own, and the folder of its rows."""
 
     record: JobRecord
-    plan: Plan
+    plan: DuplicationPlan
     data: Path
     folder: Path
     reused: bool
 
-    def names(self, *kinds: Difference) -> Iterator[str]:
+    def names(self, *kinds: ItemDifference) -> Iterator[str]:
         """The items that differ in one of *kinds*, in the order of the files."""
         wanted = pa.array([kind.value for kind in kinds])
         for part in parquet_rows(self.data, ["content_id", "kind"]):
             yield from part.filter(pc.is_in(part.column("kind"), wanted)).column("content_id").to_pylist()
 
 
-class Copied(msgspec.Struct, frozen=True):
+class BulkCopyResult(msgspec.Struct, frozen=True):
     """A finished bulk copy: its record, and the first items that failed, with the reasons."""
 
     record: JobRecord
@@ -83,7 +83,7 @@ def plan_duplication(
     pair: Pair,
     space: str,
     clock: Clock | None = None,
-) -> Planned:
+) -> PlannedDuplication:
     """Compare *space* in the stores of *pair* (ids of *stores*, id → URL) into a folder under *jobs*.
 
     *run* names the plan; one of that name that was finished is not made again. Raises :class:`JobBusyError`, and
@@ -96,7 +96,7 @@ def plan_duplication(
     with folder.held():
         if record := folder.committed():
             plan = _plan(folder.data, pair, space, record.counts["copied"])
-            return Planned(record, plan, folder.data, folder.path, reused=True)
+            return PlannedDuplication(record, plan, folder.data, folder.path, reused=True)
         folder.begin()
         began = clock.monotonic()
         listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock)
@@ -116,18 +116,18 @@ def plan_duplication(
         record = JobRecord(
             "duplication", inputs, listed.record.rows_out, plan.tasks + plan.held, plan.bytes, seconds, counts
         )
-        return Planned(folder.commit(record), plan, folder.data, folder.path, reused=False)
+        return PlannedDuplication(folder.commit(record), plan, folder.data, folder.path, reused=False)
 
 
-def enqueue(planned: Planned, queue: WorkQueue, *, copies: bool = True) -> int:
+def enqueue(planned: PlannedDuplication, queue: WorkQueue, *, copies: bool = True) -> int:
     """Put a task for each item that differs on *queue*, all deletes before all copies; returns how many.
 
     Without *copies*, what the destination has not got is left out: Spark has copied it. Tasks say nothing but the
     item's name, so a driver that dies half-way may begin again.
     """
     plan, count = planned.plan, 0
-    later = (Difference.COPY, Difference.CHANGE) if copies else (Difference.CHANGE,)
-    for kinds in ((Difference.DELETE,), later):
+    later = (ItemDifference.COPY, ItemDifference.CHANGE) if copies else (ItemDifference.CHANGE,)
+    for kinds in ((ItemDifference.DELETE,), later):
         names = planned.names(*kinds)
         while group := list(itertools.islice(names, GROUP)):
             put_items(plan.pair, plan.space, group, queue)
@@ -137,13 +137,13 @@ def enqueue(planned: Planned, queue: WorkQueue, *, copies: bool = True) -> int:
 
 def copy_missing(
     spark: SparkSession,
-    planned: Planned,
+    planned: PlannedDuplication,
     stores: Mapping[str, str],
     manifest: Manifest,
     *,
     bin_bytes: int = BIN_BYTES,
     clock: Clock | None = None,
-) -> Copied:
+) -> BulkCopyResult:
     """Copy what the destination has not got, in bins of about *bin_bytes*; what was copied is recorded in *manifest*.
 
     Only first copies: what may replace or delete a copy is for the queue. An item that fails does not stop the others.
@@ -164,7 +164,7 @@ def copy_missing(
             work_off(read_parquet(spark, plan.data, _COPY_SCHEMA), bins, copy, folder.data)
             record = _record_copies(folder, bins, manifest)
             record = folder.commit(msgspec.structs.replace(record, seconds=round(clock.monotonic() - began, 3)))
-        return Copied(record, tuple(itertools.islice(_failures(folder.data), EXAMPLES)))
+        return BulkCopyResult(record, tuple(itertools.islice(_failures(folder.data), EXAMPLES)))
 
 
 def copies_cut_short(jobs: Path, pair: Pair, space: str) -> str | None:
@@ -177,13 +177,13 @@ def copies_cut_short(jobs: Path, pair: Pair, space: str) -> str | None:
     return max(found, default=None)
 
 
-def _plan_copies(spark: SparkSession, folder: JobFolder, planned: Planned, bin_bytes: int) -> BinnedPlan:
+def _plan_copies(spark: SparkSession, folder: JobFolder, planned: PlannedDuplication, bin_bytes: int) -> BinnedPlan:
     """Write down what is to be copied."""
     folder.begin()
     folder.data.mkdir()
     planned_copies = plan_folder(folder)
     planned_copies.begin()
-    rows = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == Difference.COPY.value)
+    rows = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == ItemDifference.COPY.value)
     rows.select(*_COPY_SCHEMA.names).write.parquet(str(planned_copies.data))
     record = JobRecord("plan", {}, planned.plan.tasks + planned.plan.held, 0, 0, 0.0)
     return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
@@ -224,27 +224,27 @@ def _count_copies(listed: Path, destination: str) -> int:
     )
 
 
-def _plan(data: Path, pair: Pair, space: str, copied: int) -> Plan:
+def _plan(data: Path, pair: Pair, space: str, copied: int) -> DuplicationPlan:
     """The rows of a plan, counted. What is the same is what the destination lists and nobody speaks of."""
-    counts = dict.fromkeys(Difference, 0)
+    counts = dict.fromkeys(ItemDifference, 0)
     size = replaced = 0
     examples: list[str] = []
     for part in parquet_rows(data, DIFFERENCE_SCHEMA.names):
         for row in pc.value_counts(part.column("kind")).to_pylist():
-            counts[Difference(row["values"])] += row["counts"]
+            counts[ItemDifference(row["values"])] += row["counts"]
         size += pc.sum(part.column("size")).as_py() or 0
         replaced += pc.sum(part.column("replaces")).as_py() or 0
-        held = part.filter(pc.equal(part.column("kind"), Difference.HELD.value)).column("content_id")
+        held = part.filter(pc.equal(part.column("kind"), ItemDifference.HELD.value)).column("content_id")
         examples += held.slice(0, EXAMPLES - len(examples)).to_pylist()
-    differing = counts[Difference.CHANGE] + counts[Difference.DELETE] + counts[Difference.HELD]
-    return Plan(
+    differing = counts[ItemDifference.CHANGE] + counts[ItemDifference.DELETE] + counts[ItemDifference.HELD]
+    return DuplicationPlan(
         pair,
         space,
-        copies=counts[Difference.COPY],
-        changes=counts[Difference.CHANGE],
-        deletes=counts[Difference.DELETE],
+        copies=counts[ItemDifference.COPY],
+        changes=counts[ItemDifference.CHANGE],
+        deletes=counts[ItemDifference.DELETE],
         same=copied - differing,
-        held=counts[Difference.HELD],
+        held=counts[ItemDifference.HELD],
         held_examples=tuple(examples),
         bytes=size,
         replaced=replaced,

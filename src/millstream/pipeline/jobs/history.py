@@ -9,11 +9,11 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.batching import Rulebook
-from millstream.pipeline.jobs.feeding import BATCH_SCHEMA, batch_part
-from millstream.pipeline.jobs.hotsources import Gaps, find_cuts, gaps_of
-from millstream.pipeline.jobs.ranges import LogRange
+from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
+from millstream.pipeline.jobs.log_range import LogRange
+from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.shards import NAME, register
+from millstream.pipeline.shard_source import NAME, register
 from millstream.pipeline.source import check_reachable
 
 SHARD_ROWS = 500_000
@@ -49,7 +49,7 @@ def batch_range(
 
 
 def share_range(
-    spark: SparkSession, store_url: str, wanted: LogRange, gaps: Gaps | None, *, whole: bool
+    spark: SparkSession, store_url: str, wanted: LogRange, gaps: SourceGaps | None, *, whole: bool
 ) -> tuple[DataFrame, int]:
     """The shares of *wanted* (some columns of ``SHARD_SCHEMA``), and the number of shards.
 

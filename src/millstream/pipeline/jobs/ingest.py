@@ -21,13 +21,13 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, LogStore, Writer
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.folder import JobRecord, log_record
-from millstream.pipeline.jobs.parsing import Refused, Rules, parse_split, refused_message, staged
-from millstream.pipeline.jobs.sourcefiles import SourceFile, Split, hash_part, splits_of
+from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split, refused_message, staged
+from millstream.pipeline.jobs.job_folder import JobRecord, log_record
+from millstream.pipeline.jobs.source_files import SourceFile, Split, hash_part, splits_of
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import check_reachable
-from millstream.pipeline.staging import Part, Staging
+from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.pipeline.staging import StagedPart, Staging
 from millstream.stores.tiers import open_store
 
 FILES, REJECTS = "files", "rejects"
@@ -40,12 +40,12 @@ _WORK = pa.schema([pa.field("split", pa.binary())])
 _DONE = pa.schema([pa.field("done", pa.binary())])
 
 
-class Done(msgspec.Struct, frozen=True):
+class SplitResult(msgspec.Struct, frozen=True):
     """What came of a split: the parts of its messages and of its rejects."""
 
     split: int
-    messages: Part
-    rejects: Part
+    messages: StagedPart
+    rejects: StagedPart
 
 
 class FileRecord(msgspec.Struct, frozen=True):
@@ -56,8 +56,8 @@ class FileRecord(msgspec.Struct, frozen=True):
     bytes: int
     run: int
     place: int
-    messages: tuple[Part, ...]
-    rejects: tuple[Part, ...]
+    messages: tuple[StagedPart, ...]
+    rejects: tuple[StagedPart, ...]
 
     @property
     def rows(self) -> int:
@@ -70,7 +70,7 @@ class FileRecord(msgspec.Struct, frozen=True):
         return sum(part.rows for part in self.rejects)
 
 
-class Ingested(msgspec.Struct, frozen=True):
+class IngestResult(msgspec.Struct, frozen=True):
     """What an ingest did: its figures, and the files that were new."""
 
     record: JobRecord
@@ -82,11 +82,11 @@ def run_ingest(
     store_url: str,
     log: str,
     files: Sequence[SourceFile],
-    rules: Rules,
+    rules: ParsingRules,
     *,
     staging: str,
     clock: Clock | None = None,
-) -> Ingested:
+) -> IngestResult:
     """Append what is in *files* to *log* by *rules*, file by file in their order; those that it has are passed over.
 
     *staging* is the URL of a storage provider that all hosts reach; they must reach the files as well. Raises
@@ -95,7 +95,11 @@ def run_ingest(
     clock = clock or SystemClock()
     check_reachable(spark, store_url)
     began = clock.monotonic()
-    with open_store(store_url, clock=clock) as store, explained("ingest"), Ingest(store, log, staging).held() as work:
+    with (
+        open_store(store_url, clock=clock) as store,
+        spark_errors_explained("ingest"),
+        IngestLogs(store, log, staging).held() as work,
+    ):
         work.finish()
         known = work.known()
         hashed = _hashed(spark, files)
@@ -103,10 +107,10 @@ def run_ingest(
         records = _parse(spark, new, rules, staging, work) if new else []
         work.write_down(records)
         work.finish()
-    return Ingested(_record(log, hashed, records, round(clock.monotonic() - began, 3)), tuple(records))
+    return IngestResult(_record(log, hashed, records, round(clock.monotonic() - began, 3)), tuple(records))
 
 
-class Ingest:
+class IngestLogs:
     """The three logs of an ingest, and what was written down in that of the files."""
 
     _writer: Writer
@@ -115,7 +119,7 @@ class Ingest:
         self._log, self._rejects = store.log(LogSpec(log)), store.log(LogSpec(f"{log}.{REJECTS}"))
         self._files = store.log(LogSpec(f"{log}.{FILES}"))
         self._staging = staging
-        self.shelf = f"ingest-{log}"
+        self.prefix = f"ingest-{log}"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Self]:
@@ -144,7 +148,7 @@ class Ingest:
         run = self.last_run
         if not run:
             return
-        staging, records = Staging(self._staging, self.shelf), list(self._records())
+        staging, records = Staging(self._staging, self.prefix), list(self._records())
         messages = [part for record in records for part in record.messages]
         rejects = [part for record in records for part in record.rejects]
         staging.commit(self._log, "ingest", run, messages, keep=True)
@@ -161,26 +165,28 @@ class Ingest:
                 yield msgspec.json.decode(message.body, type=FileRecord)
 
 
-def parse_part(parts: Iterable[pa.RecordBatch], rules: Rules, staging: str, shelf: str) -> Iterator[pa.RecordBatch]:
+def parse_part(
+    parts: Iterable[pa.RecordBatch], rules: ParsingRules, staging: str, prefix: str
+) -> Iterator[pa.RecordBatch]:
     """Read the splits in the column ``split`` and lay down what is in them; ``done`` says what came of it."""
-    place = Staging(staging, shelf)
+    place = Staging(staging, prefix)
     for part in parts:
         for data in part.column("split").to_pylist():
-            done = _lay_down(place, msgspec.msgpack.decode(data, type=Split), rules)
+            done = _store_parts(place, msgspec.msgpack.decode(data, type=Split), rules)
             yield pa.RecordBatch.from_arrays([pa.array([msgspec.msgpack.encode(done)], pa.binary())], schema=_DONE)
 
 
-def _lay_down(place: Staging, split: Split, rules: Rules) -> Done:
-    with place.draft(split.number) as messages, place.draft(split.number) as rejects:
+def _store_parts(place: Staging, split: Split, rules: ParsingRules) -> SplitResult:
+    with place.part_writer(split.number) as messages, place.part_writer(split.number) as rejects:
         for found in parse_split(split, rules):
             if isinstance(found, list):
                 rejects.add(_refused(split.file, found))
             else:
                 messages.add(found)
-        return Done(split.number, messages.lay_down(), rejects.lay_down())
+        return SplitResult(split.number, messages.store_part(), rejects.store_part())
 
 
-def _refused(file: SourceFile, found: Sequence[Refused]) -> pa.RecordBatch:
+def _refused(file: SourceFile, found: Sequence[RefusedRow]) -> pa.RecordBatch:
     return staged([refused_message(file, refused) for refused in found])
 
 
@@ -193,18 +199,18 @@ def _hashed(spark: SparkSession, files: Sequence[SourceFile]) -> list[SourceFile
 
 
 def _parse(
-    spark: SparkSession, files: Sequence[SourceFile], rules: Rules, staging: str, work: Ingest
+    spark: SparkSession, files: Sequence[SourceFile], rules: ParsingRules, staging: str, work: IngestLogs
 ) -> list[FileRecord]:
     splits = list(splits_of(files))
     rows = pa.table([pa.array([msgspec.msgpack.encode(split) for split in splits], pa.binary())], schema=_WORK)
     parsed = _spread(spark, rows).mapInArrow(
-        partial(parse_part, rules=rules, staging=staging, shelf=work.shelf), spark_schema(_DONE)
+        partial(parse_part, rules=rules, staging=staging, prefix=work.prefix), spark_schema(_DONE)
     )
-    found = [msgspec.msgpack.decode(data, type=Done) for data in parsed.toArrow()["done"].to_pylist()]
+    found = [msgspec.msgpack.decode(data, type=SplitResult) for data in parsed.toArrow()["done"].to_pylist()]
     by_split = {done.split: done for done in found}
     if len(by_split) != len(splits):
         raise PipelineInputError(f"{len(splits)} pieces were to be read and {len(by_split)} were: please report this")
-    own: dict[str, list[Done]] = {file.path: [] for file in files}
+    own: dict[str, list[SplitResult]] = {file.path: [] for file in files}
     for split in splits:
         own[split.file.path].append(by_split[split.number])
     return [

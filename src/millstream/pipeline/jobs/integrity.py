@@ -33,12 +33,20 @@ from millstream.pipeline.jobs.bins import (
     plan_folder,
     work_off,
 )
-from millstream.pipeline.jobs.due import EVERYTHING, DueRule, Left, read_left, urgency, within_budget, write_left
-from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, sweep_part
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.due_items import (
+    EVERYTHING,
+    DeferredItems,
+    DueRule,
+    read_deferred,
+    urgency,
+    within_budget,
+    write_deferred,
+)
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted, run_inventory
-from millstream.pipeline.limits import task_urls
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.sweep_task import PLAN_SCHEMA, sweep_part
 from millstream.pipeline.schema import read_parquet
+from millstream.pipeline.task_rates import task_urls
 
 _KEY = ("store", "space", "content_id")
 _SIGNS = ("listed_size", "recorded_size", "listed_modified", "verified_at", "outcome")
@@ -59,7 +67,7 @@ class Sweep(msgspec.Struct, frozen=True):
     facts: Path
     reused: bool
     unlisted: tuple[Unlisted, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[DeferredItems, ...] = ()
 
 
 class SweepInputs(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,7 +186,7 @@ def _write_due(joined: DataFrame, due: DueRule, planned: JobFolder, now: int) ->
     items = read_parquet(joined.sparkSession, candidates, _CANDIDATE_SCHEMA)
     chosen = within_budget(items, due)
     items.where(chosen).select(*PLAN_SCHEMA.names).write.parquet(str(planned.data))
-    write_left(_left(planned), items, chosen)
+    write_deferred(_left(planned), items, chosen)
     shutil.rmtree(candidates)
 
 
@@ -187,9 +195,9 @@ def _kept(due: DueRule) -> DueRule:
     return EVERYTHING if due == EVERYTHING else due
 
 
-def _left_out(folder: JobFolder, due: DueRule) -> tuple[Left, ...]:
+def _left_out(folder: JobFolder, due: DueRule) -> tuple[DeferredItems, ...]:
     """What the sweep in *folder* leaves out, of what is *due*."""
-    return () if due == EVERYTHING else read_left(_left(plan_folder(folder)))
+    return () if due == EVERYTHING else read_deferred(_left(plan_folder(folder)))
 
 
 def _left(planned: JobFolder) -> Path:

@@ -23,10 +23,10 @@ from millstream.core.durable import replacing
 from millstream.mill.providers import is_system
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.bins import SUMMARY_SCHEMA, bins_done, fill_bin
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.listing import IdRange, cut_space, entries_within
-from millstream.pipeline.limits import task_url
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.space_listing import ContentIdRange, cut_space, entries_within
 from millstream.pipeline.schema import open_parquet, spark_schema
+from millstream.pipeline.task_rates import task_url
 from millstream.stores import open_provider
 from millstream.stores.protocol import Entry, Store, StoreError
 
@@ -49,7 +49,7 @@ PLACE_SCHEMA = pa.schema(
         *(pa.field(name, pa.string()) for name in ("store", "url", "space", "error", "after", "until")),
     ]
 )
-"""One row a space to list, or a range of one (:class:`~millstream.pipeline.jobs.listing.IdRange`), numbered from 0;
+"""One row per space or range of one (:class:`~millstream.pipeline.jobs.space_listing.ContentIdRange`), from 0;
 with ``error`` (and an empty ``space``) a store that did not say what spaces it has."""
 
 RANGES = 64
@@ -184,7 +184,7 @@ def _list_place(
 ) -> Iterator[pa.RecordBatch]:
     if error is None:
         try:
-            entries = entries_within(open_provider(url), space, IdRange(after, until), chunk=_CHUNK)
+            entries = entries_within(open_provider(url), space, ContentIdRange(after, until), chunk=_CHUNK)
             while chunk := list(islice(entries, _ROWS)):
                 yield _to_arrow(store, space, chunk)
         except (StoreError, OSError) as broken:

@@ -19,8 +19,14 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.anchoring.registry import Acceptance, CrowdedError, Outcome, Version, Versions
-from millstream.anchoring.registry.acceptance import check_request
+from millstream.anchoring.registry import (
+    OperationIntake,
+    ProtocolVersion,
+    ProtocolVersions,
+    SubmissionResult,
+    TooManyOpenError,
+)
+from millstream.anchoring.registry.operation_intake import check_request
 from millstream.anchoring.registry.states import Submission
 from millstream.anchoring.sidetree import RequestError
 from millstream.core.canonical import canonical_json
@@ -28,11 +34,11 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.folder import JobRecord, log_record
-from millstream.pipeline.jobs.queries import await_query, start_query
+from millstream.pipeline.jobs.job_folder import JobRecord, log_record
+from millstream.pipeline.jobs.streaming_queries import await_query, start_query
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import check_reachable, follow_log
+from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.stores.tiers import open_store
 
 CHECKED_SCHEMA = pa.schema(
@@ -83,8 +89,8 @@ class OperationsRun(msgspec.Struct, frozen=True):
 def run_operations(
     spark: SparkSession,
     plan: OperationsPlan,
-    acceptance: Acceptance,
-    versions: Versions,
+    acceptance: OperationIntake,
+    versions: ProtocolVersions,
     *,
     available_now: bool = False,
     stopped: Callable[[], bool] = lambda: False,
@@ -110,7 +116,7 @@ def run_operations(
             )
         began = clock.monotonic()
         sink = OperationSink(acceptance, writer, clock)
-        with explained("operations"):
+        with spark_errors_explained("operations"):
             first_id = max(writer.sequence + 1, source.first_id)
             query = _start(spark, plan, versions, sink, first_id=first_id, drain=available_now)
             await_query(query, stopped, clock)
@@ -121,7 +127,7 @@ def run_operations(
     return done
 
 
-def check_part(parts: Iterable[pa.RecordBatch], versions: Versions) -> Iterator[pa.RecordBatch]:
+def check_part(parts: Iterable[pa.RecordBatch], versions: ProtocolVersions) -> Iterator[pa.RecordBatch]:
     """The messages in *parts* (``id`` and ``body``) as rows of :data:`CHECKED_SCHEMA`, under the version of the day."""
     clock = SystemClock()
     for part in parts:
@@ -131,7 +137,7 @@ def check_part(parts: Iterable[pa.RecordBatch], versions: Versions) -> Iterator[
         yield pa.RecordBatch.from_pylist(rows, CHECKED_SCHEMA)
 
 
-def _checked(body: bytes, version: Version) -> dict[str, Any]:
+def _checked(body: bytes, version: ProtocolVersion) -> dict[str, Any]:
     try:
         return msgspec.structs.asdict(check_request(body, version))
     except RequestError as error:
@@ -141,7 +147,7 @@ def _checked(body: bytes, version: Version) -> dict[str, Any]:
 class OperationSink:
     """Hands what tasks have checked to *acceptance*, and writes down what became of it by *writer*."""
 
-    def __init__(self, acceptance: Acceptance, writer: Writer, clock: Clock) -> None:
+    def __init__(self, acceptance: OperationIntake, writer: Writer, clock: Clock) -> None:
         self._acceptance, self._writer, self._clock = acceptance, writer, clock
         self.taken = self.refused = self.bytes = 0
 
@@ -161,22 +167,22 @@ class OperationSink:
         passed = [Submission(**{name: row[name] for name in _FIELDS}) for row in rows if row["code"] is None]
         outcomes = iter(self._submit(passed))
         for row in rows:
-            outcome = next(outcomes) if row["code"] is None else Outcome(code=row["code"], error=row["error"])
+            outcome = next(outcomes) if row["code"] is None else SubmissionResult(code=row["code"], error=row["error"])
             self.taken += outcome.status is not None
             self.refused += outcome.status is None
             self.bytes += len(row["request"] or b"")
             yield outcome_message(row["number"], outcome)
 
-    def _submit(self, submissions: Sequence[Submission]) -> Sequence[Outcome]:
+    def _submit(self, submissions: Sequence[Submission]) -> Sequence[SubmissionResult]:
         while submissions:
             try:
                 return self._acceptance.submit_checked(submissions)
-            except CrowdedError as error:  # what is under way comes to an end, and then there is room
+            except TooManyOpenError as error:  # what is under way comes to an end, and then there is room
                 self._clock.sleep(error.retry_after)
         return []
 
 
-def outcome_message(number: int, outcome: Outcome) -> Message:
+def outcome_message(number: int, outcome: SubmissionResult) -> Message:
     """What became of message *number*, as a message: its key is the operation's id, its source the DID's suffix."""
     status = outcome.status
     if status is None:
@@ -186,7 +192,13 @@ def outcome_message(number: int, outcome: Outcome) -> Message:
 
 
 def _start(
-    spark: SparkSession, plan: OperationsPlan, versions: Versions, sink: OperationSink, *, first_id: int, drain: bool
+    spark: SparkSession,
+    plan: OperationsPlan,
+    versions: ProtocolVersions,
+    sink: OperationSink,
+    *,
+    first_id: int,
+    drain: bool,
 ) -> StreamingQuery:
     rows = follow_log(
         spark, plan.store_url, plan.log, first_id=first_id, columns=["id", "body"], per_trigger=plan.per_trigger

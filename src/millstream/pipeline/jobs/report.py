@@ -1,7 +1,7 @@
 """The job ``report``: what the facts of a sweep mean, item by item and space by space.
 
 The outcomes come from the same pure table that the mill's workers use
-(:func:`millstream.mill.checking.bitcheck.decide`). The driver gets the results as a stream for
+(:func:`millstream.mill.bit_check_table.decide_bit_check`). The driver gets the results as a stream for
 the manifest, the findings for repair, and a tally a space for its report.
 """
 
@@ -17,14 +17,21 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.mill.checking.bitcheck import ManifestAction, Observation, Outcome, Verdict, decide, is_fresh
+from millstream.mill.bit_check_table import (
+    BitCheckOutcome,
+    ManifestAction,
+    Observation,
+    Verdict,
+    decide_bit_check,
+    is_fresh,
+)
 from millstream.mill.manifest import CheckResult
-from millstream.mill.reports.report import Report, SpaceTally, build_report
-from millstream.pipeline.jobs.due import Left
-from millstream.pipeline.jobs.fixity import FACT_SCHEMA
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.mill.reports.report import IntegrityReport, SpaceTally, build_report
+from millstream.pipeline.jobs.due_items import DeferredItems
 from millstream.pipeline.jobs.integrity import Sweep
 from millstream.pipeline.jobs.inventory import Unlisted
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.sweep_task import FACT_SCHEMA
 from millstream.pipeline.schema import read_parquet, spark_schema
 
 RESULT_SCHEMA = pa.schema(
@@ -51,7 +58,7 @@ NOT_DUE, POSTPONED = "not due", "over budget"
 class SpaceSweep(msgspec.Struct, frozen=True):
     """What a sweep says of one space: its report (``bytes`` were hashed), and the seconds that this took one core."""
 
-    report: Report
+    report: IntegrityReport
     seconds: float
 
     @property
@@ -60,7 +67,7 @@ class SpaceSweep(msgspec.Struct, frozen=True):
         return self.report.bytes / self.seconds if self.seconds else 0.0
 
 
-class Judged(msgspec.Struct, frozen=True):
+class JudgedSweep(msgspec.Struct, frozen=True):
     """A judged sweep: its record, the folder of its results, and whether it had been done before.
 
     ``unlisted`` are the listings of the sweep that broke off: no report on such a space says SUCCESS. Nor does one on a
@@ -71,7 +78,7 @@ class Judged(msgspec.Struct, frozen=True):
     data: Path
     reused: bool
     unlisted: tuple[Unlisted, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[DeferredItems, ...] = ()
 
     def results(self) -> Iterator[CheckResult]:
         """Every item, as :meth:`millstream.mill.manifest.Manifest.apply` takes them, a few thousand in memory."""
@@ -88,12 +95,12 @@ class Judged(msgspec.Struct, frozen=True):
         """A report for each (store, space), sorted, not yet chained to the one before; none where nothing was due.
 
         The results *overtaken* stand in the place of those that the sweep has of the same items
-        (:func:`millstream.mill.checking.overtaken.check_overtaken`).
+        (:func:`millstream.mill.integrity.superseded.recheck_superseded`).
         """
         return _space_sweeps(self, {_place(result): result for result in overtaken})
 
 
-def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | None = None) -> Judged:
+def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | None = None) -> JudgedSweep:
     """Judge the facts of *sweep* into a folder under *jobs*; what was judged before is not judged again.
 
     Raises :class:`JobBusyError`.
@@ -102,12 +109,12 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
     folder = JobFolder(jobs, "report", {"sweep": sweep.record.inputs})
     with folder.held():
         if record := folder.committed():
-            return Judged(record, folder.data, reused=True, unlisted=sweep.unlisted, left=sweep.left)
+            return JudgedSweep(record, folder.data, reused=True, unlisted=sweep.unlisted, left=sweep.left)
         folder.begin()
         began = clock.monotonic()
         judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).write.parquet(str(folder.data))
         record = _count(folder, sweep, round(clock.monotonic() - began, 3))
-        return Judged(folder.commit(record), folder.data, reused=False, unlisted=sweep.unlisted, left=sweep.left)
+        return JudgedSweep(folder.commit(record), folder.data, reused=False, unlisted=sweep.unlisted, left=sweep.left)
 
 
 def judge(facts: DataFrame) -> DataFrame:
@@ -126,7 +133,7 @@ def judge_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _judge(fact: dict[str, Any]) -> dict[str, Any]:
-    outcome = decide(
+    outcome = decide_bit_check(
         Observation(
             manifest=fact["manifest"],
             store=fact["provider"],
@@ -139,7 +146,7 @@ def _judge(fact: dict[str, Any]) -> dict[str, Any]:
     return fact | _decided(outcome, fact)
 
 
-def _decided(outcome: Outcome, fact: Mapping[str, Any]) -> dict[str, Any]:
+def _decided(outcome: BitCheckOutcome, fact: Mapping[str, Any]) -> dict[str, Any]:
     error = fact["error"]
     return {
         "verdict": outcome.verdict.value,
@@ -164,19 +171,19 @@ def _place(result: CheckResult) -> tuple[str, str, str]:
     return result.store, result.space, result.content_id
 
 
-def _space_sweeps(judged: Judged, overtaken: Mapping[tuple[str, str, str], CheckResult]) -> list[SpaceSweep]:
-    tallies: dict[tuple[str, str], _Tally] = {}
+def _space_sweeps(judged: JudgedSweep, overtaken: Mapping[tuple[str, str, str], CheckResult]) -> list[SpaceSweep]:
+    tallies: dict[tuple[str, str], _SpaceTally] = {}
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
         for group in _groups(part):
-            tallies.setdefault((group["store"], group["space"]), _Tally()).add(group)
+            tallies.setdefault((group["store"], group["space"]), _SpaceTally()).add(group)
     for finding in judged.findings():
         tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)))
     for unlisted in judged.unlisted:
         for place in _concerned(unlisted, tallies):
-            tallies.setdefault(place, _Tally()).fail(f"the listing broke off: {unlisted.error}")
+            tallies.setdefault(place, _SpaceTally()).fail(f"the listing broke off: {unlisted.error}")
     for left in judged.left:
         if left.postponed or (left.store, left.space) in tallies:
-            tallies.setdefault((left.store, left.space), _Tally()).leave(left)
+            tallies.setdefault((left.store, left.space), _SpaceTally()).leave(left)
     return [tally.close(*place) for place, tally in sorted(tallies.items())]
 
 
@@ -194,7 +201,7 @@ def _groups(part: pa.RecordBatch) -> list[dict[str, Any]]:
     return rows
 
 
-class _Tally:
+class _SpaceTally:
     """What adds up to the report of one space."""
 
     def __init__(self) -> None:
@@ -224,7 +231,7 @@ class _Tally:
     def fail(self, note: str) -> None:
         self._counts.fail(note)
 
-    def leave(self, left: Left) -> None:
+    def leave(self, left: DeferredItems) -> None:
         """Count what was not read: what is not due is explained, what was over the budget is not."""
         if left.not_due:
             self._counts.count(Verdict.IGNORE, NOT_DUE, number=left.not_due)

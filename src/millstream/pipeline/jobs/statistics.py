@@ -10,13 +10,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.changes import ADDED, CHANGED, REMOVED, compare_listings, listed_items
-from millstream.pipeline.jobs.folder import JobRecord, latest_attempt, log_record, read_record
 from millstream.pipeline.jobs.inventory import Inventory
+from millstream.pipeline.jobs.job_folder import JobRecord, latest_attempt, log_record, read_record
+from millstream.pipeline.spark_errors import spark_errors_explained
 
 
-class SpaceFigures(msgspec.Struct, frozen=True):
+class SpaceStatistics(msgspec.Struct, frozen=True):
     """What a space of a store holds: items, bytes, and the bytes of the largest item.
 
     ``added``, ``removed`` and ``changed`` items (another size or time) are since the earlier listing, None without one;
@@ -34,15 +34,15 @@ class SpaceFigures(msgspec.Struct, frozen=True):
     grown: int | None = None
 
 
-def space_figures(
+def space_statistics(
     spark: SparkSession, now: Inventory, before: Inventory | None = None, *, clock: Clock | None = None
-) -> list[SpaceFigures]:
+) -> list[SpaceStatistics]:
     """The figures of every space in *now*, or in *before*, sorted; listings that broke off count as far as they go."""
     clock = clock or SystemClock()
     began = clock.monotonic()
-    with explained("statistics"):
+    with spark_errors_explained("statistics"):
         rows = _totals(listed_items(spark, now)) if before is None else _compared(compare_listings(spark, now, before))
-        found = [SpaceFigures(**row.asDict()) for row in rows.orderBy("store", "space").collect()]
+        found = [SpaceStatistics(**row.asDict()) for row in rows.orderBy("store", "space").collect()]
     inputs = {"now": now.record.inputs, "before": None if before is None else before.record.inputs}
     items, size = sum(space.items for space in found), sum(space.bytes for space in found)
     log_record(JobRecord("statistics", inputs, items, len(found), size, round(clock.monotonic() - began, 3)))

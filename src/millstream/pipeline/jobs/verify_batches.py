@@ -15,16 +15,16 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.batching import Rulebook
-from millstream.batching.origin import Origin, read_origin
+from millstream.batching.batch_log_origin import BatchLogOrigin, read_origin
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.emitted import emitted_range, last_received
-from millstream.pipeline.jobs.folder import JobRecord, log_record
+from millstream.pipeline.jobs.batch_log_range import find_batch_log_range, last_received
 from millstream.pipeline.jobs.history import batch_range
-from millstream.pipeline.jobs.ranges import LogRange, plan_range
+from millstream.pipeline.jobs.job_folder import JobRecord, log_record
+from millstream.pipeline.jobs.log_range import LogRange, plan_range
 from millstream.pipeline.source import read_log
+from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.stores.tiers import open_store
 
 _BODY = "batch string, source string, start long, end long, closed_at long, events array<long>, amends array<string>"
@@ -36,7 +36,7 @@ _NO_DIFFERENCE = ("same", "unjudged", "history")
 """Kinds of a batch that is where it belongs, or of which that cannot be told."""
 
 
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+class BatchMismatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """One difference, of a batch or of a refused message (``rejected`` and ``reason``).
 
     ``kind`` is ``missing`` (it should have come out), ``extra`` (it should not have), ``different`` (it has copies of
@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     message: int | None = None
 
 
-class Verified(msgspec.Struct, frozen=True):
+class BatchVerification(msgspec.Struct, frozen=True):
     """What the comparison found: batches and rejects that agree, and by kind those that do not.
 
     ``unjudged`` are batches at the beginning of a range that does not begin with the log: which messages came before
@@ -72,7 +72,7 @@ class Verified(msgspec.Struct, frozen=True):
     unjudged: int
     of_history: int
     differences: dict[str, int]
-    findings: tuple[Finding, ...]
+    findings: tuple[BatchMismatch, ...]
     seconds: float
 
     @property
@@ -92,7 +92,7 @@ def verify_batches(
     last_id: int | None = None,
     limit: int = 100,
     clock: Clock | None = None,
-) -> Verified:
+) -> BatchVerification:
     """Compare the batches of *log* from *first_id* to *last_id* under *rules* with those in the log *output*.
 
     Without *first_id* from the first message; without *last_id* up to the last message that *output* knows of. Where a
@@ -115,7 +115,7 @@ def verify_batches(
     if origin is not None and wanted.first_id <= origin.position:
         past = plan_range(store_url, log, wanted.first_id, origin.position, clock)
     batched = partial(batch_range, spark, store_url, rules=rules, flush=False, whole=False)
-    with explained("verify-batches"):
+    with spark_errors_explained("verify-batches"):
         given = _emitted(spark, store_url, output, part)
         try:
             rows = batched(wanted).persist()
@@ -136,14 +136,14 @@ class _Compared(NamedTuple):
     batches: Mapping[str, int]
     rejects: Mapping[str, int]
     unreadable: int
-    findings: Sequence[Finding]
+    findings: Sequence[BatchMismatch]
 
-    def verified(self, output: str, wanted: LogRange, seconds: float) -> Verified:
+    def verified(self, output: str, wanted: LogRange, seconds: float) -> BatchVerification:
         """What is said of the messages *wanted* and the log of batches *output*."""
         differences = {kind: count for kind, count in self.batches.items() if kind not in _NO_DIFFERENCE}
         differences |= {f"{kind}_rejects": count for kind, count in self.rejects.items() if kind != "same"}
         differences |= {"unreadable": self.unreadable} if self.unreadable else {}
-        return Verified(
+        return BatchVerification(
             wanted.log,
             output,
             wanted.first_id,
@@ -159,14 +159,14 @@ class _Compared(NamedTuple):
         )
 
 
-def _record(found: Verified) -> JobRecord:
+def _record(found: BatchVerification) -> JobRecord:
     inputs = {"log": found.log, "output": found.output, "first_id": found.first_id, "last_id": found.last_id}
     agreed = found.agreed + found.rejects_agreed
     counts = {"agreed": found.agreed, "unjudged": found.unjudged, "of_history": found.of_history, **found.differences}
     return JobRecord("verify-batches", inputs, found.messages, agreed, 0, found.seconds, counts)
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _JudgedRange(msgspec.Struct, frozen=True):
     """How a part of a log is judged.
 
     Only messages *first_id* to *last_id* of the log of batches are read. Of a range that does not begin with the log,
@@ -181,7 +181,7 @@ class _Part(msgspec.Struct, frozen=True):
     copies_to: int
 
 
-def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int, Origin | None]:
+def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int, BatchLogOrigin | None]:
     """The last message of *log* that *output* knows of, and where it began if that was not with the log."""
     with open_store(store_url, clock=clock) as store:
         batches = store.log(LogSpec(output), create=False)
@@ -193,20 +193,20 @@ def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int,
     return known, origin
 
 
-def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rulebook, *, clock: Clock) -> _Part:
+def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rulebook, *, clock: Clock) -> _JudgedRange:
     window = max(config.window for config in rules.configs)
     lead = max(config.lead for config in rules.configs)
     with open_store(store_url, clock=clock) as store:
-        first_id, last_id = emitted_range(store.log(LogSpec(output), create=False), wanted)
+        first_id, last_id = find_batch_log_range(store.log(LogSpec(output), create=False), wanted)
         copies_to = wanted.last_id
         if known > wanted.last_id:
             source = store.log(LogSpec(wanted.log), create=False)
             copies_to = last_received(source, wanted, wanted.received_to - lead - rules.patience)
     certain = wanted.received_from + lead + window if wanted.first_id > 1 else None
-    return _Part(first_id, last_id, window, certain, copies_to)
+    return _JudgedRange(first_id, last_id, window, certain, copies_to)
 
 
-def _emitted(spark: SparkSession, store_url: str, output: str, part: _Part | None) -> DataFrame:
+def _emitted(spark: SparkSession, store_url: str, output: str, part: _JudgedRange | None) -> DataFrame:
     """What the log of batches holds: ids, and the parsed bodies as a batch ``b`` or a refused message ``r``."""
     text = F.col("body").cast("string")
     first_id, last_id = (None, None) if part is None else (part.first_id, max(part.last_id, part.first_id))
@@ -215,7 +215,7 @@ def _emitted(spark: SparkSession, store_url: str, output: str, part: _Part | Non
 
 
 def _compare_batches(
-    rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None, origin: Origin | None
+    rows: DataFrame, given: DataFrame, wanted: LogRange, part: _JudgedRange | None, origin: BatchLogOrigin | None
 ) -> DataFrame:
     """One row a batch: its kind (one of ``_NO_DIFFERENCE`` or that of a difference), source, start and times."""
     nobody = F.array().cast("array<string>")
@@ -268,7 +268,7 @@ def _judged(expected: DataFrame, certain: int, window: int) -> DataFrame:
 
 
 def _compare_rejects(
-    rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None, past: DataFrame | None
+    rows: DataFrame, given: DataFrame, wanted: LogRange, part: _JudgedRange | None, past: DataFrame | None
 ) -> DataFrame:
     """One row a refused message: its kind, id and reason. Those of *past* were told of by the job over history."""
     expected = _refused(rows).withColumn("expected", F.lit(True))
@@ -301,11 +301,11 @@ def _counts(frame: DataFrame) -> dict[str, int]:
     return {row["kind"]: row["count"] for row in frame.groupBy("kind").count().orderBy("kind").collect()}
 
 
-def _strangers(given: DataFrame, limit: int) -> tuple[list[Finding], int]:
+def _strangers(given: DataFrame, limit: int) -> tuple[list[BatchMismatch], int]:
     """The first *limit* messages that are neither a batch nor a refused message, and how many there are."""
     batch = "b.batch is not null and b.start is not null and b.events is not null"
     found = given.where(f"not ({batch}) and r.rejected is null").select("id")
-    first = [Finding("unreadable", message=row["id"]) for row in found.orderBy("id").limit(limit).collect()]
+    first = [BatchMismatch("unreadable", message=row["id"]) for row in found.orderBy("id").limit(limit).collect()]
     return first, len(first) if len(first) < limit else found.count()
 
 
@@ -315,11 +315,11 @@ def _compared(batches: DataFrame, rejects: DataFrame, given: DataFrame, limit: i
     return _Compared(*counted, unreadable, [*strangers, *_findings(batches, rejects, limit - len(strangers))])
 
 
-def _findings(batches: DataFrame, rejects: DataFrame, limit: int) -> list[Finding]:
+def _findings(batches: DataFrame, rejects: DataFrame, limit: int) -> list[BatchMismatch]:
     wrong = batches.where(~F.col("kind").isin(*_NO_DIFFERENCE)).orderBy("source", "start", "batch").limit(limit)
-    found = [Finding(**_known(row.asDict())) for row in wrong.collect()]
+    found = [BatchMismatch(**_known(row.asDict())) for row in wrong.collect()]
     refused = rejects.where("kind != 'same'").orderBy("rejected").limit(limit - len(found))
-    return [*found, *(Finding(**_known(row.asDict())) for row in refused.collect())]
+    return [*found, *(BatchMismatch(**_known(row.asDict())) for row in refused.collect())]
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
         return min(self.retry_longest, self.retry_first * 2.0 ** min(failures - 1, 50))
 
 
-class Outage:
+class BrokerHealth:
     """What all connections of the queue *name* know of their broker: whether it can be reached. Thread-safe."""
 
     def __init__(self, name: str, options: ConnectionOptions, clock: Clock) -> None:
@@ -77,15 +77,15 @@ class Outage:
             self._failures = 0
 
 
-class Link:
+class BrokerConnection:
     """A connection with its channel, which *prepare* is called with first. Thread-safe: one thread at a time."""
 
     def __init__(
-        self, parameters: Any, prepare: Callable[[BlockingChannel], None], outage: Outage, clock: Clock
+        self, parameters: Any, prepare: Callable[[BlockingChannel], None], health: BrokerHealth, clock: Clock
     ) -> None:
         self._parameters = parameters
         self._prepare = prepare
-        self._outage = outage
+        self._health = health
         self._clock = clock
         self._lock = threading.RLock()
         self._connection: BlockingConnection | None = None
@@ -104,11 +104,11 @@ class Link:
                 if channel is not None:
                     action(channel)
             except (AMQPError, OSError) as error:
-                self._outage.failed(error)
+                self._health.failed(error)
                 self.close()
             self._used = self._clock.monotonic()
 
-    def tend(self) -> None:
+    def keep_alive(self) -> None:
         """Send the heartbeats of a connection that was idle for a while."""
         with self._lock:
             if self._clock.monotonic() - self._used > _IDLE_SECONDS:
@@ -127,11 +127,11 @@ class Link:
         self._keep_alive()
         if self._channel is not None and self._channel.is_open:
             return self._channel
-        if not self._outage.may_connect():
+        if not self._health.may_connect():
             return None
         self.close()
         self._channel = self._connect()
-        self._outage.connected()
+        self._health.connected()
         return self._channel
 
     def _keep_alive(self) -> None:
@@ -155,42 +155,42 @@ class Link:
         return channel
 
 
-class LinkPool:
+class BrokerConnectionPool:
     """Up to *size* connections, as many as are used at the same time; who finds none free waits. Thread-safe."""
 
-    def __init__(self, size: int, make: Callable[[], Link]) -> None:
+    def __init__(self, size: int, make: Callable[[], BrokerConnection]) -> None:
         self._make = make
         self._free = threading.Semaphore(size)
         self._lock = threading.Lock()
-        self._idle: list[Link] = []
+        self._idle: list[BrokerConnection] = []
         self._closed = False
 
     @contextlib.contextmanager
-    def link(self) -> Iterator[Link]:
+    def connection(self) -> Iterator[BrokerConnection]:
         """A connection for this thread alone: the one that was used last, so that no more are opened than it takes."""
         with self._free:
             with self._lock:
-                link = self._idle.pop() if self._idle else self._make()
+                connection = self._idle.pop() if self._idle else self._make()
             try:
-                yield link
+                yield connection
             finally:
                 with self._lock:
-                    self._idle.append(link)
+                    self._idle.append(connection)
                     if self._closed:
-                        link.close()
+                        connection.close()
 
-    def tend(self) -> None:
+    def keep_alive(self) -> None:
         """Send the heartbeats of the connections that are idle."""
         with self._lock:
-            for link in self._idle:
-                link.tend()
+            for connection in self._idle:
+                connection.keep_alive()
 
     def close(self) -> None:
         """Close all connections; those that are in use as soon as they are not."""
         with self._lock:
             self._closed = True
-            for link in self._idle:
-                link.close()
+            for connection in self._idle:
+                connection.close()
 
 
 def parse_url(url: str) -> Any:

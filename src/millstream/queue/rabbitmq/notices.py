@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.queue.noticed import NOTICE_IDS, read_notice, write_notice
-from millstream.queue.rabbitmq.connections import ConnectionOptions, Link, LinkPool, Outage, parse_url
+from millstream.queue.database_queue import MAX_NOTICE_IDS, read_notice, write_notice
+from millstream.queue.rabbitmq.connections import (
+    BrokerConnection,
+    BrokerConnectionPool,
+    BrokerHealth,
+    ConnectionOptions,
+    parse_url,
+)
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
@@ -22,7 +28,7 @@ TIERS = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 """How long the messages of each delay queue wait, in seconds."""
 
 
-class Notice(msgspec.Struct, frozen=True):
+class RabbitNotice(msgspec.Struct, frozen=True):
     """A message of the broker: tasks that may be leased. It is the broker's until it is acknowledged."""
 
     ids: Sequence[int]
@@ -30,7 +36,7 @@ class Notice(msgspec.Struct, frozen=True):
     session: int
 
 
-class Notices:
+class RabbitNoticeChannel:
     """The notices of the queue *name* on the broker at *url* (``amqp://user:password@host:port/vhost``). Thread-safe.
 
     While the broker is away nothing is sent or received and no error raised; it is looked for again and again, as
@@ -39,11 +45,13 @@ class Notices:
 
     def __init__(self, url: str, name: str, clock: Clock, options: ConnectionOptions | None = None) -> None:
         options = options or ConnectionOptions()
-        parameters, outage = parse_url(url), Outage(name, options, clock)
+        parameters, health = parse_url(url), BrokerHealth(name, options, clock)
         self._name = name
         # Who waits for a confirm, or for a broker that takes nothing at the moment, keeps nobody from receiving.
-        self._receiving = Link(parameters, self._prepare, outage, clock)
-        self._sending = LinkPool(options.publishers, lambda: Link(parameters, self._prepare, outage, clock))
+        self._receiving = BrokerConnection(parameters, self._prepare, health, clock)
+        self._sending = BrokerConnectionPool(
+            options.publishers, lambda: BrokerConnection(parameters, self._prepare, health, clock)
+        )
 
     def send(self, ids: Sequence[int], delays: Mapping[int, float] | None = None) -> Sequence[int]:
         """Send notices of the tasks *ids*, some of them to come after *delays* seconds; the ids that were confirmed."""
@@ -51,32 +59,32 @@ class Notices:
 
         def publish(channel: BlockingChannel) -> None:
             for tier, members in _by_tier(ids, delays or {}).items():
-                for start in range(0, len(members), NOTICE_IDS):
-                    part = members[start : start + NOTICE_IDS]
+                for start in range(0, len(members), MAX_NOTICE_IDS):
+                    part = members[start : start + MAX_NOTICE_IDS]
                     self._publish(channel, tier, part)
                     sent.extend(part)
 
         if ids:
-            with self._sending.link() as link:
-                link.use(publish)
+            with self._sending.connection() as connection:
+                connection.use(publish)
         return sent
 
-    def receive(self, count: int) -> Sequence[Notice]:
+    def receive(self, count: int) -> Sequence[RabbitNotice]:
         """Notices of about *count* tasks; none where there is none, or no broker."""
-        found = list[Notice]()
+        found = list[RabbitNotice]()
 
         def get(channel: BlockingChannel) -> None:
             while sum(len(notice.ids) for notice in found) < count:
                 method, _, body = channel.basic_get(self._name)
                 if method is None:
                     return
-                found.append(Notice(read_notice(body), method.delivery_tag, self._receiving.session))
+                found.append(RabbitNotice(read_notice(body), method.delivery_tag, self._receiving.session))
 
         self._receiving.use(get)
-        self._sending.tend()
+        self._sending.keep_alive()
         return found
 
-    def settle(self, notices: Sequence[Notice]) -> None:
+    def settle(self, notices: Sequence[RabbitNotice]) -> None:
         """The tasks of *notices* are leased or gone; notices of a connection that was lost come again by themselves."""
 
         def acknowledge(channel: BlockingChannel) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.queue.noticed import NoticedWorkQueue
+from millstream.queue.database_queue import DatabaseWorkQueue
 from millstream.queue.rabbitmq.connections import ConnectionOptions
-from millstream.queue.rabbitmq.notices import Notices
+from millstream.queue.rabbitmq.notices import RabbitNoticeChannel
 
 
-class RabbitWorkQueue(NoticedWorkQueue):
+class RabbitWorkQueue(DatabaseWorkQueue):
     """The queue *name*: its tasks are rows in the database of *engine*, notices of them travel over RabbitMQ at *url*.
 
     AMQP has neither leases that can be extended nor attempts that survive, so the rows decide. *options* say how many
@@ -28,4 +28,4 @@ class RabbitWorkQueue(NoticedWorkQueue):
         options: ConnectionOptions | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(Notices(url, name, clock, options), engine, name, clock, server_time=server_time)
+        super().__init__(RabbitNoticeChannel(url, name, clock, options), engine, name, clock, server_time=server_time)

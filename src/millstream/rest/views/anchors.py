@@ -10,13 +10,13 @@ import msgspec
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.errors import AnchoringError
 from millstream.anchoring.ledger import LedgerEntry
-from millstream.anchoring.manifest import MAX_FILE_BYTES, Manifest
+from millstream.anchoring.manifest import MAX_FILE_BYTES, CutManifest
 from millstream.core.cid import is_cid
 from millstream.core.errors import InputError, NotFoundError
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, File, Limit, Listing, Name, Number
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Limit, Listing, Name, Number
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 Which = Literal["records", "registry"]
 """The ledger of event batches, or that of the registry of identifiers."""
@@ -26,7 +26,7 @@ class UnknownAnchorError(NotFoundError):
     """The ledger has no entry of this number."""
 
 
-class CidError(InputError):
+class InvalidCidError(InputError):
     """This is no content id."""
 
 
@@ -71,7 +71,7 @@ class AnchorDetail(msgspec.Struct, frozen=True):
     entry: LedgerEntry
     found: AnchorRow
     manifest_cid: str | None
-    manifest: Manifest | None
+    manifest: CutManifest | None
     refused: Mapping[str, str]
     trouble: str | None = None
 
@@ -94,13 +94,13 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/anchors", AnchorsQuery)
-def anchors(desk: Desk, ask: Ask[AnchorsQuery, Any]) -> Listing[AnchorRow]:
+def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[AnchorRow]:
     """List the entries of a ledger, the last one first."""
-    query = ask.query
-    ledger = desk.node.registry_ledger if query.ledger == "registry" else desk.node.ledger
+    query = request.query
+    ledger = app.node.registry_ledger if query.ledger == "registry" else app.node.ledger
     head = ledger.head()
     total = head.number if head else 0
-    index = None if query.ledger == "registry" else desk.node.observer.index
+    index = None if query.ledger == "registry" else app.node.observer.index
     if query.only == "bad" and index is not None:
         numbers = sorted({number for number, _, _ in index.invalid()}, reverse=True)
         numbers = [number for number in numbers if query.before is None or number < query.before]
@@ -111,18 +111,18 @@ def anchors(desk: Desk, ask: Ask[AnchorsQuery, Any]) -> Listing[AnchorRow]:
         first = max(1, last - query.limit + 1)
         chosen = [entry for entry, _ in zip(ledger.entries(first), range(first, last + 1), strict=False)][::-1]
         more = first > 1
-    rows = [_row(desk, entry, known=index is not None) for entry in chosen]
+    rows = [_row(app, entry, known=index is not None) for entry in chosen]
     return Listing(rows, str(rows[-1].number) if rows and more else None, total=total)
 
 
 @endpoints.get("/anchors/{number}", AnchorQuery)
-def anchor(desk: Desk, ask: Ask[AnchorQuery, Any]) -> AnchorDetail:
+def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDetail:
     """One entry of the ledger, and the manifest and files under it."""
-    number, node = ask.query.number, desk.node
+    number, node = request.query.number, app.node
     entry = next(iter(node.ledger.entries(number)), None)
     if entry is None:
         raise UnknownAnchorError(f"the ledger has no entry {number}")
-    row, refused = _row(desk, entry, known=True), node.observer.index.refused(number)
+    row, refused = _row(app, entry, known=True), node.observer.index.refused(number)
     try:
         cid, manifest = read_manifest(node.cas, entry.anchor_string)
     except AnchoringError as error:
@@ -131,9 +131,9 @@ def anchor(desk: Desk, ask: Ask[AnchorQuery, Any]) -> AnchorDetail:
 
 
 @endpoints.get("/anchors/{number}/files", AnchorQuery)
-def anchor_files(desk: Desk, ask: Ask[AnchorQuery, Any]) -> Listing[FileRow]:
+def anchor_files(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> Listing[FileRow]:
     """List the files under one entry of the ledger: the manifest, and those that it names."""
-    found = anchor(desk, ask)
+    found = anchor(app, request)
     rows = list[FileRow]()
     if found.manifest_cid and found.manifest:
         batches, rejects = found.manifest.files, found.manifest.rejects.files
@@ -144,23 +144,25 @@ def anchor_files(desk: Desk, ask: Ask[AnchorQuery, Any]) -> Listing[FileRow]:
 
 
 @endpoints.get("/anchors/{number}/refused", AnchorQuery)
-def anchor_refused(desk: Desk, ask: Ask[AnchorQuery, Any]) -> Listing[Refused]:
+def anchor_refused(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> Listing[Refused]:
     """List the batches under one entry of the ledger that are invalid, and why."""
-    rows = [Refused(batch, reason) for batch, reason in anchor(desk, ask).refused.items()]
+    rows = [Refused(batch, reason) for batch, reason in anchor(app, request).refused.items()]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/files/{cid}", FileQuery)
-def file(desk: Desk, ask: Ask[FileQuery, Any]) -> File:
+def file(app: AppContext, request: ApiRequest[FileQuery, Any]) -> FileDownload:
     """One content-addressed file as it is, checked against its name."""
-    if not is_cid(ask.query.cid):
-        raise CidError
-    return File(f"{ask.query.cid}.json", desk.node.cas.get(ask.query.cid, MAX_FILE_BYTES), "application/octet-stream")
+    if not is_cid(request.query.cid):
+        raise InvalidCidError
+    return FileDownload(
+        f"{request.query.cid}.json", app.node.cas.get(request.query.cid, MAX_FILE_BYTES), "application/octet-stream"
+    )
 
 
-def _row(desk: Desk, entry: LedgerEntry, *, known: bool) -> AnchorRow:
+def _row(app: AppContext, entry: LedgerEntry, *, known: bool) -> AnchorRow:
     facts = (entry.number, entry.time, entry.anchor_string, entry.hash)
-    found = desk.node.observer.index.anchor(entry.number) if known else None
+    found = app.node.observer.index.anchor(entry.number) if known else None
     if found is None:
         return AnchorRow(*facts)
     return AnchorRow(*facts, found.log, found.batches, found.messages, found.rejects, found.reason)

@@ -7,17 +7,24 @@ from typing import Any, Literal
 
 import msgspec
 
-from millstream.anchoring.files import StoredBatch, split_batches
-from millstream.anchoring.journal_reading import BatchRow, Chosen, EndCount, RejectCount, RejectRow, Starts
+from millstream.anchoring.files import BatchFileEntry, split_batches
+from millstream.anchoring.journal_reader import (
+    BatchFilter,
+    BatchHistogramBucket,
+    BatchRow,
+    CutReasonCount,
+    RejectCount,
+    RejectRow,
+)
 from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.anchoring.records import BatchHeader
 from millstream.anchoring.states import BatchState
 from millstream.core.errors import NotFoundError
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
-from millstream.rest.figures import StateCount
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.rest.status_models import StateCount
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 
 class UnknownBatchError(NotFoundError):
@@ -99,91 +106,91 @@ class BatchDetail(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/batches", BatchesQuery)
-def batches(desk: Desk, ask: Ask[BatchesQuery, Any]) -> Listing[BatchRow]:
+def batches(app: AppContext, request: ApiRequest[BatchesQuery, Any]) -> Listing[BatchRow]:
     """List the batches that were handed to the batch writer, the last one first."""
-    query = ask.query
-    chosen = Chosen(query.log, query.only == "bad", query.ended, query.since, query.until)
-    found = desk.batches.batches(chosen, before=query.before, limit=query.limit + 1)
+    query = request.query
+    chosen = BatchFilter(query.log, query.only == "bad", query.ended, query.since, query.until)
+    found = app.batches.batches(chosen, before=query.before, limit=query.limit + 1)
     rows = found[: query.limit]
-    total = desk.watch.overview().batches.batches if chosen == Chosen() else None
+    total = app.poller.overview().batches.batches if chosen == BatchFilter() else None
     return Listing(rows, str(rows[-1].number) if len(found) > query.limit else None, total=total)
 
 
 @endpoints.get("/batches/states")
-def states(desk: Desk, _ask: Ask[Any, Any]) -> Listing[StateCount]:
+def states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StateCount]:
     """How many batches stand in each state."""
-    survey = desk.watch.survey
-    rows = [StateCount(state.value, getattr(survey.journal, state.value)) for state in BatchState]
-    return Listing(rows, total=len(rows), as_of=survey.at)
+    snapshot = app.poller.snapshot
+    rows = [StateCount(state.value, getattr(snapshot.journal, state.value)) for state in BatchState]
+    return Listing(rows, total=len(rows), as_of=snapshot.at)
 
 
 @endpoints.get("/batches/timeline", TimelineQuery)
-def timeline(desk: Desk, ask: Ask[TimelineQuery, Any]) -> Listing[Starts]:
+def timeline(app: AppContext, request: ApiRequest[TimelineQuery, Any]) -> Listing[BatchHistogramBucket]:
     """How many batches begin when, by log, and why they ended."""
-    query = ask.query
-    chosen = Chosen(query.log, since=query.since, until=query.until)
-    rows = desk.timeline() if chosen == Chosen() else desk.batches.starts(chosen)
+    query = request.query
+    chosen = BatchFilter(query.log, since=query.since, until=query.until)
+    rows = app.timeline() if chosen == BatchFilter() else app.batches.starts(chosen)
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/batches/ends")
-def ends(desk: Desk, _ask: Ask[Any, Any]) -> Listing[EndCount]:
+def ends(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[CutReasonCount]:
     """Why batches ended, and how many of them, by log."""
-    survey = desk.watch.survey
-    return Listing(survey.ends, total=len(survey.ends), as_of=survey.at)
+    snapshot = app.poller.snapshot
+    return Listing(snapshot.ends, total=len(snapshot.ends), as_of=snapshot.at)
 
 
 @endpoints.get("/batches/rejects")
-def rejects(desk: Desk, _ask: Ask[Any, Any]) -> Listing[RejectCount]:
+def rejects(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[RejectCount]:
     """Why messages are in no batch, and how many of them, by log."""
-    survey = desk.watch.survey
-    return Listing(survey.rejects, total=len(survey.rejects), as_of=survey.at)
+    snapshot = app.poller.snapshot
+    return Listing(snapshot.rejects, total=len(snapshot.rejects), as_of=snapshot.at)
 
 
 @endpoints.get("/batches/rejected", RejectedQuery)
-def rejected(desk: Desk, ask: Ask[RejectedQuery, Any]) -> Listing[RejectRow]:
+def rejected(app: AppContext, request: ApiRequest[RejectedQuery, Any]) -> Listing[RejectRow]:
     """List the messages of a log that are in no batch, by id."""
-    query = ask.query
-    found = desk.batches.rejected(query.log, reason=query.reason, after=query.after, limit=query.limit + 1)
+    query = request.query
+    found = app.batches.rejected(query.log, reason=query.reason, after=query.after, limit=query.limit + 1)
     rows = found[: query.limit]
     return Listing(rows, str(rows[-1].id) if len(found) > query.limit else None)
 
 
 @endpoints.get("/batches/one", BatchQuery)
-def batch(desk: Desk, ask: Ask[BatchQuery, Any]) -> BatchDetail:
+def batch(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> BatchDetail:
     """Where one batch stands, and where it is anchored."""
-    log, name = ask.query.log, ask.query.batch
-    row, found = desk.batches.batch(log, name), _places(desk, log, name)
+    log, name = request.query.log, request.query.batch
+    row, found = app.batches.batch(log, name), _places(app, log, name)
     if row is None and not found:
         raise UnknownBatchError
-    header = _stored(desk, found[0]).header if found else None
+    header = _stored(app, found[0]).header if found else None
     return BatchDetail(log, name, row, found, header)
 
 
 @endpoints.get("/batches/one/places", BatchQuery)
-def batch_places(desk: Desk, ask: Ask[BatchQuery, Any]) -> Listing[Located]:
+def batch_places(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> Listing[Located]:
     """List every place where one batch is anchored."""
-    found = _places(desk, ask.query.log, ask.query.batch)
+    found = _places(app, request.query.log, request.query.batch)
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/batches/one/messages", BatchMessagesQuery)
-def batch_messages(desk: Desk, ask: Ask[BatchMessagesQuery, Any]) -> Listing[BatchMessage]:
+def batch_messages(app: AppContext, request: ApiRequest[BatchMessagesQuery, Any]) -> Listing[BatchMessage]:
     """List the messages of an anchored batch as they stand in its file; none where it is anchored nowhere yet."""
-    query = ask.query
-    found = _places(desk, query.log, query.batch)
-    lines = _stored(desk, found[0]).lines if found else ()
+    query = request.query
+    found = _places(app, query.log, query.batch)
+    lines = _stored(app, found[0]).lines if found else ()
     end = query.offset + query.limit
     chosen = [line.decode("utf-8") for line in lines[query.offset : end]]
     rows = [BatchMessage(msgspec.json.decode(line)["id"], line) for line in chosen]
     return Listing(rows, str(end) if end < len(lines) else None, total=len(lines))
 
 
-def _places(desk: Desk, log: str, batch: str) -> list[Located]:
-    found = desk.node.observer.index.find_batch(log, batch)
+def _places(app: AppContext, log: str, batch: str) -> list[Located]:
+    found = app.node.observer.index.find_batch(log, batch)
     return [Located(f.number, f.uri, f.offset, f.size, f.reason) for f in found]
 
 
-def _stored(desk: Desk, place: Located) -> StoredBatch:
-    data = desk.node.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
+def _stored(app: AppContext, place: Located) -> BatchFileEntry:
+    data = app.node.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
     return next(split_batches(data))

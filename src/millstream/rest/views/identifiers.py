@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Listing, Name
-from millstream.rest.figures import StateCount
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing, Name
+from millstream.rest.status_models import StateCount
 
 if TYPE_CHECKING:
-    from millstream.anchoring.registry import Registry
+    from millstream.anchoring.registry import DidRegistry
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 
 class UnknownDidError(NotFoundError):
@@ -80,41 +80,41 @@ class Following(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/identifiers", DidQuery)
-def resolve(desk: Desk, ask: Ask[DidQuery, Any]) -> Resolution:
+def resolve(app: AppContext, request: ApiRequest[DidQuery, Any]) -> Resolution:
     """The document of a DID."""
-    found = registry_of(desk).history.resolve(ask.query.did)
+    found = registry_of(app).history.resolve(request.query.did)
     if found is None:
-        raise UnknownDidError(f"nothing is known of {ask.query.did[:100]!r}")
+        raise UnknownDidError(f"nothing is known of {request.query.did[:100]!r}")
     return Resolution(msgspec.to_builtins(found))
 
 
 @endpoints.get("/identifiers/following")
-def following(desk: Desk, _ask: Ask[Any, Any]) -> Following:
+def following(app: AppContext, _ask: ApiRequest[Any, Any]) -> Following:
     """How far the registry has followed the ledger of another one."""
-    state = desk.node.follow_state()
+    state = app.node.follow_state()
     if state is None:
         raise NotFollowingError
     return Following(**msgspec.structs.asdict(state))
 
 
 @endpoints.get("/operations/states")
-def operation_states(desk: Desk, _ask: Ask[Any, Any]) -> Listing[StateCount]:
+def operation_states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StateCount]:
     """How many operations on identifiers stand in each state here."""
-    rows = [StateCount(state, count) for state, count in registry_of(desk).store.counts().items()]
+    rows = [StateCount(state, count) for state, count in registry_of(app).store.counts().items()]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/operations/{id}", OperationQuery)
-def operation(desk: Desk, ask: Ask[OperationQuery, Any]) -> OperationRow:
+def operation(app: AppContext, request: ApiRequest[OperationQuery, Any]) -> OperationRow:
     """Where an operation on an identifier stands."""
-    registry_of(desk)
-    status = desk.node.operation_status(ask.query.id)
+    registry_of(app)
+    status = app.node.operation_status(request.query.id)
     return msgspec.convert(msgspec.to_builtins(status), OperationRow)
 
 
-def registry_of(desk: Desk) -> Registry:
+def registry_of(app: AppContext) -> DidRegistry:
     """The registry of the node. Raises :class:`NoRegistryError` where its packages are missing."""
     try:
-        return desk.node.registry
+        return app.node.registry
     except ImportError as error:
         raise NoRegistryError from error

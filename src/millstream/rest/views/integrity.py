@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.core.errors import NotFoundError
-from millstream.mill.copying.brake import Hold
+from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.manifest import ManifestRow
-from millstream.mill.repairing.repair_log import RepairEvent
+from millstream.mill.repair.repair_log import RepairEvent
 from millstream.mill.reports.coverage import SpaceCoverage
-from millstream.mill.reports.report import Report
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
+from millstream.mill.reports.report import IntegrityReport
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 
 class NoReportError(NotFoundError):
@@ -172,55 +172,55 @@ class Repaired(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/integrity/spaces", SpacesQuery)
-def spaces(desk: Desk, ask: Ask[SpacesQuery, Any]) -> Listing[SpaceRow]:
+def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[SpaceRow]:
     """List every space of every store: how far it is checked, those with findings first."""
-    query, survey = ask.query, desk.watch.survey
+    query, snapshot = request.query, app.poller.snapshot
     found = [
         one
-        for one in survey.spaces
+        for one in snapshot.spaces
         if query.store in (None, one.store) and (query.text is None or query.text in one.space)
     ]
     begin = max(0, query.offset)
     rows = [_space(one) for one in found[begin : begin + query.limit]]
     end = begin + len(rows)
-    return Listing(rows, str(end) if end < len(found) else None, total=len(found), as_of=survey.at)
+    return Listing(rows, str(end) if end < len(found) else None, total=len(found), as_of=snapshot.at)
 
 
 @endpoints.get("/integrity/items", ItemsQuery)
-def items(desk: Desk, ask: Ask[ItemsQuery, Any]) -> Listing[CopyRow]:
+def items(app: AppContext, request: ApiRequest[ItemsQuery, Any]) -> Listing[CopyRow]:
     """List the items of a space, with what the last checks found."""
-    query = ask.query
-    found = desk.node.manifest.page(query.store, query.space, after=query.after, limit=query.limit + 1)
+    query = request.query
+    found = app.node.manifest.page(query.store, query.space, after=query.after, limit=query.limit + 1)
     rows = [_copy(row) for row in found[: query.limit]]
     return Listing(rows, rows[-1].content_id if len(found) > query.limit else None)
 
 
 @endpoints.get("/integrity/findings", FindingsQuery)
-def findings(desk: Desk, ask: Ask[FindingsQuery, Any]) -> Listing[CopyRow]:
+def findings(app: AppContext, request: ApiRequest[FindingsQuery, Any]) -> Listing[CopyRow]:
     """List the copies whose last check found a fault."""
-    query, survey = ask.query, desk.watch.survey
+    query, snapshot = request.query, app.poller.snapshot
     found = [
         each
-        for each in survey.findings
+        for each in snapshot.findings
         if query.store in (None, each.store) and query.space in (None, each.space) and query.row in (None, row_of(each))
     ]
-    return Listing([_copy(row) for row in found[: query.limit]], total=len(found), as_of=survey.at)
+    return Listing([_copy(row) for row in found[: query.limit]], total=len(found), as_of=snapshot.at)
 
 
 @endpoints.get("/integrity/findings/rows")
-def finding_rows(desk: Desk, _ask: Ask[Any, Any]) -> Listing[FindingCount]:
+def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[FindingCount]:
     """List the rows of the table of checks that were found, and how often, the most frequent first."""
-    survey = desk.watch.survey
-    counts = Counter(map(row_of, survey.findings))
-    kinds = {row_of(each): (each.detail or "").partition(":")[0] for each in survey.findings}
+    snapshot = app.poller.snapshot
+    counts = Counter(map(row_of, snapshot.findings))
+    kinds = {row_of(each): (each.detail or "").partition(":")[0] for each in snapshot.findings}
     rows = [FindingCount(row, kinds[row], count) for row, count in counts.most_common()]
-    return Listing(rows, total=len(rows), as_of=survey.at)
+    return Listing(rows, total=len(rows), as_of=snapshot.at)
 
 
 @endpoints.get("/integrity/reports", ReportsQuery)
-def reports(desk: Desk, ask: Ask[ReportsQuery, Any]) -> Listing[ReportRow]:
+def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[ReportRow]:
     """List the last report of each space that was reported on, by store and space."""
-    query, folder = ask.query, desk.node.reports
+    query, folder = request.query, app.node.reports
     where = folder.spaces()
     rows = list[ReportRow]()
     for store, space in where[query.offset : query.offset + query.limit]:
@@ -233,67 +233,69 @@ def reports(desk: Desk, ask: Ask[ReportsQuery, Any]) -> Listing[ReportRow]:
 
 
 @endpoints.get("/integrity/copies", ItemQuery)
-def copies(desk: Desk, ask: Ask[ItemQuery, Any]) -> Listing[CopyRow]:
+def copies(app: AppContext, request: ApiRequest[ItemQuery, Any]) -> Listing[CopyRow]:
     """List the copies of one item in all stores, deleted ones too."""
-    found = desk.node.manifest.replicas(ask.query.space, ask.query.content_id)
+    found = app.node.manifest.replicas(request.query.space, request.query.content_id)
     return Listing([_copy(row) for row in found], total=len(found))
 
 
 @endpoints.get("/integrity/report", SpaceQuery)
-def report(desk: Desk, ask: Ask[SpaceQuery, Any]) -> Report:
+def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityReport:
     """The latest report on a space of a store."""
-    found = desk.node.reports.latest(ask.query.store, ask.query.space)
+    found = app.node.reports.latest(request.query.store, request.query.space)
     if found is None:
         raise NoReportError
     return found
 
 
 @endpoints.get("/integrity/report/rows", SpaceQuery)
-def report_rows(desk: Desk, ask: Ask[SpaceQuery, Any]) -> Listing[ReportCount]:
+def report_rows(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> Listing[ReportCount]:
     """List the rows of the table of checks in the latest report on a space, and how many items each is of."""
-    rows = [ReportCount(kind, items) for kind, items in report(desk, ask).kinds.items()]
+    rows = [ReportCount(kind, items) for kind, items in report(app, request).kinds.items()]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/integrity/repairs")
-def repairs(desk: Desk, _ask: Ask[Any, Any]) -> Listing[RepairEvent]:
+def repairs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[RepairEvent]:
     """List the last repairs, and what was not healed and why."""
-    found = desk.node.repairs.last(200)
+    found = app.node.repairs.last(200)
     return Listing(found)
 
 
 @endpoints.post("/integrity/repair/plan", body=Item)
-def plan_repair(desk: Desk, ask: Ask[Any, Item]) -> RepairPlanned:
+def plan_repair(app: AppContext, request: ApiRequest[Any, Item]) -> RepairPlanned:
     """Say what a repair of one item would do; reads every copy and changes nothing."""
-    return planned_repair(desk, ask.body.space, ask.body.content_id)
+    return planned_repair(app, request.body.space, request.body.content_id)
 
 
 @endpoints.post("/integrity/repair", body=Item)
-def repair(desk: Desk, ask: Ask[Any, Item]) -> Repaired:
+def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
     """Heal the copies of one item by a vote of the manifest and the copies."""
-    wanted = ask.body
-    healing = desk.node.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
+    wanted = request.body
+    result = app.node.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
     target = f"{wanted.space}/{wanted.content_id}"
-    facts = {"healed": healing.healed, "refused": len(healing.refused)}
-    desk.trail.add(ask.who.name, "repair", target, reason=wanted.reason, **facts)
-    desk.watch.hurry()
-    return Repaired(healing.events)
+    facts = {"healed": result.healed, "refused": len(result.refused)}
+    app.operator_log.add(request.principal.name, "repair", target, reason=wanted.reason, **facts)
+    app.poller.hurry()
+    return Repaired(result.events)
 
 
 @endpoints.get("/integrity/holds")
-def holds(desk: Desk, _ask: Ask[Any, Any]) -> Listing[Hold]:
+def holds(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PendingApproval]:
     """List the mass deletes and changes that wait for an approval, or have one that is still good."""
-    found = desk.node.brake.holds(approved=True)
+    found = app.node.change_guard.pending(approved=True)
     return Listing(found, total=len(found))
 
 
 @endpoints.post("/integrity/holds/{number}/approve", HoldQuery, Approval)
-def approve(desk: Desk, ask: Ask[HoldQuery, Approval]) -> Hold:
+def approve(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
     """Approve what is held: it goes on with the next duplication."""
-    (hold,) = desk.node.brake.approve([ask.query.number])
+    (hold,) = app.node.change_guard.approve([request.query.number])
     facts = {"deletes": hold.deletes, "changes": hold.changes}
-    desk.trail.add(ask.who.name, "approve", f"{hold.space} {hold.pair}", reason=ask.body.reason, **facts)
-    desk.watch.hurry()
+    app.operator_log.add(
+        request.principal.name, "approve", f"{hold.space} {hold.pair}", reason=request.body.reason, **facts
+    )
+    app.poller.hurry()
     return hold
 
 
@@ -303,9 +305,9 @@ def row_of(finding: ManifestRow) -> str:
     return first if first[1:].isdecimal() else "–"
 
 
-def planned_repair(desk: Desk, space: str, content_id: str) -> RepairPlanned:
+def planned_repair(app: AppContext, space: str, content_id: str) -> RepairPlanned:
     """What a repair of an item would do."""
-    plan = desk.node.repairer.plan(space, content_id)
+    plan = app.node.repairer.plan(space, content_id)
     cures = [f"{cure.store}{' (its bad bytes go to the quarantine)' if cure.quarantine else ''}" for cure in plan.cures]
     return RepairPlanned(space, content_id, plan.good, plan.sha256, cures, list(map(str, plan.reasons)))
 

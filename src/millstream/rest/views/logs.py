@@ -12,18 +12,18 @@ from millstream.core import tracing
 from millstream.core.errors import NotFoundError
 from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemLogError, WriterBusyError
 from millstream.messaging.broker.admin import GroupInfo, TopicInfo
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
-from millstream.rest.survey import Lag, LogRow, look_at
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.rest.status_snapshot import Lag, LogRow, log_row
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 PREVIEW_BYTES = 400
 MOST_BODY_BYTES = 1 << 20
 MessageId = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
 
 
-class UnknownMessageError(NotFoundError):
+class MessageNotFoundError(NotFoundError):
     """The log has no message of this id."""
 
 
@@ -119,35 +119,35 @@ class Published(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/logs", LogsQuery)
-def logs(desk: Desk, ask: Ask[LogsQuery, Any]) -> Listing[LogRow]:
+def logs(app: AppContext, request: ApiRequest[LogsQuery, Any]) -> Listing[LogRow]:
     """List the logs of this node."""
-    survey = desk.watch.survey
-    found = [row for row in survey.logs if ask.query.kind in (None, row.kind)]
-    return Listing(found, total=len(found), as_of=survey.at)
+    snapshot = app.poller.snapshot
+    found = [row for row in snapshot.logs if request.query.kind in (None, row.kind)]
+    return Listing(found, total=len(found), as_of=snapshot.at)
 
 
 @endpoints.get("/consumers", ConsumersQuery)
-def consumers(desk: Desk, ask: Ask[ConsumersQuery, Any]) -> Listing[Lag]:
+def consumers(app: AppContext, request: ApiRequest[ConsumersQuery, Any]) -> Listing[Lag]:
     """List the consumers of all logs, or of one, the one that is furthest behind first."""
-    survey = desk.watch.survey
-    found = [lag for lag in survey.lags if ask.query.log in (None, lag.log)]
-    return Listing(found, total=len(found), as_of=survey.at)
+    snapshot = app.poller.snapshot
+    found = [lag for lag in snapshot.lags if request.query.log in (None, lag.log)]
+    return Listing(found, total=len(found), as_of=snapshot.at)
 
 
 @endpoints.get("/logs/{log}", LogQuery)
-def log(desk: Desk, ask: Ask[LogQuery, Any]) -> LogDetail:
+def log(app: AppContext, request: ApiRequest[LogQuery, Any]) -> LogDetail:
     """Say how a log stands, and who consumes it."""
-    found = desk.log(ask.query.log)
-    row, lags = look_at(desk, found.name)
+    found = app.log(request.query.log)
+    row, lags = log_row(app, found.name)
     policy = found.retention
     kept = None if policy is None else msgspec.to_builtins(policy)
     return LogDetail(row, found.info().durability, lags, kept, row.kind in DATA_KINDS)
 
 
 @endpoints.get("/logs/{log}/messages", MessagesQuery)
-def messages(desk: Desk, ask: Ask[MessagesQuery, Any]) -> Listing[MessageRow]:
+def messages(app: AppContext, request: ApiRequest[MessagesQuery, Any]) -> Listing[MessageRow]:
     """Browse the messages of a log, by id or by time."""
-    query, found = ask.query, desk.log(ask.query.log)
+    query, found = request.query, app.log(request.query.log)
     first_id, last_id = found.first_id, found.last_id
     if query.first is not None:
         begin = query.first
@@ -161,54 +161,54 @@ def messages(desk: Desk, ask: Ask[MessagesQuery, Any]) -> Listing[MessageRow]:
 
 
 @endpoints.get("/logs/{log}/messages/{id}", MessageQuery)
-def message(desk: Desk, ask: Ask[MessageQuery, Any]) -> WholeMessage:
+def message(app: AppContext, request: ApiRequest[MessageQuery, Any]) -> WholeMessage:
     """One message with its whole body and its headers."""
-    number, found = ask.query.id, desk.log(ask.query.log)
+    number, found = request.query.id, app.log(request.query.log)
     first_id, last_id = found.first_id, found.last_id
     for batch in found.read(number, number, gaps="all") if number <= last_id else ():
         for each in batch:
             return _whole(found.name, each)
-    raise UnknownMessageError(f"the log {found.name} has no message {number} (it has {first_id:,} to {last_id:,})")
+    raise MessageNotFoundError(f"the log {found.name} has no message {number} (it has {first_id:,} to {last_id:,})")
 
 
 @endpoints.post("/logs/{log}/messages", LogQuery, NewMessage)
-def publish(desk: Desk, ask: Ask[LogQuery, NewMessage]) -> Published:
+def publish(app: AppContext, request: ApiRequest[LogQuery, NewMessage]) -> Published:
     """Append one message to a log of messages, as a test."""
-    name, new = ask.query.log, ask.body
-    found = desk.log(name)
+    name, new = request.query.log, request.body
+    found = app.log(name)
     if found.kind not in DATA_KINDS:
         raise SystemLogError(f"only Millstream itself writes to {name}, a log of the kind {found.kind!r}")
     body = new.body.encode("utf-8", "surrogatepass")
     message = Message(body, new.key, new.source, new.event_time)
     with tracing.entering("publish", [message], log=name) as (traced,):
-        number = _append(desk, found, traced)
-    desk.trail.add(ask.who.name, "publish", name, id=number, bytes=len(body))
-    desk.watch.hurry()
+        number = _append(app, found, traced)
+    app.operator_log.add(request.principal.name, "publish", name, id=number, bytes=len(body))
+    app.poller.hurry()
     return Published(name, number)
 
 
 @endpoints.get("/topics")
-def topics(desk: Desk, _ask: Ask[Any, Any]) -> Listing[TopicInfo]:
+def topics(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[TopicInfo]:
     """List the topics of the broker in this node; none where no broker runs in it."""
-    found = _topics(desk)
+    found = _topics(app)
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/groups")
-def groups(desk: Desk, _ask: Ask[Any, Any]) -> Listing[GroupInfo]:
+def groups(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[GroupInfo]:
     """List the consumer groups of the broker in this node, a row for each of their topics."""
-    found = desk.broker.ask("Groups", "", list[GroupInfo]) if desk.broker else []
+    found = app.broker.ask("Groups", "", list[GroupInfo]) if app.broker else []
     return Listing(found, total=len(found))
 
 
-def _topics(desk: Desk) -> Sequence[TopicInfo]:
-    return desk.broker.ask("Topics", "", list[TopicInfo]) if desk.broker else []
+def _topics(app: AppContext) -> Sequence[TopicInfo]:
+    return app.broker.ask("Topics", "", list[TopicInfo]) if app.broker else []
 
 
-def _append(desk: Desk, found: Log, new: Message) -> int:
-    if desk.broker is not None and any(topic.name == found.name for topic in _topics(desk)):
-        return desk.broker.publish(found.name, new)
-    with desk.node.store.log(LogSpec(found.name), create=False).writer("console") as writer:
+def _append(app: AppContext, found: Log, new: Message) -> int:
+    if app.broker is not None and any(topic.name == found.name for topic in _topics(app)):
+        return app.broker.publish(found.name, new)
+    with app.node.store.log(LogSpec(found.name), create=False).writer("console") as writer:
         ids = writer.append([new])
     if ids is None:
         raise WriterBusyError(f"the log {found.name} took no message")

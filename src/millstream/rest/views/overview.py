@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Listing
-from millstream.rest.figures import Fault, Overview, Sample
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing
+from millstream.rest.status_models import Fault, Overview, Sample
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,20 +20,20 @@ class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @endpoints.get("/overview")
-def overview(desk: Desk, _ask: Ask[Any, Any]) -> Overview:
+def overview(app: AppContext, _ask: ApiRequest[Any, Any]) -> Overview:
     """The whole road: log, batches, anchors, copies, checks, queues, and what is not well."""
-    return desk.watch.overview()
+    return app.poller.overview()
 
 
 @endpoints.get("/overview/faults")
-def faults(desk: Desk, _ask: Ask[Any, Any]) -> Listing[Fault]:
+def faults(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Fault]:
     """What is not well, the worst first."""
-    found = desk.watch.overview().faults
+    found = app.poller.overview().faults
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/overview/history", HistoryQuery)
-def history(desk: Desk, ask: Ask[HistoryQuery, Any]) -> Listing[Sample]:
+def history(app: AppContext, request: ApiRequest[HistoryQuery, Any]) -> Listing[Sample]:
     """The counters of the last minutes, or of the last day."""
-    found = desk.watch.history(coarse=ask.query.coarse)
+    found = app.poller.history(coarse=request.query.coarse)
     return Listing(found, total=len(found))

@@ -12,17 +12,17 @@ import msgspec
 
 from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
+from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.changes import PolicyChange, changes_between
 from millstream.mill.policies.lint import lint_policies
-from millstream.mill.policies.places import MAX_BYTES
+from millstream.mill.policies.locations import MAX_BYTES
 from millstream.mill.policies.policy import (
     Pair,
-    Parsed,
+    ParsedPolicy,
     Policy,
-    Spots,
-    Warned,
+    PolicyPositions,
+    PolicyWarning,
     encode_policy,
     parse_accounts,
     policy_file,
@@ -37,10 +37,10 @@ from millstream.mill.policies.saving import (
     version_of,
     withdraw_policy,
 )
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Listing, Name, Number
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing, Name, Number
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 MOST_PLANS = 200
 """Pairs of stores with a space that a what-if looks at: every item of them is listed."""
@@ -159,23 +159,23 @@ class VersionRow(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/policies")
-def policies(desk: Desk, _ask: Ask[Any, Any]) -> Listing[PolicyRow]:
+def policies(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PolicyRow]:
     """List the policies of all accounts; those that were taken off the list of accounts last."""
-    texts = _texts(desk)
-    gone = [account for account in saved_accounts(desk.node.policy_place) if account not in texts]
-    rows = [_row(desk, account, data, texts) for account, data in texts.items()]
-    rows += [msgspec.structs.replace(_row(desk, one, _read(desk, one), texts), in_force=False) for one in gone]
+    texts = _texts(app)
+    gone = [account for account in saved_accounts(app.node.policy_location) if account not in texts]
+    rows = [_row(app, account, data, texts) for account, data in texts.items()]
+    rows += [msgspec.structs.replace(_row(app, one, _read(app, one), texts), in_force=False) for one in gone]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/policies/{account}", AccountQuery)
-def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
+def policy(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> PolicyDetail:
     """The policy of an account, as text and in parts."""
-    account = ask.query.account
-    data = _read(desk, account)
+    account = request.query.account
+    data = _read(app, account)
     if data is None:
-        raise UnknownPolicyError(f"there is no policy of the account {account!r} in {desk.node.policy_place.where}")
-    text, texts = data.decode("utf-8", "replace"), _texts(desk)
+        raise UnknownPolicyError(f"there is no policy of the account {account!r} in {app.node.policy_location.where}")
+    text, texts = data.decode("utf-8", "replace"), _texts(app)
     in_force = account in texts
     try:
         found = parsed(account, data).policy
@@ -188,60 +188,64 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
         [(space, list(map(str, pairs))) for space, pairs in found.spaces.items()],
         list(map(str, found.defaults)),
         found.ignored,
-        _warnings(desk, account, data, texts),
+        _warnings(app, account, data, texts),
         in_force=in_force,
     )
 
 
 @endpoints.post("/policies/{account}/check", AccountQuery, PolicyText, Role.VIEWER)
-def check_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> Checked:
+def check_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -> Checked:
     """Say what a policy would be and cause, and change nothing."""
-    account, data = ask.query.account, ask.body.text.encode("utf-8", "surrogatepass")
+    account, data = request.query.account, request.body.text.encode("utf-8", "surrogatepass")
     check_account(account)
     try:
         proposed = parsed(account, data).policy
     except PolicyError as error:
         return Checked(str(error))
-    before = (_read(desk, account) or b"").decode("utf-8", "replace")
-    lines = difflib.unified_diff(before.splitlines(), ask.body.text.splitlines(), "in force", "proposed", lineterm="")
-    current, diff, warned = in_force(desk, account), list(lines), _warnings(desk, account, data, _texts(desk))
+    before = (_read(app, account) or b"").decode("utf-8", "replace")
+    lines = difflib.unified_diff(
+        before.splitlines(), request.body.text.splitlines(), "in force", "proposed", lineterm=""
+    )
+    current, diff, warned = in_force(app, account), list(lines), _warnings(app, account, data, _texts(app))
     changes = changes_between(current, proposed)
     try:
-        plans, unseen = _what_if(desk, current, proposed)
+        plans, unseen = _what_if(app, current, proposed)
     except MillstreamError as error:
         return Checked(None, [*warned, f"what-if: {error}"], diff, changes=changes)
     return Checked(None, warned, diff, plans, unseen, changes)
 
 
 @endpoints.put("/policies/{account}", AccountQuery, PolicyText, Role.ADMIN)
-def put_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> SavedPolicy:
+def put_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -> SavedPolicy:
     """Put a policy in force over the version that ``If-Match`` names (``none``: there is none yet)."""
-    account = ask.query.account
-    data = ask.body.text.encode("utf-8", "surrogatepass")
-    saved = save_policy(desk.node.policy_place, account, data, if_match=ask.if_match)
-    desk.trail.add(ask.who.name, _SAVED, account, version=saved.version, number=saved.number)
-    desk.node.forget_policies()
-    return SavedPolicy(account, saved.version, saved.number, _warnings(desk, account, data, _texts(desk)))
+    account = request.query.account
+    data = request.body.text.encode("utf-8", "surrogatepass")
+    saved = save_policy(app.node.policy_location, account, data, if_match=request.if_match)
+    app.operator_log.add(request.principal.name, _SAVED, account, version=saved.version, number=saved.number)
+    app.node.forget_policies()
+    return SavedPolicy(account, saved.version, saved.number, _warnings(app, account, data, _texts(app)))
 
 
 @endpoints.post("/policies/{account}/withdraw", AccountQuery, Withdrawal, Role.ADMIN, conditional=True)
-def withdraw(desk: Desk, ask: Ask[AccountQuery, Withdrawal]) -> PolicyDetail:
+def withdraw(app: AppContext, request: ApiRequest[AccountQuery, Withdrawal]) -> PolicyDetail:
     """Take an account off the list: nothing is copied by its policy until it is saved again; no version is lost."""
-    account = ask.query.account
-    withdraw_policy(desk.node.policy_place, account, if_match=ask.if_match)
-    desk.trail.add(ask.who.name, _WITHDRAWN, account, reason=ask.body.reason, version=ask.if_match)
-    desk.node.forget_policies()
-    return policy(desk, ask)
+    account = request.query.account
+    withdraw_policy(app.node.policy_location, account, if_match=request.if_match)
+    app.operator_log.add(
+        request.principal.name, _WITHDRAWN, account, reason=request.body.reason, version=request.if_match
+    )
+    app.node.forget_policies()
+    return policy(app, request)
 
 
 @endpoints.get("/policies/{account}/versions", AccountQuery)
-def policy_versions(desk: Desk, ask: Ask[AccountQuery, Any]) -> Listing[VersionRow]:
+def policy_versions(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> Listing[VersionRow]:
     """List every version of a policy that was saved, the latest first."""
-    account = ask.query.account
-    current = version_of(_read(desk, account))
-    found = [(number, version_of(data), len(data)) for number, data in history(desk.node.policy_place, account)]
+    account = request.query.account
+    current = version_of(_read(app, account))
+    found = [(number, version_of(data), len(data)) for number, data in history(app.node.policy_location, account)]
     last = max((number for number, version, _ in found if version == current), default=0)
-    saves = {event.facts.get("number"): (event.at, event.user) for event in desk.trail.of(_SAVED, account)}
+    saves = {event.facts.get("number"): (event.at, event.user) for event in app.operator_log.of(_SAVED, account)}
     rows = [
         VersionRow(number, version, size, number == last, *saves.get(number, ()))
         for number, version, size in reversed(found)
@@ -250,39 +254,41 @@ def policy_versions(desk: Desk, ask: Ask[AccountQuery, Any]) -> Listing[VersionR
 
 
 @endpoints.get("/policies/{account}/versions/{number}", VersionQuery)
-def policy_version(desk: Desk, ask: Ask[VersionQuery, Any]) -> PolicyText:
+def policy_version(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> PolicyText:
     """The text of one version of a policy."""
-    account, number = ask.query.account, ask.query.number
+    account, number = request.query.account, request.query.number
     check_account(account)
-    for found, data in history(desk.node.policy_place, account):
+    for found, data in history(app.node.policy_location, account):
         if found == number:
             return PolicyText(data.decode("utf-8", "replace"))
     raise UnknownPolicyError(f"the policy of {account!r} has no version {number}")
 
 
 @endpoints.get("/policies/{account}/versions/{number}/plans", VersionQuery)
-def version_plans(desk: Desk, ask: Ask[VersionQuery, Any]) -> Listing[PlanRow]:
+def version_plans(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> Listing[PlanRow]:
     """Say what putting one version of a policy in force would cause, space by space."""
-    plans = check_policy(desk, Ask(AccountQuery(ask.query.account), policy_version(desk, ask), ask.who)).plans
+    plans = check_policy(
+        app, ApiRequest(AccountQuery(request.query.account), policy_version(app, request), request.principal)
+    ).plans
     return Listing(plans, total=len(plans))
 
 
-def accounts(desk: Desk) -> Sequence[str]:
+def accounts(app: AppContext) -> Sequence[str]:
     """The accounts whose policies are in force."""
-    data = desk.node.policy_place.read(ACCOUNTS_FILE)
+    data = app.node.policy_location.read(ACCOUNTS_FILE)
     return parse_accounts(data.decode("utf-8-sig", "replace"), ACCOUNTS_FILE) if data is not None else ()
 
 
-def in_force(desk: Desk, account: str) -> Policy:
+def in_force(app: AppContext, account: str) -> Policy:
     """The policy of *account* as it is now; an empty one where there is none, or where it cannot be read."""
     try:
-        return parsed(account, _read(desk, account) or encode_policy(Policy(account))).policy
+        return parsed(account, _read(app, account) or encode_policy(Policy(account))).policy
     except PolicyError:
         return Policy(account)
 
 
 @lru_cache(maxsize=8)
-def parsed(account: str, data: bytes) -> Parsed:
+def parsed(account: str, data: bytes) -> ParsedPolicy:
     """The policy of *account* in *data*, as ``read_policy``: kept, since a page asks for the same one several times.
 
     Raises :class:`~millstream.mill.errors.PolicyError`.
@@ -295,21 +301,21 @@ def empty_policy() -> str:
     return policy_text(Policy(""))
 
 
-def _read(desk: Desk, account: str) -> bytes | None:
+def _read(app: AppContext, account: str) -> bytes | None:
     check_account(account)
-    return desk.node.policy_place.read(policy_file(account))
+    return app.node.policy_location.read(policy_file(account))
 
 
-def _texts(desk: Desk) -> Mapping[str, bytes | None]:
+def _texts(app: AppContext) -> Mapping[str, bytes | None]:
     """The text of the policy of each account on the list of accounts."""
-    return {account: _read(desk, account) for account in accounts(desk)}
+    return {account: _read(app, account) for account in accounts(app)}
 
 
-def _row(desk: Desk, account: str, data: bytes | None, texts: Mapping[str, bytes | None]) -> PolicyRow:
+def _row(app: AppContext, account: str, data: bytes | None, texts: Mapping[str, bytes | None]) -> PolicyRow:
     row = _summed_up(account, data or b"", version_of(data))
     if row.error is not None or data is None:
         return row
-    return msgspec.structs.replace(row, warnings=len(_warnings(desk, account, data, texts)))
+    return msgspec.structs.replace(row, warnings=len(_warnings(app, account, data, texts)))
 
 
 @lru_cache(maxsize=100)
@@ -322,27 +328,27 @@ def _summed_up(account: str, data: bytes, version: str) -> PolicyRow:
     return PolicyRow(account, version, len(found.spaces), len(found.defaults), len(found.ignored), 0)
 
 
-def _warnings(desk: Desk, account: str, data: bytes, texts: Mapping[str, bytes | None]) -> Sequence[str]:
+def _warnings(app: AppContext, account: str, data: bytes, texts: Mapping[str, bytes | None]) -> Sequence[str]:
     """What in the policy *data* is probably not meant, by itself and beside the others; it can be read."""
     beside = sorted({name: text for name, text in texts.items() if text is not None} | {account: data})
     every = tuple((name, data if name == account else texts[name] or b"") for name in beside)
-    return _linted(every, tuple(desk.node.settings.store_urls))[account]
+    return _linted(every, tuple(app.node.settings.store_urls))[account]
 
 
 @lru_cache(maxsize=8)
 def _linted(texts: tuple[tuple[str, bytes], ...], stores: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     """What to warn of in each of *texts*, but for those that are no policies; kept as a policy is."""
-    found, warned, spots = dict[str, Policy](), dict[str, list[Warned]](), dict[str, Spots]()
+    found, warned, positions = dict[str, Policy](), dict[str, list[PolicyWarning]](), dict[str, PolicyPositions]()
     for account, data in texts:
         with contextlib.suppress(PolicyError):
-            found[account], warned[account], spots[account] = parsed(account, data)
-    linted = lint_policies(Policies(found, warned, spots), stores)
+            found[account], warned[account], positions[account] = parsed(account, data)
+    linted = lint_policies(Policies(found, warned, positions), stores)
     return {account: [f"{one.code}: {one}" for one in each] for account, each in linted.items()}
 
 
-def _what_if(desk: Desk, current: Policy, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
-    node, rows, unseen = desk.node, list[PlanRow](), 0
-    wanted, before = (list(_pairs(desk, each)) for each in (proposed, current))
+def _what_if(app: AppContext, current: Policy, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
+    node, rows, unseen = app.node, list[PlanRow](), 0
+    wanted, before = (list(_pairs(app, each)) for each in (proposed, current))
     for pair, space in wanted:
         if len(rows) >= MOST_PLANS:
             unseen += 1
@@ -355,6 +361,6 @@ def _what_if(desk: Desk, current: Policy, proposed: Policy) -> tuple[Sequence[Pl
     return rows, unseen + max(0, len(stopped) - MOST_PLANS)
 
 
-def _pairs(desk: Desk, one: Policy) -> Iterator[tuple[Pair, str]]:
-    for pairs in duplication_rounds(Policies({one.account: one}), desk.node.providers):
+def _pairs(app: AppContext, one: Policy) -> Iterator[tuple[Pair, str]]:
+    for pairs in duplication_rounds(Policies({one.account: one}), app.node.providers):
         yield from pairs

@@ -11,10 +11,10 @@ from millstream.anchoring.errors import ProofError
 from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
 from millstream.console_settings import Role
 from millstream.core.message import encode_line
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, File, Listing, Name
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Listing, Name
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 MOST_PROOF_BYTES = 8 << 20
 
@@ -57,36 +57,36 @@ class ProofOutcome(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/proofs/{log}/{id}", ProofQuery)
-def proof(desk: Desk, ask: Ask[ProofQuery, Any]) -> File:
+def proof(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> FileDownload:
     """The proof of one message, as a file."""
-    data = desk.node.prove(ask.query.log, ask.query.id) + b"\n"
-    return File(f"proof-{ask.query.log}-{ask.query.id}.json", data, "application/json")
+    data = app.node.prove(request.query.log, request.query.id) + b"\n"
+    return FileDownload(f"proof-{request.query.log}-{request.query.id}.json", data, "application/json")
 
 
 @endpoints.get("/proofs/{log}/{id}/copies", ProofQuery)
-def proof_copies(desk: Desk, ask: Ask[ProofQuery, Any]) -> Listing[Replica]:
+def proof_copies(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Listing[Replica]:
     """List the copies of the batch file that the proof of a message names."""
-    rows = check_proof(desk, proof(desk, ask).data).replicas
+    rows = check_proof(app, proof(app, request).data).replicas
     return Listing(rows, total=len(rows))
 
 
 @endpoints.post("/proofs/verify", body=ProofText, role=Role.VIEWER)
-def verify(desk: Desk, ask: Ask[Any, ProofText]) -> ProofOutcome:
+def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome:
     """Check a proof against the files of this node."""
-    return check_proof(desk, ask.body.proof.encode("utf-8", "surrogatepass"), ask.body.ledger_head)
+    return check_proof(app, request.body.proof.encode("utf-8", "surrogatepass"), request.body.ledger_head)
 
 
-def check_proof(desk: Desk, data: bytes, ledger_head: str | None = None) -> ProofOutcome:
+def check_proof(app: AppContext, data: bytes, ledger_head: str | None = None) -> ProofOutcome:
     """What the check of the proof *data* comes to."""
     try:
-        found = verify_proof(data, desk.node.cas, ledger_head.lower() if ledger_head else None)
+        found = verify_proof(data, app.node.cas, ledger_head.lower() if ledger_head else None)
     except ProofError as error:
         return ProofOutcome(holds=False, reason=str(error))
-    return _outcome(desk, found)
+    return _outcome(app, found)
 
 
-def _outcome(desk: Desk, found: VerifiedProof) -> ProofOutcome:
-    ours = any(entry.hash == found.ledger_head for entry in desk.node.ledger.entries(found.anchor))
+def _outcome(app: AppContext, found: VerifiedProof) -> ProofOutcome:
+    ours = any(entry.hash == found.ledger_head for entry in app.node.ledger.entries(found.anchor))
     return ProofOutcome(
         holds=True,
         log=found.log,

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
-from millstream.mill.working.tasks import MAX_TASK_BYTES, QueueName, decode_task
-from millstream.queue import Cause, DeadTask
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
-from millstream.rest.figures import QueueAlarm, QueueFigures, QueueSample
+from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
+from millstream.queue import DeadLetterGroup, DeadTask
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.rest.status_models import QueueAlarm, QueueFigures, QueueSample
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 MOST_AT_ONCE = 100_000
 """Dead tasks that one call redrives or discards."""
@@ -145,12 +145,12 @@ class QueueDetail(msgspec.Struct, frozen=True):
 
     figures: QueueFigures
     holder: str | None
-    causes: Sequence[Cause]
+    causes: Sequence[DeadLetterGroup]
     groups: int
 
 
 class DeadGroup(msgspec.Struct, frozen=True):
-    """Dead tasks of one queue that died alike; see :class:`~millstream.queue.Cause`."""
+    """Dead tasks of one queue that died alike; see :class:`~millstream.queue.DeadLetterGroup`."""
 
     queue: str
     cause: str
@@ -168,74 +168,74 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/queues")
-def queues(desk: Desk, _ask: Ask[Any, Any]) -> Listing[QueueFigures]:
+def queues(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueFigures]:
     """List the work queues: tasks that are ready, leased, delayed and dead."""
-    found = desk.watch.queues()
+    found = app.poller.queues()
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/queues/{queue}", QueueQuery)
-def queue(desk: Desk, ask: Ask[QueueQuery, Any]) -> QueueDetail:
+def queue(app: AppContext, request: ApiRequest[QueueQuery, Any]) -> QueueDetail:
     """Say how a queue stands, who works on it, and of what its tasks died."""
-    name = ask.query.queue
-    depth = desk.queues.depth(name)
-    desired = next((row.desired_workers for row in desk.watch.queues() if row.queue == name), None)
+    name = request.query.queue
+    depth = app.queues.depth(name)
+    desired = next((row.desired_workers for row in app.poller.queues() if row.queue == name), None)
     counts = (depth.ready, depth.leased, depth.delayed, depth.dead)
     figures = QueueFigures(name, *counts, depth.exact, depth.as_of, desired)
-    found = desk.queues.causes(name)
-    return QueueDetail(figures, desk.queues.holder(name), found[:MOST_CAUSES], len(found))
+    found = app.queues.causes(name)
+    return QueueDetail(figures, app.queues.holder(name), found[:MOST_CAUSES], len(found))
 
 
 @endpoints.get("/queues/{queue}/history", QueueHistoryQuery)
-def queue_history(desk: Desk, ask: Ask[QueueHistoryQuery, Any]) -> Listing[QueueSample]:
+def queue_history(app: AppContext, request: ApiRequest[QueueHistoryQuery, Any]) -> Listing[QueueSample]:
     """How a queue stood over the last minutes, or the last day, as far as this process has seen it."""
-    query = ask.query
-    desk.queues.depth(query.queue)
-    found = desk.watch.queue_history(query.queue, coarse=query.coarse, since=query.since)
+    query = request.query
+    app.queues.depth(query.queue)
+    found = app.poller.queue_history(query.queue, coarse=query.coarse, since=query.since)
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/alarms")
-def alarms(desk: Desk, _ask: Ask[Any, Any]) -> Listing[QueueAlarm]:
+def alarms(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueAlarm]:
     """List what is wrong with queues at this moment; people are told of it while workers run."""
-    found = desk.watch.alarms()
+    found = app.poller.alarms()
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/dead-letters")
-def dead_letters(desk: Desk, _ask: Ask[Any, Any]) -> Listing[DeadGroup]:
+def dead_letters(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[DeadGroup]:
     """List of what the dead tasks of all queues died, the largest group first: of each queue the largest groups."""
     found = [
         DeadGroup(figures.queue, one.cause, one.count, one.first_died_at, one.last_died_at, one.example)
-        for figures in desk.watch.queues()
+        for figures in app.poller.queues()
         if figures.dead
-        for one in desk.queues.causes(figures.queue)[:MOST_CAUSES]
+        for one in app.queues.causes(figures.queue)[:MOST_CAUSES]
     ]
     found.sort(key=lambda group: -group.count)
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/queues/{queue}/causes", CausesQuery)
-def causes(desk: Desk, ask: Ask[CausesQuery, Any]) -> Listing[Cause]:
+def causes(app: AppContext, request: ApiRequest[CausesQuery, Any]) -> Listing[DeadLetterGroup]:
     """List of what the dead tasks of a queue died, the largest group first."""
-    query, found = ask.query, desk.queues.causes(ask.query.queue)
+    query, found = request.query, app.queues.causes(request.query.queue)
     end = query.offset + query.limit
     return Listing(found[query.offset : end], str(end) if end < len(found) else None, total=len(found))
 
 
 @endpoints.get("/queues/{queue}/dead", DeadQuery)
-def dead(desk: Desk, ask: Ask[DeadQuery, Any]) -> Listing[DeadRow]:
+def dead(app: AppContext, request: ApiRequest[DeadQuery, Any]) -> Listing[DeadRow]:
     """List the dead tasks of a queue."""
-    query = ask.query
-    found = desk.queues.dead(query.queue, limit=query.limit + 1, after=query.after, cause=query.cause)
+    query = request.query
+    found = app.queues.dead(query.queue, limit=query.limit + 1, after=query.after, cause=query.cause)
     rows = [_row(task) for task in found[: query.limit]]
     return Listing(rows, str(rows[-1].task_id) if len(found) > query.limit else None)
 
 
 @endpoints.get("/queues/{queue}/dead/{task_id}", TaskQuery)
-def dead_task(desk: Desk, ask: Ask[TaskQuery, Any]) -> WholeTask:
+def dead_task(app: AppContext, request: ApiRequest[TaskQuery, Any]) -> WholeTask:
     """One dead task with its whole body."""
-    task = _task(desk, ask.query)
+    task = _task(app, request.query)
     facts = (task.task_id, task.died_at, task.attempts, task.cause, len(task.body), _digest(task.body))
     try:
         return WholeTask(*facts, body=task.body.decode("utf-8"))
@@ -244,50 +244,52 @@ def dead_task(desk: Desk, ask: Ask[TaskQuery, Any]) -> WholeTask:
 
 
 @endpoints.post("/queues/{queue}/dead/{task_id}/amend", TaskQuery, Amendment)
-def amend(desk: Desk, ask: Ask[TaskQuery, Amendment]) -> WholeTask:
+def amend(app: AppContext, request: ApiRequest[TaskQuery, Amendment]) -> WholeTask:
     """Give a dead task another body, over the one that was looked at; it stays dead until it is redriven."""
-    name, wanted = ask.query.queue, ask.body
-    before = _task(desk, ask.query).body
+    name, wanted = request.query.queue, request.body
+    before = _task(app, request.query).body
     after = wanted.body.encode("utf-8", "surrogatepass")
     if name in _OF_THE_MILL:
         decode_task(after)
-    with desk.queues.taken(name) as found:
-        if _digest(before) != wanted.seen or not found.amend(ask.query.task_id, after, seen=before):
+    with app.queues.taken(name) as found:
+        if _digest(before) != wanted.seen or not found.amend(request.query.task_id, after, seen=before):
             raise ChangedTaskError
     texts = {"before": _short(before), "after": _short(after)}
-    desk.trail.add(ask.who.name, "amend", f"queue {name}, task {ask.query.task_id}", reason=wanted.reason, **texts)
-    desk.watch.hurry()
-    return dead_task(desk, ask)
+    app.operator_log.add(
+        request.principal.name, "amend", f"queue {name}, task {request.query.task_id}", reason=wanted.reason, **texts
+    )
+    app.poller.hurry()
+    return dead_task(app, request)
 
 
 @endpoints.post("/queues/{queue}/redrive", QueueQuery, Redrive)
-def redrive(desk: Desk, ask: Ask[QueueQuery, Redrive]) -> Settled:
+def redrive(app: AppContext, request: ApiRequest[QueueQuery, Redrive]) -> Settled:
     """Try dead tasks again, as if they were new: all at once, or at a rate."""
-    name, chosen = ask.query.queue, ask.body
-    ids = _chosen(desk, name, chosen)
-    with desk.queues.taken(name) as found:
+    name, chosen = request.query.queue, request.body
+    ids = _chosen(app, name, chosen)
+    with app.queues.taken(name) as found:
         count = found.redrive(ids, per_second=chosen.per_second)
     facts: dict[str, Any] = {"tasks": count, "cause": chosen.cause, "per_second": chosen.per_second}
-    desk.trail.add(ask.who.name, "redrive", f"queue {name}", **facts)
-    desk.watch.hurry()
+    app.operator_log.add(request.principal.name, "redrive", f"queue {name}", **facts)
+    app.poller.hurry()
     return Settled(name, count)
 
 
 @endpoints.post("/queues/{queue}/discard", QueueQuery, Discard)
-def discard(desk: Desk, ask: Ask[QueueQuery, Discard]) -> Settled:
+def discard(app: AppContext, request: ApiRequest[QueueQuery, Discard]) -> Settled:
     """Give dead tasks up for good, with a reason that the trail keeps."""
-    name, chosen = ask.query.queue, ask.body
-    ids = _chosen(desk, name, chosen)
-    with desk.queues.taken(name) as found:
+    name, chosen = request.query.queue, request.body
+    ids = _chosen(app, name, chosen)
+    with app.queues.taken(name) as found:
         count = found.discard(ids)
     facts: dict[str, Any] = {"tasks": count, "cause": chosen.cause, "task_ids": list(ids[:100])}
-    desk.trail.add(ask.who.name, "discard", f"queue {name}", reason=chosen.reason, **facts)
-    desk.watch.hurry()
+    app.operator_log.add(request.principal.name, "discard", f"queue {name}", reason=chosen.reason, **facts)
+    app.poller.hurry()
     return Settled(name, count)
 
 
-def _task(desk: Desk, query: TaskQuery) -> DeadTask:
-    found = desk.queues.dead(query.queue, limit=1, after=query.task_id - 1)
+def _task(app: AppContext, query: TaskQuery) -> DeadTask:
+    found = app.queues.dead(query.queue, limit=1, after=query.task_id - 1)
     if not found or found[0].task_id != query.task_id:
         raise NoTaskError(
             f"the queue {query.queue} has no dead task {query.task_id}; it was redriven or discarded, or never died"
@@ -307,10 +309,10 @@ def _row(task: DeadTask) -> DeadRow:
     return DeadRow(task.task_id, task.died_at, task.attempts, task.cause, _short(task.body))
 
 
-def _chosen(desk: Desk, name: str, chosen: Redrive | Discard) -> Sequence[int]:
+def _chosen(app: AppContext, name: str, chosen: Redrive | Discard) -> Sequence[int]:
     given = (chosen.task_ids is not None) + (chosen.cause is not None) + chosen.everything
     if given != 1:
         raise ChoiceError
     if chosen.task_ids is not None:
         return chosen.task_ids
-    return [task.task_id for task in desk.queues.dead(name, limit=MOST_AT_ONCE, cause=chosen.cause)]
+    return [task.task_id for task in app.queues.dead(name, limit=MOST_AT_ONCE, cause=chosen.cause)]

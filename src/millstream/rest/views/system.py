@@ -12,15 +12,15 @@ import msgspec
 
 from millstream import __version__
 from millstream.console_settings import HIDDEN, SECRETS
-from millstream.log.database.place import masked
+from millstream.log.backends.database.address import mask_password
 from millstream.messaging.broker.admin import GroupInfo
 from millstream.queue import queue_name
-from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Number
-from millstream.rest.trail import TrailEvent
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
+from millstream.rest.operator_audit_log import TrailEvent
 from millstream.settings import readable
 
-endpoints = Endpoints()
+endpoints = EndpointRegistry()
 
 _PACKAGES = (
     "pyarrow", "numpy", "msgspec", "sqlalchemy", "starlette", "uvicorn", "grpcio", "protobuf", "boto3", "PyMySQL",
@@ -85,51 +85,51 @@ class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @endpoints.get("/workers")
-def workers(desk: Desk, _ask: Ask[Any, Any]) -> Listing[WorkerRow]:
+def workers(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[WorkerRow]:
     """List who works on this node: writers of logs and queues, and groups of consumers."""
     rows = [
         WorkerRow(row.writer, "queue" if row.kind == "queue" else "writer", queue_name(row.log), row.kind)
-        for row in desk.watch.survey.logs
+        for row in app.poller.snapshot.logs
         if row.writer
     ]
-    if desk.broker is not None:
-        for group in desk.broker.ask("Groups", "", list[GroupInfo]):
+    if app.broker is not None:
+        for group in app.broker.ask("Groups", "", list[GroupInfo]):
             detail = f"{group.consumers:,} connected, {group.in_flight:,} in flight, {group.lag:,} to come"
             rows.append(WorkerRow(group.group, "group", group.topic, detail))
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/workers/pools")
-def pools(desk: Desk, _ask: Ask[Any, Any]) -> Listing[PoolRow]:
+def pools(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PoolRow]:
     """List how many workers each queue should have."""
     rows = [
         PoolRow(row.queue, row.desired_workers, row.leased, row.ready + row.delayed)
-        for row in desk.watch.queues()
+        for row in app.poller.queues()
         if row.desired_workers is not None
     ]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/stores")
-def stores(desk: Desk, _ask: Ask[Any, Any]) -> Listing[StoreRow]:
+def stores(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StoreRow]:
     """List the stores that policies may name."""
-    settings = desk.node.settings
+    settings = app.node.settings
     rows = [
-        StoreRow(name, masked(url), name in settings.stores and settings.stores[name].audited)
+        StoreRow(name, mask_password(url), name in settings.stores and settings.stores[name].audited)
         for name, url in settings.store_urls.items()
     ]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/system/settings")
-def settings(desk: Desk, _ask: Ask[Any, Any]) -> Listing[SettingRow]:
+def settings(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[SettingRow]:
     """List every setting with its origin; secrets are hidden."""
-    rows = list(setting_rows(readable(desk.node.settings), desk.origins))
+    rows = list(setting_rows(readable(app.node.settings), app.origins))
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/system/versions")
-def versions(_desk: Desk, _ask: Ask[Any, Any]) -> Listing[PackageRow]:
+def versions(_desk: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PackageRow]:
     """List the versions of what this node runs on."""
     rows = [
         PackageRow("millstream", __version__),
@@ -141,20 +141,20 @@ def versions(_desk: Desk, _ask: Ask[Any, Any]) -> Listing[PackageRow]:
 
 
 @endpoints.get("/system/health")
-def health(desk: Desk, _ask: Ask[Any, Any]) -> Health:
+def health(app: AppContext, _ask: ApiRequest[Any, Any]) -> Health:
     """Whether the parts of this node answer."""
-    return look_at_health(desk)
+    return look_at_health(app)
 
 
 @endpoints.get("/system/trail", TrailQuery)
-def trail(desk: Desk, ask: Ask[TrailQuery, Any]) -> Listing[TrailEvent]:
+def trail(app: AppContext, request: ApiRequest[TrailQuery, Any]) -> Listing[TrailEvent]:
     """List what was done through the console and this interface, the latest first."""
-    found = desk.trail.last(ask.query.limit + 1, ask.query.before, ask.query.about)
-    rows = found[: ask.query.limit]
-    return Listing(rows, str(rows[-1].number) if len(found) > ask.query.limit else None)
+    found = app.operator_log.last(request.query.limit + 1, request.query.before, request.query.about)
+    rows = found[: request.query.limit]
+    return Listing(rows, str(rows[-1].number) if len(found) > request.query.limit else None)
 
 
-def look_at_health(desk: Desk) -> Health:
+def look_at_health(app: AppContext) -> Health:
     """Ask the log store and the database for something small."""
     import sqlalchemy as sa
 
@@ -162,11 +162,11 @@ def look_at_health(desk: Desk) -> Health:
 
     problems: dict[str, str] = {}
     try:
-        desk.node.store.logs()
+        app.node.store.logs()
     except MillstreamError as error:
         problems["log store"] = str(error)
     try:
-        desk.batches.last_number()
+        app.batches.last_number()
     except sa.exc.SQLAlchemyError as error:
         problems["database"] = str(error).partition("\n")[0]
     return Health(not problems, problems)
@@ -182,7 +182,7 @@ def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], path: st
         if key in SECRETS and value:
             text = HIDDEN
         elif isinstance(value, str):
-            text = masked(value)
+            text = mask_password(value)
         else:
             text = msgspec.json.encode(value).decode("utf-8")
         yield SettingRow(name, text, origins.get(name, "default"))

@@ -1,12 +1,12 @@
 """An audit of every change to a store, of which no event is lost and none is invented.
 
-:class:`AuditedStore` decorates a store. Before a change it writes its intent to the :class:`Outbox`, a table of the
-database in which the audit log will be; after the change, that it was done. What a crash leaves open is settled by
-looking at the store: the change is there, or it is not (``docs/formats/audit.md``).
+:class:`AuditedStore` decorates a store. Before a change it writes its intent to the :class:`AuditOutbox`, a table of
+the database in which the audit log will be; after the change, that it was done. What a crash leaves open is settled
+by looking at the store: the change is there, or it is not (``docs/formats/audit.md``).
 """
 
 from millstream.stores.audit.events import AuditAction, AuditEvent
-from millstream.stores.audit.outbox import AuditBusyError, Intent, Outbox
+from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
 from millstream.stores.audit.store import AuditedStore
 
-__all__ = ["AuditAction", "AuditBusyError", "AuditEvent", "AuditedStore", "Intent", "Outbox"]
+__all__ = ["AuditAction", "AuditBusyError", "AuditEvent", "AuditIntent", "AuditOutbox", "AuditedStore"]

@@ -9,27 +9,27 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.stores.audit.events import AuditAction, AuditEvent
-from millstream.stores.audit.outbox import AuditBusyError, Intent, Outbox
+from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
 from millstream.stores.bulk import Bulk, NewItem
 from millstream.stores.hashing import Digests
 from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoundError, StoreError
 
 
-class Audited(Protocol):
+class AuditContext(Protocol):
     """What the decorator of the store gives."""
 
     name: str
-    outbox: Outbox
+    outbox: AuditOutbox
 
     def event(self, action: AuditAction, space: str, content_id: str = "", **said: Any) -> AuditEvent: ...
 
-    def settle(self, intent: Intent) -> None: ...
+    def settle(self, intent: AuditIntent) -> None: ...
 
 
 class AuditedBulk:
     """The :class:`~millstream.stores.bulk.Bulk` *bulk* of the store that *audited* decorates."""
 
-    def __init__(self, bulk: Bulk, audited: Audited) -> None:
+    def __init__(self, bulk: Bulk, audited: AuditContext) -> None:
         self._bulk, self._audited = bulk, audited
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
@@ -57,7 +57,7 @@ class AuditedBulk:
             ]  # fmt: skip
             begun = list(zip(free, outbox.begin_all(events), strict=True)) if events else []
             found |= {item.content_id: one for item, one in begun if isinstance(one, AuditBusyError)}
-            found |= self._put(space, [(item, one) for item, one in begun if isinstance(one, Intent)])
+            found |= self._put(space, [(item, one) for item, one in begun if isinstance(one, AuditIntent)])
         return [found[content_id] for content_id in ids]
 
     def _taken(self, space: str, ids: Sequence[str]) -> dict[str, ItemInfo | StoreError]:
@@ -72,7 +72,7 @@ class AuditedBulk:
             found[content_id] = AuditBusyError(f"a change of {content_id!r} in the space {space!r} is open")
         return found
 
-    def _put(self, space: str, begun: Sequence[tuple[NewItem, Intent]]) -> dict[str, ItemInfo | StoreError]:
+    def _put(self, space: str, begun: Sequence[tuple[NewItem, AuditIntent]]) -> dict[str, ItemInfo | StoreError]:
         if not begun:
             return {}
         intents = [intent for _, intent in begun]
@@ -86,7 +86,7 @@ class AuditedBulk:
         self._settle(space, [intent for intent, one in pairs if isinstance(one, StoreError)])
         return {intent.event.content_id: one for intent, one in pairs}
 
-    def _settle(self, space: str, intents: Sequence[Intent]) -> None:
+    def _settle(self, space: str, intents: Sequence[AuditIntent]) -> None:
         """Look at the items, and write down which of *intents* happened; they stay open until the store answers."""
         if not intents:
             return

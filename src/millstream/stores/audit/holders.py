@@ -14,7 +14,7 @@ def new_holder() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{_begun(os.getpid())}/{secrets.token_hex(4)}"
 
 
-def is_gone(holder: str) -> bool:
+def has_ended(holder: str) -> bool:
     """Whether the process of *holder* is known to have ended; False where that cannot be told from here."""
     host, *rest = holder.split("/")
     if host != socket.gethostname() or len(rest) != 3 or not rest[0].isdigit():

@@ -12,12 +12,12 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.core.combining import Combiner
+from millstream.core.coalescing import RequestCoalescer
 from millstream.core.errors import BusyError
 from millstream.core.sql import insert_rows, make_tables, update_rows
 from millstream.stores.audit.events import AuditEvent
 from millstream.stores.audit.holders import new_holder
-from millstream.stores.audit.targets import Targets
+from millstream.stores.audit.target_locks import TargetLocks
 from millstream.stores.protocol import ItemInfo, StoreError
 
 _metadata = sa.MetaData()
@@ -51,7 +51,7 @@ class AuditBusyError(StoreError, BusyError):
     """Another process is changing this item, or died over it."""
 
 
-class Intent(msgspec.Struct, frozen=True, gc=False):
+class AuditIntent(msgspec.Struct, frozen=True, gc=False):
     """A change that was begun: what it is to be, and what was there before it (an item, a space, or neither)."""
 
     event: AuditEvent
@@ -60,7 +60,7 @@ class Intent(msgspec.Struct, frozen=True, gc=False):
     had_space: bool = False
 
 
-class Outbox:
+class AuditOutbox:
     """The outbox in the database of *engine* (SQLite); the table is made where it is absent. Thread-safe.
 
     Every call is one transaction, durable when it returns. *holder* names this process's writers.
@@ -71,9 +71,9 @@ class Outbox:
         self.holder = holder or new_holder()
         self._writing = threading.Lock()
         self._last = 0
-        self._targets = Targets()
-        self._begin = Combiner(self._begin_all)
-        self._change = Combiner(self._change_all)
+        self._targets = TargetLocks()
+        self._begin = RequestCoalescer(self._begin_all)
+        self._change = RequestCoalescer(self._change_all)
         make_tables(engine, _metadata)
 
     def hold(self, store: str, space: str, content_id: str) -> AbstractContextManager[object]:
@@ -84,25 +84,25 @@ class Outbox:
         """:meth:`hold` for many items at once."""
         return self._targets.hold((store, space, content_id) for content_id in content_ids)
 
-    def begin(self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False) -> Intent:
+    def begin(self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False) -> AuditIntent:
         """Write down that *event* is to happen, where *item* or the space was before; gives it its number and time.
 
         Raises :class:`AuditBusyError` where another holder has begun a change of the same item or space.
         """
-        return self._begin(Intent(event, self.holder, item, had_space))
+        return self._begin(AuditIntent(event, self.holder, item, had_space))
 
-    def begin_all(self, events: Sequence[AuditEvent]) -> Sequence[Intent | AuditBusyError]:
+    def begin_all(self, events: Sequence[AuditEvent]) -> Sequence[AuditIntent | AuditBusyError]:
         """:meth:`begin` for many items at once, none of which is there; errors are given and not raised."""
-        return self._begin_all([Intent(event, self.holder) for event in events])
+        return self._begin_all([AuditIntent(event, self.holder) for event in events])
 
-    def _begin_all(self, wanted: Sequence[Intent]) -> Sequence[Intent | AuditBusyError]:
+    def _begin_all(self, wanted: Sequence[AuditIntent]) -> Sequence[AuditIntent | AuditBusyError]:
         """Begin what several threads want to begin, in one transaction."""
         with self._writing, self._engine.begin() as connection:
             connection.exec_driver_sql("UPDATE audit_outbox SET state = state WHERE 0")  # takes the lock before reading
             self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0)
             held = {tuple(row) for row in connection.execute(_HELD, {"holder": self.holder})}
             number = connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
-            begun: list[Intent | AuditBusyError] = []
+            begun: list[AuditIntent | AuditBusyError] = []
             for intent in wanted:
                 if _target(intent.event) in held:
                     begun.append(_busy(intent.event))
@@ -110,7 +110,7 @@ class Outbox:
                 number, self._last = number + 1, max(self._clock.now(), self._last + 1)
                 event = msgspec.structs.replace(intent.event, at=self._last, number=number)
                 begun.append(msgspec.structs.replace(intent, event=event))
-            if rows := [_row(intent) for intent in begun if isinstance(intent, Intent)]:
+            if rows := [_row(intent) for intent in begun if isinstance(intent, AuditIntent)]:
                 insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
             return begun
 
@@ -119,8 +119,8 @@ class Outbox:
 
         Those of items that another holder is changing just now are left out: that change has an event of its own.
         """
-        begun = self._begin_all([Intent(event, self.holder) for event in events])
-        known = [one.event for one in begun if isinstance(one, Intent)]
+        begun = self._begin_all([AuditIntent(event, self.holder) for event in events])
+        known = [one.event for one in begun if isinstance(one, AuditIntent)]
         if known:
             self._change_all([(event, _State.DONE) for event in known])
         return len(known)
@@ -153,7 +153,7 @@ class Outbox:
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
-    def open_intents(self, target: AuditEvent | None = None, *, others: bool = False) -> Sequence[Intent]:
+    def open_intents(self, target: AuditEvent | None = None, *, others: bool = False) -> Sequence[AuditIntent]:
         """Intents of which it is not known whether they happened, the oldest first.
 
         Those of this holder, or with *others* those of all; only those for the item or space of *target*.
@@ -285,16 +285,16 @@ def _target(event: AuditEvent) -> tuple[str, ...]:
     return event.store, event.space, event.content_id
 
 
-def _row(intent: Intent) -> tuple[Any, ...]:
+def _row(intent: AuditIntent) -> tuple[Any, ...]:
     """The values of :data:`_COLUMNS`."""
     event, item = intent.event, None if intent.item is None else msgspec.json.encode(intent.item)
     told = msgspec.json.encode(event)
     return event.number, intent.holder, int(_State.INTENDED), event.at, *_target(event), told, item, intent.had_space
 
 
-def _intent(row: Any) -> Intent:
+def _intent(row: Any) -> AuditIntent:
     before = None if row.item is None else msgspec.json.decode(row.item, type=ItemInfo)
-    return Intent(_event(row.number, row.event), row.holder, before, row.had_space)
+    return AuditIntent(_event(row.number, row.event), row.holder, before, row.had_space)
 
 
 def _event(number: int, data: bytes) -> AuditEvent:

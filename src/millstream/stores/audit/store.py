@@ -13,18 +13,18 @@ import msgspec
 
 from millstream.stores.audit.bulk import AuditedBulk
 from millstream.stores.audit.events import AuditAction, AuditEvent
-from millstream.stores.audit.holders import is_gone
-from millstream.stores.audit.outbox import Intent, Outbox
+from millstream.stores.audit.holders import has_ended
+from millstream.stores.audit.outbox import AuditIntent, AuditOutbox
 from millstream.stores.bulk import Bulk, bulk_of
 from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.hashing import hash_stream
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    Access,
     Entry,
     ItemInfo,
     ItemNotFoundError,
+    SpaceAccess,
     SpaceNotFoundError,
     Store,
     StoreError,
@@ -43,7 +43,9 @@ class AuditedStore:
     store has to be written through such decorators on the same database.
     """
 
-    def __init__(self, store: Store, outbox: Outbox, name: str, *, account: str = "local", user: str = "n/a") -> None:
+    def __init__(
+        self, store: Store, outbox: AuditOutbox, name: str, *, account: str = "local", user: str = "n/a"
+    ) -> None:
         self.store, self.outbox, self.name = store, outbox, name
         self._account, self._user = account, user
         inner = bulk_of(store)
@@ -82,10 +84,10 @@ class AuditedStore:
                 raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}")
             self._change(self.outbox.begin(event, had_space=True), lambda _: self.store.delete_space(space))
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         return self.store.space_acls(space)
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         kept = check_acls(acls)
         with self._changing(AuditAction.SET_SPACE_ACLS, space, acls=kept) as event:
             if dict(self.store.space_acls(space)) != kept:
@@ -108,7 +110,7 @@ class AuditedStore:
             before = self._look(space, content_id)
             event = msgspec.structs.replace(plain, sha256=(sha256 or _known_sum(source) or "").lower() or None)
 
-            def put(intent: Intent) -> ItemInfo:
+            def put(intent: AuditIntent) -> ItemInfo:
                 stream = source if event.sha256 else cast(BinaryIO, _Witness(source, intent.event, self.outbox))
                 return self.store.put(
                     space, content_id, stream, mimetype=mimetype, properties=properties, sha256=event.sha256,
@@ -168,11 +170,11 @@ class AuditedStore:
         event = self.event(action, space, target, **said)
         with self.outbox.hold(self.name, space, target):
             for intent in self.outbox.open_intents(event, others=True):
-                if intent.holder == self.outbox.holder or is_gone(intent.holder):
+                if intent.holder == self.outbox.holder or has_ended(intent.holder):
                     self._settle_left(intent)
             yield event
 
-    def _change(self, intent: Intent, act: Callable[[Intent], Answer]) -> Answer:
+    def _change(self, intent: AuditIntent, act: Callable[[AuditIntent], Answer]) -> Answer:
         try:
             answer = act(intent)
         except Exception:
@@ -185,7 +187,7 @@ class AuditedStore:
         self.outbox.done(msgspec.structs.replace(intent.event, **described))
         return answer
 
-    def settle(self, intent: Intent) -> None:
+    def settle(self, intent: AuditIntent) -> None:
         """Find out whether the change happened, and write that down. Raises :class:`StoreError`."""
         event = next((o.event for o in self.outbox.open_intents(intent.event, others=True) if _same(o, intent)), None)
         if event is None:
@@ -204,7 +206,7 @@ class AuditedStore:
         else:
             self.outbox.cancel(event.number)
 
-    def _settle_left(self, intent: Intent) -> None:
+    def _settle_left(self, intent: AuditIntent) -> None:
         """Settle what was left open before. Raises :class:`StoreError`, also where the store is not there."""
         if intent.event.content_id:
             self._require_there(intent.event)
@@ -232,7 +234,7 @@ class _Witness(io.RawIOBase):
     So where the outbox has none, the store never saw the end, and has stored nothing.
     """
 
-    def __init__(self, source: BinaryIO, event: AuditEvent, outbox: Outbox) -> None:
+    def __init__(self, source: BinaryIO, event: AuditEvent, outbox: AuditOutbox) -> None:
         super().__init__()
         self._source, self._event, self._outbox = source, event, outbox
         self._digest, self._size, self._noted = hashlib.sha256(), 0, False
@@ -264,7 +266,7 @@ def _item_changed(event: AuditEvent, before: ItemInfo | None, now: ItemInfo | No
     return event.action == AuditAction.COPY_CONTENT and now.size == event.size
 
 
-def _same(one: Intent, other: Intent) -> bool:
+def _same(one: AuditIntent, other: AuditIntent) -> bool:
     return one.event.number == other.event.number
 
 

@@ -4,6 +4,6 @@ What goes to such a process is file work alone (reading, hashing, writing, synci
 Databases, queues and the audit stay with the process that asks, which is the one writer it was before.
 """
 
-from millstream.stores.processes.pool import BulkProcesses
+from millstream.stores.processes.child_pool import BulkProcesses
 
 __all__ = ["BulkProcesses"]

@@ -9,8 +9,8 @@ import msgspec
 
 from millstream.stores.bulk import Bulk, NewItem
 from millstream.stores.hashing import Digests
-from millstream.stores.processes.pool import BulkProcesses
-from millstream.stores.processes.wire import Reply, Request
+from millstream.stores.processes.child_pool import BulkProcesses
+from millstream.stores.processes.frames import BulkReply, BulkRequest
 from millstream.stores.protocol import ItemInfo, StoreError, StoreUnavailableError
 
 Answer = TypeVar("Answer")
@@ -18,9 +18,9 @@ Answers: TypeAlias = Sequence[Answer | StoreError]
 Decoder: TypeAlias = msgspec.msgpack.Decoder[Any]
 
 _encoder = msgspec.msgpack.Encoder()
-_infos = msgspec.msgpack.Decoder(Reply[ItemInfo])
-_bytes = msgspec.msgpack.Decoder(Reply[bytes])
-_digests = msgspec.msgpack.Decoder(Reply[Digests])
+_infos = msgspec.msgpack.Decoder(BulkReply[ItemInfo])
+_bytes = msgspec.msgpack.Decoder(BulkReply[bytes])
+_digests = msgspec.msgpack.Decoder(BulkReply[Digests])
 
 
 class ProcessBulk:
@@ -35,23 +35,23 @@ class ProcessBulk:
         self._root, self._own, self._processes = root, own, processes
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Answers[ItemInfo]:
-        request = Request("infos", self._root, space, ids=content_ids)
+        request = BulkRequest("infos", self._root, space, ids=content_ids)
         return self._ask(request, _infos, lambda: self._own.infos(space, content_ids), again=True)
 
     def read(self, space: str, content_ids: Sequence[str]) -> Answers[bytes]:
-        request = Request("read", self._root, space, ids=content_ids)
+        request = BulkRequest("read", self._root, space, ids=content_ids)
         return self._ask(request, _bytes, lambda: self._own.read(space, content_ids), again=True)
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Answers[Digests]:
-        request = Request("hashes", self._root, space, ids=content_ids)
+        request = BulkRequest("hashes", self._root, space, ids=content_ids)
         return self._ask(request, _digests, lambda: self._own.hashes(space, content_ids), again=True)
 
     def put(self, space: str, items: Sequence[NewItem]) -> Answers[ItemInfo]:
-        request = Request("put", self._root, space, items=items)
+        request = BulkRequest("put", self._root, space, items=items)
         return self._ask(request, _infos, lambda: self._own.put(space, items))
 
     def _ask(
-        self, request: Request, decoder: Decoder, alone: Callable[[], Answers[Answer]], *, again: bool = False
+        self, request: BulkRequest, decoder: Decoder, alone: Callable[[], Answers[Answer]], *, again: bool = False
     ) -> Answers[Answer]:
         items = len(request.ids) + len(request.items)
         try:
@@ -64,5 +64,5 @@ class ProcessBulk:
             return alone()
         if found is None:
             return alone()
-        reply: Reply[Answer] = decoder.decode(found)
+        reply: BulkReply[Answer] = decoder.decode(found)
         return reply.answers()

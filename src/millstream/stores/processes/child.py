@@ -17,15 +17,15 @@ from typing import Any, BinaryIO
 import msgspec
 
 from millstream.stores.bulk import Bulk
-from millstream.stores.local import LocalStore
-from millstream.stores.processes.wire import READY, Reply, Request, failure, read_frame, reply, write_frame
+from millstream.stores.local.store import LocalStore
+from millstream.stores.processes.frames import READY, BulkReply, BulkRequest, failure, read_frame, reply, write_frame
 
 _STORES = 64
 """Local stores that stay open."""
 
 _PR_SET_PDEATHSIG = 1
 
-_decoder = msgspec.msgpack.Decoder(Request)
+_decoder = msgspec.msgpack.Decoder(BulkRequest)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -36,13 +36,13 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         write_frame(replies, _encoder.encode(_answer(data)))
 
 
-def _answer(data: bytes) -> Reply[Any]:
+def _answer(data: bytes) -> BulkReply[Any]:
     try:
         request = _decoder.decode(data)
         act: Callable[[str, Sequence[Any]], Sequence[Any]] = getattr(_bulk(request.root), request.act)
         return reply(act(request.space, request.items or request.ids))
     except Exception as error:  # whatever it is, it is for the one who asked
-        return Reply(error=failure(error))
+        return BulkReply(error=failure(error))
 
 
 @lru_cache(_STORES)

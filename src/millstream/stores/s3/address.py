@@ -50,7 +50,7 @@ def parse_address(url: str) -> S3Address:
         )
     options = _options(parts, parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme != "s3" or not parts.netloc or parts.fragment or ":" in parts.netloc:
-        raise StoreInputError(f"{_shown(parts)!r} names no bucket: {_FORM}")
+        raise StoreInputError(f"{_shown(parts)!r} does not name a bucket: {_FORM}")
     prefix = unquote(parts.path).strip("/")
     return S3Address(parts.netloc, f"{prefix}/" if prefix else "", **options)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from millstream.stores.protocol import (
     ItemNotFoundError,
-    RefusedError,
     StoreError,
     StoreInputError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 
@@ -45,9 +45,9 @@ _MEANINGS: dict[str, type[StoreError]] = {
     "PreconditionFailed": ConditionFailedError,
     "416": EmptyRangeError,
     "InvalidRange": EmptyRangeError,
-    "InvalidObjectState": RefusedError,
-    "MethodNotAllowed": RefusedError,
-    "ObjectLocked": RefusedError,
+    "InvalidObjectState": StoreRefusedError,
+    "MethodNotAllowed": StoreRefusedError,
+    "ObjectLocked": StoreRefusedError,
     "InvalidBucketName": StoreInputError,
     "KeyTooLongError": StoreInputError,
     "MetadataTooLarge": StoreInputError,

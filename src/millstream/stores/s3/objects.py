@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ItemInfo, Origin
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, ItemInfo
 from millstream.stores.s3.metadata import Metadata, unpack
 
 _ALGORITHMS = {
@@ -53,7 +53,7 @@ class S3Object(msgspec.Struct, frozen=True):
 def read_head(response: Mapping[str, Any]) -> S3Object:
     """The object that the *response* to a HEAD request shows."""
     metadata = unpack(response.get("Metadata", {}))
-    own = (Checksum("sha256", metadata.sha256, Origin.USER),) if metadata.sha256 else ()
+    own = (Checksum("sha256", metadata.sha256, ChecksumOrigin.USER),) if metadata.sha256 else ()
     return S3Object(
         size=int(response["ContentLength"]),
         etag=str(response.get("ETag", "")),
@@ -82,4 +82,4 @@ def _provider_checksums(response: Mapping[str, Any]) -> Iterator[Checksum]:
         except binascii.Error:
             continue
         if value:
-            yield Checksum(algorithm, value.hex(), Origin.PROVIDER)
+            yield Checksum(algorithm, value.hex(), ChecksumOrigin.PROVIDER)

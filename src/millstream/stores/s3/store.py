@@ -15,13 +15,13 @@ from millstream.stores.checks import check_acls, check_mimetype, check_propertie
 from millstream.stores.names import order_key
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    Access,
     AlreadyExistsError,
     Checksum,
+    ChecksumOrigin,
     Entry,
     ItemInfo,
     ItemNotFoundError,
-    Origin,
+    SpaceAccess,
     SpaceNotEmptyError,
     SpaceNotFoundError,
     StoreError,
@@ -113,7 +113,7 @@ class S3Store:
             raise self._no_space(space)
         self._calls("delete_object", Key=marker)
 
-    def space_acls(self, space: str) -> Mapping[str, Access]:
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         try:
             with open_object(self._calls, self._keys.marker(space), 0, None) as marker:
                 return read_marker(marker.read(MAX_MARKER_BYTES), self._shown(space))
@@ -121,7 +121,7 @@ class S3Store:
             self._require(space)
             return {}
 
-    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         body = write_marker(check_acls(acls))
         if not self.has_space(space):
             raise self._no_space(space)
@@ -275,11 +275,11 @@ class S3Store:
 
 
 def _unseen(upload: Upload, sha256: str | None, size: int) -> ItemInfo:
-    sums = (Checksum("sha256", sha256, Origin.USER),) if sha256 else ()
+    sums = (Checksum("sha256", sha256, ChecksumOrigin.USER),) if sha256 else ()
     return ItemInfo(upload.content_id, size, sums, upload.mimetype, dict(upload.metadata.properties))
 
 
 def _check_type(mimetype: str) -> None:
     check_mimetype(mimetype)
     if not mimetype.isascii() or mimetype != mimetype.strip():
-        raise StoreInputError(f"{mimetype!r} is no mimetype that S3 keeps: write plain ASCII, such as text/plain")
+        raise StoreInputError(f"{mimetype!r} is not a mimetype that S3 keeps: write plain ASCII, such as text/plain")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.testing.services import ServiceMissingError
+from millstream.testing.services import LocalServerMissingError
 
 _SOURCE = Path(__file__).with_name("shim.c")
 
@@ -38,10 +38,10 @@ class DiskFaults(msgspec.Struct, frozen=True):
 
 
 def build_shim(folder: Path) -> Path:
-    """The library, built in *folder*. Raises :class:`ServiceMissingError` where there is no C compiler."""
+    """The library, built in *folder*. Raises :class:`LocalServerMissingError` where there is no C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
-        raise ServiceMissingError("there is no C compiler: apt-get install gcc libc6-dev")
+        raise LocalServerMissingError("there is no C compiler: apt-get install gcc libc6-dev")
     library = folder / "disk_shim.so"
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE), "-ldl", "-lpthread"], check=True

@@ -7,9 +7,9 @@ dense, packs are whole and stored once, and what was acknowledged is not deliver
 
 from __future__ import annotations
 
-from millstream.testing.torture.child import Child
-from millstream.testing.torture.plan import LOG, Plan, Report
+from millstream.testing.torture.plan import LOG, TorturePlan, TortureReport
 from millstream.testing.torture.rounds import torture
-from millstream.testing.torture.scratch import Scratch, scratch_beside
+from millstream.testing.torture.scratch import ScratchStore, scratch_beside
+from millstream.testing.torture.watched_process import WatchedProcess
 
-__all__ = ["LOG", "Child", "Plan", "Report", "Scratch", "scratch_beside", "torture"]
+__all__ = ["LOG", "ScratchStore", "TorturePlan", "TortureReport", "WatchedProcess", "scratch_beside", "torture"]

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from millstream.log import Log, LogError
-from millstream.testing.torture.messages import Place, pack, parse
+from millstream.testing.torture.messages import PackPosition, pack, parse
 from millstream.testing.torture.plan import WINDOW_SECONDS
 
 
-class Confirmed(msgspec.Struct, frozen=True):
+class ConfirmedPack(msgspec.Struct, frozen=True):
     """A pack that a writer was told is durable."""
 
     run: int
@@ -21,12 +21,12 @@ class Confirmed(msgspec.Struct, frozen=True):
     last: int
 
 
-def read_confirmed(run: int, lines: Sequence[str]) -> list[Confirmed]:
+def read_confirmed(run: int, lines: Sequence[str]) -> list[ConfirmedPack]:
     """The packs that the writer *run* has printed."""
-    return [Confirmed(run, *map(int, line.split())) for line in lines if not line.startswith("ready")]
+    return [ConfirmedPack(run, *map(int, line.split())) for line in lines if not line.startswith("ready")]
 
 
-def check_confirmed(log: Log, confirmed: Sequence[Confirmed]) -> Iterator[str]:
+def check_confirmed(log: Log, confirmed: Sequence[ConfirmedPack]) -> Iterator[str]:
     """Every confirmed pack is stored under its ids."""
     for one in confirmed:
         try:
@@ -38,12 +38,12 @@ def check_confirmed(log: Log, confirmed: Sequence[Confirmed]) -> Iterator[str]:
             yield f"ids {one.first} to {one.last} were confirmed to {one} and are not what it sent"
 
 
-class Order:
+class OrderCheck:
     """Goes through a log from its beginning, a part after each kill: packs are whole, each once, and in order."""
 
     def __init__(self) -> None:
         self.checked = 0
-        self._before: Place | None = None
+        self._before: PackPosition | None = None
         self._turns: dict[tuple[int, int], int] = {}
 
     def check(self, log: Log) -> Iterator[str]:
@@ -71,7 +71,7 @@ class Order:
         elif before is None or (place.run, place.thread, place.turn, place.n - 1) != msgspec.structs.astuple(before):
             yield f"id {number} is {place}, after {before}: a pack is not whole"
 
-    def _begin(self, number: int, place: Place) -> Iterator[str]:
+    def _begin(self, number: int, place: PackPosition) -> Iterator[str]:
         sender = (place.run, place.thread) if place.thread else (0, 0)  # sequences go on from writer to writer
         expected = self._turns.get(sender, 0) + 1
         if place.turn != expected:
@@ -79,7 +79,7 @@ class Order:
         self._turns[sender] = place.turn
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class ReaderDelivery(msgspec.Struct, frozen=True):
     """What a reader has printed before it was killed at *killed_at* (seconds), having begun after *pointer*."""
 
     pointer: int
@@ -107,7 +107,7 @@ class Delivery(msgspec.Struct, frozen=True):
         return max([0, *acked])
 
 
-def check_delivery(delivery: Delivery, pointer: int, *, server_was_away: bool) -> Iterator[str]:
+def check_delivery(delivery: ReaderDelivery, pointer: int, *, server_was_away: bool) -> Iterator[str]:
     """A reader got every id in order, and *pointer*, which it has left, is one that it acknowledged."""
     expected = delivery.pointer + 1
     for first, last in delivery.given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.log.reader import ACK_SECONDS
+from millstream.log.reading.reader import ACK_SECONDS
 
 LOG = "torture"
 """The log that is tortured, in a store of its own."""
@@ -15,7 +15,7 @@ GRACE_SECONDS = 5.0
 """How much longer than its window storing an acknowledgement may take on a machine that is this busy."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TorturePlan(msgspec.Struct, frozen=True):
     """How many processes to kill, or for how many seconds to go on killing (whichever ends first), drawn by *seed*.
 
     Writers wait for each pack, or go on while the last packs, ``ahead`` of them, are under way.
@@ -27,7 +27,7 @@ class Plan(msgspec.Struct, frozen=True):
     ahead: int = 0
 
 
-class Report(msgspec.Struct, frozen=True):
+class TortureReport(msgspec.Struct, frozen=True):
     """What was done and found. ``window`` is for how many seconds an acknowledgement may be lost with its reader."""
 
     store: str

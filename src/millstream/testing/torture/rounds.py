@@ -10,16 +10,16 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.log import Log, LogError, LogSpec, open_store
 from millstream.testing.services import Server
 from millstream.testing.torture.checks import (
-    Confirmed,
-    Delivery,
-    Order,
+    ConfirmedPack,
+    OrderCheck,
+    ReaderDelivery,
     check_confirmed,
     check_delivery,
     read_confirmed,
 )
-from millstream.testing.torture.child import Child
-from millstream.testing.torture.plan import CONSUMER, LOG, PRODUCER, WINDOW_SECONDS, Plan, Report
-from millstream.testing.torture.scratch import Scratch
+from millstream.testing.torture.plan import CONSUMER, LOG, PRODUCER, WINDOW_SECONDS, TorturePlan, TortureReport
+from millstream.testing.torture.scratch import ScratchStore
+from millstream.testing.torture.watched_process import WatchedProcess
 
 _WRITER, _READER = "millstream.testing.torture.writer", "millstream.testing.torture.reader"
 _LEASE_SECONDS = 15
@@ -28,13 +28,13 @@ _MOST_PROBLEMS = 100
 
 
 def torture(
-    scratch: Scratch,
-    plan: Plan,
+    scratch: ScratchStore,
+    plan: TorturePlan,
     *,
     server: Server | None = None,
     clock: Clock | None = None,
     tell: Callable[[int], None] = lambda _: None,
-) -> Report:
+) -> TortureReport:
     """Torture a log in *scratch* as *plan* says; *server*, if it is given, is killed and started again as well.
 
     *tell* is called with the number of kills after each. Stops at the first problem, so that it can be looked at.
@@ -47,18 +47,18 @@ def torture(
 
 
 class _Torture:
-    def __init__(self, scratch: Scratch, plan: Plan, server: Server | None, clock: Clock) -> None:
+    def __init__(self, scratch: ScratchStore, plan: TorturePlan, server: Server | None, clock: Clock) -> None:
         self._scratch = scratch
         self._plan = plan
         self._server = server
         self._clock = clock
         self._begin = clock.monotonic()
         self._draw = random.Random(plan.seed)
-        self._order = Order()
+        self._order = OrderCheck()
         self._problems: list[str] = []
         self._runs = self._writers = self._readers = self._databases = 0
         self._confirmed = self._stored = self._delivered = self._redelivered = self._given = 0
-        self._reader: Child | None = None
+        self._reader: WatchedProcess | None = None
         self._reader_pointer = 0
         self._server_was_away = False
 
@@ -77,7 +77,9 @@ class _Torture:
             self._start_reader()
         self._runs += 1
         count, threads = self._draw.choice([1, 7, 300]), self._draw.choice([1, 1, 1, 3])
-        with Child(_WRITER, self._scratch.url, self._runs, count, _LEASE_SECONDS, threads, self._plan.ahead) as writer:
+        with WatchedProcess(
+            _WRITER, self._scratch.url, self._runs, count, _LEASE_SECONDS, threads, self._plan.ahead
+        ) as writer:
             if self._await(writer, self._draw.randint(2, 20)) and self._server and self._draw.random() < 0.3:
                 self._kill_server(self._server)
                 self._await(writer, len(writer.lines) + self._draw.randint(1, 20))
@@ -90,11 +92,11 @@ class _Torture:
         self._confirmed += len(confirmed)
         self._look_at_log(lambda log: self._check(log, confirmed))
 
-    def report(self) -> Report:
+    def report(self) -> TortureReport:
         """What was done and found; the whole log is checked once more."""
         self._kill_reader()
         self._look_at_log(self._verify)
-        return Report(
+        return TortureReport(
             self._scratch.shown, self._plan.seed, round(self._clock.monotonic() - self._begin, 3), self._writers,
             self._readers, self._databases, self._confirmed, self._stored, self._delivered, self._redelivered,
             WINDOW_SECONDS, tuple(self._problems),
@@ -105,7 +107,7 @@ class _Torture:
         if self._reader is not None:
             self._reader.kill()
 
-    def _check(self, log: Log, confirmed: list[Confirmed]) -> None:
+    def _check(self, log: Log, confirmed: list[ConfirmedPack]) -> None:
         with log.writer(PRODUCER) as writer:
             said = (writer.last_id, writer.sequence)
         self._note(check_confirmed(log, confirmed))
@@ -123,7 +125,7 @@ class _Torture:
     def _start_reader(self) -> None:
         self._reader_pointer = self._pointer()
         self._redelivered = max(self._redelivered, self._given - self._reader_pointer)
-        self._reader = Child(_READER, self._scratch.url, self._draw.choice([1, 50, 65_536]))
+        self._reader = WatchedProcess(_READER, self._scratch.url, self._draw.choice([1, 50, 65_536]))
 
     def _kill_reader(self) -> None:
         if self._reader is None:
@@ -133,7 +135,7 @@ class _Torture:
         killed_at = self._clock.monotonic()
         self._reader.kill()
         self._readers += 1
-        delivery = Delivery(self._reader_pointer, self._reader.lines, killed_at)
+        delivery = ReaderDelivery(self._reader_pointer, self._reader.lines, killed_at)
         self._reader = None
         self._given = delivery.last_given
         self._delivered += sum(last - first + 1 for first, last in delivery.given)
@@ -146,7 +148,7 @@ class _Torture:
         self._server_was_away = True
         server.start()
 
-    def _await(self, writer: Child, lines: int) -> bool:
+    def _await(self, writer: WatchedProcess, lines: int) -> bool:
         if writer.wait_for(lines):
             return True
         self._note([f"a writer said nothing more, after {len(writer.lines)} lines: {writer.errors}"])

@@ -10,15 +10,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from millstream.log import LogInputError, LogNotFoundError, StorageError
-from millstream.log.database.driver import ServerError
-from millstream.log.database.place import masked
+from millstream.log.backends.database.address import mask_password
+from millstream.log.backends.database.driver import ServerError
 from millstream.testing.databases import connected
 
 _DATABASE_EXISTS = {1007, "42P04"}  # of MariaDB and MySQL, of PostgreSQL
 _LAYOUT = {"layout", "shards", "pointers", "rps"}
 
 
-class Scratch(msgspec.Struct, frozen=True):
+class ScratchStore(msgspec.Struct, frozen=True):
     """A store at ``url`` that nobody else uses; ``remove`` takes it away with all that is in it."""
 
     url: str
@@ -26,7 +26,7 @@ class Scratch(msgspec.Struct, frozen=True):
     remove: Callable[[], None]
 
 
-def scratch_beside(url: str, name: str) -> Scratch:
+def scratch_beside(url: str, name: str) -> ScratchStore:
     """A new store called *name* beside the one at *url*.
 
     Raises :class:`LogInputError` where something of that name exists or the store has no place beside it,
@@ -37,10 +37,10 @@ def scratch_beside(url: str, name: str) -> Scratch:
         return _folder(scheme, Path(rest[1:]).absolute().parent, name)
     if scheme in {"mysql", "postgresql"}:
         return _database(url, name.replace("-", "_"))
-    raise LogInputError(f"{masked(url)[:200]!r} cannot be tortured; name a store on a disk or a database server")
+    raise LogInputError(f"{mask_password(url)[:200]!r} cannot be tortured; name a store on a disk or a database server")
 
 
-def _folder(scheme: str, parent: Path, name: str) -> Scratch:
+def _folder(scheme: str, parent: Path, name: str) -> ScratchStore:
     if not parent.is_dir():
         raise LogNotFoundError(f"there is no folder {parent}; name a store on a disk with --store URL")
     folder = parent / name
@@ -49,10 +49,10 @@ def _folder(scheme: str, parent: Path, name: str) -> Scratch:
     except FileExistsError as error:
         raise _exists(str(folder)) from error
     url = f"{scheme}:///{folder / 'log'}"
-    return Scratch(url, url, lambda: shutil.rmtree(folder))
+    return ScratchStore(url, url, lambda: shutil.rmtree(folder))
 
 
-def _database(url: str, name: str) -> Scratch:
+def _database(url: str, name: str) -> ScratchStore:
     own = urlunsplit(urlsplit(url)._replace(path="/" + name))
 
     def execute(statement: str) -> None:
@@ -61,12 +61,14 @@ def _database(url: str, name: str) -> Scratch:
                 connection.execute(statement)
         except ServerError as error:
             if error.code in _DATABASE_EXISTS:
-                raise _exists(masked(own)) from error
-            raise StorageError(f"{masked(own)}: {error}; the account must be allowed to make a database") from error
+                raise _exists(mask_password(own)) from error
+            raise StorageError(
+                f"{mask_password(own)}: {error}; the account must be allowed to make a database"
+            ) from error
 
     execute(f"CREATE DATABASE {name}")
     force = " WITH (FORCE)" if url.startswith("postgresql:") else ""
-    return Scratch(own, masked(own), lambda: execute(f"DROP DATABASE {name}{force}"))
+    return ScratchStore(own, mask_password(own), lambda: execute(f"DROP DATABASE {name}{force}"))
 
 
 def _plain(url: str) -> str:

@@ -14,20 +14,20 @@ MOST_ROWS = 10_000
 """In one transaction, as in the seed document's shard buffer."""
 
 
-class _Waiting(msgspec.Struct):
+class _PendingAppend(msgspec.Struct):
     bodies: Sequence[bytes]
     future: asyncio.Future[int] | None = None
     first: int = 0
 
 
-class Grouped(ABC):
+class GroupingSender(ABC):
     """A peer says how a group of messages is committed; who waits and finds no commit running commits for all."""
 
     most_rows = MOST_ROWS
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._pending: deque[_Waiting] = deque()
+        self._pending: deque[_PendingAppend] = deque()
         self._committing = False
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -36,7 +36,7 @@ class Grouped(ABC):
 
     def append(self, bodies: Sequence[bytes]) -> int:
         """Store *bodies*; returns the first id once they are durable."""
-        mine = _Waiting(bodies)
+        mine = _PendingAppend(bodies)
         with self._changed:
             self._pending.append(mine)
             while not mine.first:
@@ -49,7 +49,7 @@ class Grouped(ABC):
 
     async def append_async(self, bodies: Sequence[bytes]) -> int:
         """Like :meth:`append`, for a coroutine; a thread commits for all of them."""
-        mine = _Waiting(bodies, asyncio.get_running_loop().create_future())
+        mine = _PendingAppend(bodies, asyncio.get_running_loop().create_future())
         assert mine.future is not None
         with self._changed:
             self._check()
@@ -82,7 +82,7 @@ class Grouped(ABC):
                     self._changed.wait()
 
     def _lead(self) -> None:
-        group: list[_Waiting] = []
+        group: list[_PendingAppend] = []
         bodies: list[bytes] = []
         while self._pending and len(bodies) < self.most_rows:
             group.append(self._pending.popleft())
@@ -103,7 +103,7 @@ class Grouped(ABC):
             self._changed.notify_all()
             self._tell(group)
 
-    def _tell(self, group: list[_Waiting]) -> None:
+    def _tell(self, group: list[_PendingAppend]) -> None:
         futures = [waiting for waiting in group if waiting.future is not None]
         if futures and futures[0].future is not None:
             futures[0].future.get_loop().call_soon_threadsafe(_resolve, futures, self.failure)
@@ -113,7 +113,7 @@ class Grouped(ABC):
         """Store *bodies* under the ids from *first* on, durably."""
 
 
-def _resolve(group: list[_Waiting], failure: BaseException | None) -> None:
+def _resolve(group: list[_PendingAppend], failure: BaseException | None) -> None:
     for waiting in group:
         if waiting.future is not None and not waiting.future.done():
             if failure is None:

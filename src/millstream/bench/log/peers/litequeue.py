@@ -10,18 +10,18 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from millstream.bench.log.peers.grouped import Grouped
-from millstream.bench.log.peers.protocol import Part, Place
+from millstream.bench.log.peers.grouped import GroupingSender
+from millstream.bench.log.peers.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
 
 _READ = 1000
 _NAP = 0.001
 
 
-class LitequeueSender(Grouped):
+class LitequeueSender(GroupingSender):
     """Puts messages."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         super().__init__()
         self._queue = _open(place)
         self._queue.conn.execute("PRAGMA synchronous = FULL")
@@ -39,7 +39,7 @@ class LitequeueSender(Grouped):
 class LitequeueReceiver:
     """Pops messages and marks them done. It has no numbers that count, so they are counted here."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._queue = _open(place)
         self._clock, self._nap = SystemClock(), threading.Condition()
 
@@ -67,7 +67,7 @@ class LitequeueReceiver:
             self._queue.done(message.message_id)
 
 
-def _open(place: Place) -> Any:
+def _open(place: QueueLocation) -> Any:
     from litequeue import LiteQueue  # type: ignore[import-untyped]
 
     return LiteQueue(place.url, timeout=60)

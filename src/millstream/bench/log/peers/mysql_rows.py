@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from millstream.bench.log.peers.grouped import MOST_ROWS, Grouped
-from millstream.bench.log.peers.protocol import Part, Place
+from millstream.bench.log.peers.grouped import MOST_ROWS, GroupingSender
+from millstream.bench.log.peers.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
-from millstream.log.mysql.place import parse_place
-from millstream.log.mysql.text_driver import TextConnection, connect_text, literal
+from millstream.log.backends.mysql.address import parse_address
+from millstream.log.backends.mysql.text_driver import TextConnection, connect_text, literal
 
 SHARDS = 4
 READ_IDS = 50_000
@@ -35,7 +35,7 @@ _READ = "SELECT id, data FROM `{}_{:04d}` WHERE id IN ({}) ORDER BY id"
 class _Shards:
     """Connections to the shards of one queue, which is made where it is absent."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self.name = f"queue_{place.queue}_{SHARDS:03d}"
         self.connections = [_connect(place) for _ in range(SHARDS)]
         self.threads = ThreadPoolExecutor(SHARDS)
@@ -52,12 +52,12 @@ class _Shards:
             connection.close()
 
 
-class MysqlRowSender(Grouped):
+class MysqlRowSender(GroupingSender):
     """Writes rows."""
 
     most_rows = SHARDS * MOST_ROWS
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         super().__init__()
         self._shards = _Shards(place)
 
@@ -83,7 +83,7 @@ class MysqlRowSender(Grouped):
 class MysqlRowReceiver:
     """Merges the rows of the shards by id."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._shards = _Shards(place)
         self._clock, self._nap = SystemClock(), threading.Condition()
 
@@ -116,7 +116,7 @@ class MysqlRowReceiver:
         return self._shards.connections[shard].rows(_READ.format(self._shards.name, shard, ",".join(map(str, ids))))
 
 
-def _connect(place: Place) -> TextConnection:
-    connection = connect_text(parse_place(place.url))
+def _connect(place: QueueLocation) -> TextConnection:
+    connection = connect_text(parse_address(place.url))
     connection.execute("SET autocommit = 1")
     return connection

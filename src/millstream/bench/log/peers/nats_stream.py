@@ -10,8 +10,8 @@ import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from millstream.bench.log.peers.grouped import Grouped
-from millstream.bench.log.peers.protocol import Part, Place
+from millstream.bench.log.peers.grouped import GroupingSender
+from millstream.bench.log.peers.protocol import Part, QueueLocation
 
 Result = TypeVar("Result")
 
@@ -22,7 +22,7 @@ _FETCH = 1000
 class _Loop:
     """An event loop in a thread, and a connection in it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -38,10 +38,10 @@ class _Loop:
         self._loop.close()
 
 
-class NatsSender(Grouped):
+class NatsSender(GroupingSender):
     """Publishes with at most 2,000 messages under way."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         super().__init__()
         self._loop, self._subject = _Loop(place), place.queue
 
@@ -67,7 +67,7 @@ class NatsSender(Grouped):
 class NatsReceiver:
     """Fetches 1,000 at a time and acknowledges them all with the last."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._loop = _Loop(place)
         self._subscription = self._loop.run(_subscribe(self._loop.stream, place.queue))
 
@@ -96,7 +96,7 @@ class NatsReceiver:
         return messages
 
 
-async def _connect(place: Place) -> tuple[Any, Any]:
+async def _connect(place: QueueLocation) -> tuple[Any, Any]:
     import nats
 
     client = await nats.connect(place.url)

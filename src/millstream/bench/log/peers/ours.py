@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from millstream.bench.log.peers.protocol import Part, Place
+from millstream.bench.log.peers.protocol import Part, QueueLocation
 from millstream.log import LogSpec, open_store
 
 
 class OurSender:
     """Our writer."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._store = open_store(place.url)
         self._log = self._store.log(LogSpec(place.queue))
         self._writer = self._log.writer()
@@ -36,7 +36,7 @@ class OurSender:
 class OurReceiver:
     """Our reader."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._store = open_store(place.url)
         self._log = self._store.log(LogSpec(place.queue))
 

@@ -6,18 +6,18 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from millstream.bench.log.peers.grouped import Grouped
-from millstream.bench.log.peers.protocol import Part, Place
+from millstream.bench.log.peers.grouped import GroupingSender
+from millstream.bench.log.peers.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
 
 _READ = 50_000
 _NAP = 0.001
 
 
-class PostgresSender(Grouped):
+class PostgresSender(GroupingSender):
     """Copies rows."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         super().__init__()
         self._connection, self._queue = _connect(place), place.queue
 
@@ -38,7 +38,7 @@ class PostgresSender(Grouped):
 class PostgresReceiver:
     """Reads ranges of rows in binary."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._connection, self._queue = _connect(place), place.queue
         self._clock, self._nap = SystemClock(), threading.Condition()
 
@@ -65,7 +65,7 @@ class PostgresReceiver:
         self._connection.close()
 
 
-def _connect(place: Place) -> Any:
+def _connect(place: QueueLocation) -> Any:
     import psycopg
 
     connection = psycopg.connect(place.url, autocommit=True)

@@ -11,7 +11,7 @@ Part: TypeAlias = tuple[Sequence[int], Sequence[bytes]]
 """Ids and bodies, message by message."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class QueueLocation(msgspec.Struct, frozen=True):
     """Where a contender works: its name, the URL or folder of its store, the name of its queue there."""
 
     contender: str
@@ -19,7 +19,7 @@ class Place(msgspec.Struct, frozen=True):
     queue: str
 
 
-class Sender(Protocol):
+class QueueSender(Protocol):
     """Writes to one queue. Both ways of appending return the first id once all of it is durable."""
 
     def append(self, bodies: Sequence[bytes]) -> int: ...
@@ -29,7 +29,7 @@ class Sender(Protocol):
     def close(self) -> None: ...
 
 
-class Receiver(Protocol):
+class QueueReceiver(Protocol):
     """Reads one queue from its beginning."""
 
     def follow(self, total: int) -> Iterator[Part]:

@@ -6,18 +6,18 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from millstream.bench.log.peers.grouped import Grouped
-from millstream.bench.log.peers.protocol import Part, Place
+from millstream.bench.log.peers.grouped import GroupingSender
+from millstream.bench.log.peers.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
 
 _READ = 10_000
 _NAP = 0.001
 
 
-class RedisSender(Grouped):
+class RedisSender(GroupingSender):
     """Adds entries with ids of its own through a pipeline, packed beforehand: the fastest way that the client has."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         super().__init__()
         self._client, self._queue = _connect(place), place.queue.encode()
         self._connection = self._client.connection_pool.get_connection()
@@ -41,7 +41,7 @@ class RedisSender(Grouped):
 class RedisReceiver:
     """Reads ranges of entries, and keeps its position in a key."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._client, self._queue = _connect(place), place.queue
         self._clock, self._nap = SystemClock(), threading.Condition()
 
@@ -68,7 +68,7 @@ class RedisReceiver:
         self._client.close()
 
 
-def _connect(place: Place) -> Any:
+def _connect(place: QueueLocation) -> Any:
     import redis
 
     return redis.Redis.from_url(place.url)

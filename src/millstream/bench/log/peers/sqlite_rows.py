@@ -11,8 +11,8 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 
-from millstream.bench.log.peers.grouped import Grouped
-from millstream.bench.log.peers.protocol import Part, Place
+from millstream.bench.log.peers.grouped import GroupingSender
+from millstream.bench.log.peers.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
 
 SHARDS = 4
@@ -20,7 +20,7 @@ READ_IDS = 50_000  # at a time, as in the document's receiver
 _NAP = 0.001  # seconds until a reader looks again; the document's waits half a second
 
 
-def _open(place: Place) -> sqlite3.Connection:
+def _open(place: QueueLocation) -> sqlite3.Connection:
     db = sqlite3.connect(place.url, isolation_level=None, check_same_thread=False, timeout=60)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
@@ -34,10 +34,10 @@ def _move_pointer(db: sqlite3.Connection, name: str, last_id: int) -> None:
     db.execute("INSERT OR REPLACE INTO queue_bench_004_0000_pointers VALUES (?, ?)", (name, last_id))
 
 
-class SqliteRowSender(Grouped):
+class SqliteRowSender(GroupingSender):
     """Writes rows."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         super().__init__()
         self._db = _open(place)
 
@@ -58,7 +58,7 @@ class SqliteRowSender(Grouped):
 class SqliteRowReceiver:
     """Merges the rows of the shards by id."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._db = _open(place)
         self._clock, self._nap = SystemClock(), threading.Condition()
 

@@ -1,0 +1,181 @@
+"""Looking at the journal: batches by page and over time, why they ended, why messages are in none; changing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.anchoring import journal_tables as t
+from millstream.anchoring.states import BatchState
+
+_BUCKETS = 120
+
+
+class BatchRow(msgspec.Struct, frozen=True):
+    """One accepted batch. ``number`` is its place in the order of adding, ``start`` and ``end`` the event times of its
+    first and last message (microseconds), ``bytes`` those in a batch file; ``anchor`` is its ledger entry once it has
+    one; ``ended`` says why it ended. That and ``end`` are None for batches of a node older than these columns."""
+
+    number: int
+    log: str
+    batch: str
+    source: str
+    start: int
+    bytes: int
+    state: str
+    anchor: int | None
+    reason: str | None
+    end: int | None = None
+    ended: str | None = None
+
+
+class RejectCount(msgspec.Struct, frozen=True):
+    """How many messages of a log are in no batch for one reason."""
+
+    log: str
+    reason: str
+    messages: int
+
+
+class RejectRow(msgspec.Struct, frozen=True):
+    """A message ``id`` of ``log`` that is in no batch, why, and the ledger entry that says so once there is one."""
+
+    log: str
+    id: int
+    reason: str
+    anchor: int | None
+
+
+class CutReasonCount(msgspec.Struct, frozen=True):
+    """How many batches of a log ended for one reason; ``ended`` is None where that was not kept."""
+
+    log: str
+    ended: str | None
+    batches: int
+
+
+class BatchHistogramBucket(msgspec.Struct, frozen=True):
+    """How many batches of ``log`` that ended for one reason begin from ``at`` until before ``until`` (microseconds of
+    event time)."""
+
+    log: str
+    at: int
+    until: int
+    ended: str | None
+    batches: int
+
+
+class BatchFilter(msgspec.Struct, frozen=True):
+    """Which batches: of one ``log``, of those ``rejected``, that ``ended`` so, that begin from ``since`` until before
+    ``until`` (microseconds of event time). What is None does not matter."""
+
+    log: str | None = None
+    rejected: bool = False
+    ended: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+ALL_BATCHES = BatchFilter()
+"""All batches."""
+
+
+class JournalReader:
+    """The journal in the database of *engine*, whose tables a :class:`~millstream.anchoring.Journal` has made."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def last_number(self) -> int:
+        """The number of the batch that was added last; 0 before the first."""
+        return int(self._rows(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0)))[0][0])
+
+    def batches(
+        self, chosen: BatchFilter = ALL_BATCHES, *, before: int | None = None, limit: int = 100
+    ) -> Sequence[BatchRow]:
+        """Up to *limit* of the *chosen* batches with numbers below *before*, the last one first."""
+        query = self._batches().where(*_where(chosen)).order_by(t.batches.c.seq.desc()).limit(limit)
+        query = query if before is None else query.where(t.batches.c.seq < before)
+        return [_batch(row) for row in self._rows(query)]
+
+    def batch(self, log: str, batch: str) -> BatchRow | None:
+        """The batch of this id; None where it was never added."""
+        rows = self._rows(self._batches().where(t.batches.c.log == log, t.batches.c.batch == batch))
+        return _batch(rows[0]) if rows else None
+
+    def starts(self, chosen: BatchFilter = ALL_BATCHES, buckets: int = _BUCKETS) -> Sequence[BatchHistogramBucket]:
+        """How many of the *chosen* batches begin when, by log, time and why they ended; empty buckets are left out.
+
+        The time from the first to the last of them is cut into so many *buckets*.
+        """
+        b, where = t.batches.c, _where(chosen)
+        first, last = self._rows(sa.select(sa.func.min(b.start), sa.func.max(b.start)).where(*where))[0]
+        if first is None:
+            return []
+        width = max(1, (last - first) // buckets + 1)
+        bucket = (b.start - first) / sa.literal(width, sa.BigInteger)
+        numbered = sa.cast(bucket, sa.BigInteger).label("bucket")
+        query = sa.select(b.log, numbered, b.ended, sa.func.count()).where(*where)
+        query = query.group_by(b.log, numbered, b.ended).order_by(b.log, numbered, b.ended)
+        return [
+            BatchHistogramBucket(log, at := first + int(number) * width, at + width, ended, count)
+            for log, number, ended, count in self._rows(query)
+        ]
+
+    def ends(self) -> Sequence[CutReasonCount]:
+        """Why batches ended, by log and reason."""
+        b = t.batches.c
+        query = sa.select(b.log, b.ended, sa.func.count()).group_by(b.log, b.ended).order_by(b.log, b.ended)
+        return [CutReasonCount(*row) for row in self._rows(query)]
+
+    def rejects(self) -> Sequence[RejectCount]:
+        """Why messages are in no batch, by log and reason."""
+        r = t.rejects.c
+        query = sa.select(r.log, r.reason, sa.func.count()).group_by(r.log, r.reason).order_by(r.log, r.reason)
+        return [RejectCount(*row) for row in self._rows(query)]
+
+    def rejected(self, log: str, *, reason: str | None = None, after: int = 0, limit: int = 100) -> Sequence[RejectRow]:
+        """Up to *limit* messages of *log* with ids above *after* that are in no batch, for one *reason* or any."""
+        r = t.rejects.c
+        query = sa.select(r.log, r.id, r.reason, t.cuts.c.anchor).outerjoin_from(
+            t.rejects, t.cuts, r.cut == t.cuts.c.cut
+        )
+        query = query.where(r.log == log, r.id > after).order_by(r.id).limit(limit)
+        query = query if reason is None else query.where(r.reason == reason)
+        return [RejectRow(*row) for row in self._rows(query)]
+
+    @staticmethod
+    def _batches() -> sa.Select[Any]:
+        b = t.batches.c
+        columns = (b.seq, b.log, b.batch, b.source, b.start, b.size, b.reason, b.end, b.ended)
+        return sa.select(*columns, t.cuts.c.state, t.cuts.c.anchor).outerjoin_from(
+            t.batches, t.cuts, b.cut == t.cuts.c.cut
+        )
+
+    def _rows(self, query: Any) -> Sequence[Any]:
+        with self._engine.connect() as connection:
+            return connection.execute(query).all()
+
+
+def _where(chosen: BatchFilter) -> list[sa.ColumnElement[bool]]:
+    b, found = t.batches.c, list[sa.ColumnElement[bool]]()
+    if chosen.log is not None:
+        found.append(b.log == chosen.log)
+    if chosen.rejected:
+        found.append(b.reason.is_not(None))
+    if chosen.ended is not None:
+        found.append(b.ended == chosen.ended)
+    if chosen.since is not None:
+        found.append(b.start >= chosen.since)
+    if chosen.until is not None:
+        found.append(b.start < chosen.until)
+    return found
+
+
+def _batch(row: Any) -> BatchRow:
+    state = BatchState.REJECTED if row.reason is not None else BatchState(row.state or BatchState.ACCEPTED)
+    facts = (row.seq, row.log, row.batch, row.source, row.start, row.size, state, row.anchor, row.reason)
+    return BatchRow(*facts, row.end, row.ended)

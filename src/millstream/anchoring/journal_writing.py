@@ -1,0 +1,124 @@
+"""Accepting batches and rejects into the journal: what is known already is left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from millstream.anchoring import journal_tables as t
+from millstream.anchoring.database import among, insert_rows
+from millstream.anchoring.errors import BatchFormatError
+from millstream.anchoring.files import check_reason
+from millstream.anchoring.packing import PackedBatch
+from millstream.anchoring.records import EncodedBatch
+from millstream.anchoring.states import AddResult, BatchStream
+from millstream.core.canonical import canonical_json
+
+MAX_CONFIG_CHARACTERS = 100_000
+"""The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""
+
+_BATCH = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "end", "ended")
+_PACKED = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "cut", "end", "ended")
+_PAYLOAD = ("seq", "ids", "header", "lines")
+
+
+def accept(
+    connection: sa.Connection,
+    log: str,
+    config: Mapping[str, Any],
+    batches: Sequence[EncodedBatch],
+    rejects: Sequence[tuple[int, str]],
+) -> AddResult:
+    """Insert what is new of *batches* and *rejects* (message id, reason), in order, in the transaction of *connection*.
+
+    Raises :class:`BatchFormatError` for a reason, or a configuration, that no anchored file may hold.
+    """
+    stream = stream_of(connection, log, config).stream
+    roots, new = known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
+    for batch in batches:
+        if batch.batch not in roots:
+            roots[batch.batch] = batch.root
+            new.append(batch)
+    last = _insert_batches(connection, stream, log, new)
+    reasons = {number: check_reason(reason) for number, reason in rejects}
+    unknown = {number: reasons[number] for number in reasons.keys() - _known_rejects(connection, log, reasons)}
+    _insert_rejects(connection, stream, log, last, unknown)
+    conflicting = tuple(batch.batch for batch in batches if roots[batch.batch] != batch.root)
+    return AddResult(len(new), len(unknown), len(batches) - len(new) - len(conflicting), conflicting)
+
+
+def _config_text(config: Mapping[str, Any]) -> str:
+    text = canonical_json(dict(config)).decode()
+    if len(text) > MAX_CONFIG_CHARACTERS:
+        raise BatchFormatError(f"a batching configuration of {len(text):,} characters is too long for a manifest")
+    return text
+
+
+def stream_of(connection: sa.Connection, log: str, config: Mapping[str, Any]) -> BatchStream:
+    """The stream of *log* under *config*, which is made where it is new. Errors: see :func:`accept`."""
+    text = _config_text(config)
+    return BatchStream(_stream_number(connection, log, text), log, text)
+
+
+def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
+    query = sa.select(t.streams.c.stream).where(t.streams.c.log == log, t.streams.c.config == config)
+    number = connection.execute(query).scalar()
+    if number is None:
+        inserted = connection.execute(sa.insert(t.streams).values(log=log, config=config))
+        number = inserted.inserted_primary_key[0]  # type: ignore[index]
+    return int(number)
+
+
+def known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:
+    """The Merkle roots (hex) of those batches of *log* among *names* that were accepted, by their ids."""
+    query = sa.select(t.batches.c.batch, t.batches.c.root)
+    query = query.where(t.batches.c.log == log, among(t.batches.c.batch, names))
+    return {row.batch: row.root for row in connection.execute(query)}
+
+
+def _known_rejects(connection: sa.Connection, log: str, numbers: Iterable[int]) -> set[int]:
+    query = sa.select(t.rejects.c.id).where(t.rejects.c.log == log, among(t.rejects.c.id, numbers))
+    return set(connection.execute(query).scalars())
+
+
+def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
+    """Insert *batches* in order and return the last place that is taken after them."""
+    last = _last_place(connection)
+    rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    for seq, batch in enumerate(batches, last + 1):
+        header, line = batch.header, batch.header_line
+        size = len(line) + 1 + len(batch.lines)
+        own = (header.batch, header.source, header.start, size, header.root, header.end, header.cut)
+        rows.append((seq, stream, log, *own))
+        payloads.append((seq, np.array(batch.ids, "<u8").tobytes(), line, batch.lines))
+    insert_rows(connection, t.batches, _BATCH, rows)
+    insert_rows(connection, t.payloads, _PAYLOAD, payloads)
+    return last + len(rows)
+
+
+def insert_packed(connection: sa.Connection, stream: BatchStream, cut: int, batches: Sequence[PackedBatch]) -> None:
+    """Insert *batches* as members of *cut*. Their lines lie in storage; of their payloads there are the ids alone."""
+    rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    for seq, batch in enumerate(batches, _last_place(connection) + 1):
+        read = batch.read
+        own = (read.batch, batch.source, batch.start, read.size, batch.root, cut, batch.end, batch.ended)
+        rows.append((seq, stream.stream, stream.log, *own))
+        payloads.append((seq, np.array(read.ids, "<u8").tobytes(), b"", b""))
+    insert_rows(connection, t.batches, _PACKED, rows)
+    insert_rows(connection, t.payloads, _PAYLOAD, payloads)
+
+
+def _last_place(connection: sa.Connection) -> int:
+    """The last place in the order of adding that is taken."""
+    return int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
+
+
+def _insert_rejects(connection: sa.Connection, stream: int, log: str, seq: int, reasons: Mapping[int, str]) -> None:
+    rows = [
+        {"log": log, "id": number, "stream": stream, "seq": seq, "reason": reason} for number, reason in reasons.items()
+    ]
+    if rows:
+        connection.execute(sa.insert(t.rejects), rows)

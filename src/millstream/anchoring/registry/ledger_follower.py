@@ -1,0 +1,257 @@
+"""Following the ledger of another registry: its entries and files are read, checked, and recorded like one's own.
+
+Nothing is written where they come from. An entry is recorded whole or not at all, so a follower may be killed anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.anchoring.cas import CasReader
+from millstream.anchoring.errors import CasError, LedgerError, ObservationBlockedError
+from millstream.anchoring.ledger import LedgerEntry
+from millstream.anchoring.ledger_source import LedgerSource
+from millstream.anchoring.registry import follow_state
+from millstream.anchoring.registry import tables as t
+from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.anchoring.registry.history import AnchorRecord, OperationHistory
+from millstream.anchoring.registry.operation_observer import UNAVAILABLE_ERRORS, observe_operations, read_postponed
+from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.protocol_versions import ProtocolVersions
+from millstream.core.errors import MillstreamError
+
+SAVE_SECONDS = 5.0
+"""How often, at most, a long run notes how far it is."""
+
+MAX_ATTEMPTS = 3
+"""How often an entry is read while no place answers for its files, before it is passed over."""
+
+_CHUNK = 5_000
+
+
+class FollowerProgress(msgspec.Struct, frozen=True):
+    """What was read: ``entries`` with their ``operations``, and how many of the entries have a fault.
+
+    ``position`` is the last entry that is recorded, ``behind`` how many come after it, ``waiting`` how many before it
+    wait for files that nobody has, and ``chain`` whether the ledger's entries are sealed by hashes (None where nothing
+    was read).
+    """
+
+    entries: int = 0
+    operations: int = 0
+    faults: int = 0
+    position: int = 0
+    behind: int = 0
+    waiting: int = 0
+    chain: bool | None = None
+
+
+class LedgerFollower:
+    """Brings the registry in *database* up to *ledger*, whose files are in *cas*. Not thread-safe.
+
+    *told* hears of every entry that is recorded. ``total`` is what was done since this was made, whatever failed.
+    """
+
+    def __init__(
+        self,
+        database: RegistryDatabase,
+        cas: CasReader,
+        ledger: LedgerSource,
+        versions: ProtocolVersions,
+        *,
+        told: Callable[[AnchorRecord], object] = lambda _: None,
+    ) -> None:
+        self._database, self._cas, self._ledger, self._versions = database, cas, ledger, versions
+        self.history = OperationHistory(database, OperationStore(database), versions)
+        self._told = told
+        self._saved_at = database.clock.monotonic()
+        self._claimed = False
+        self._reached = 0
+        self._blocked = (0, 0)
+        self.total = FollowerProgress(position=self.history.position()[0])
+
+    def begin(self) -> None:
+        """Note what is followed. With its first entry the registry takes no operations any more.
+
+        Raises :class:`~millstream.anchoring.registry.FollowError` where it has operations of its own.
+        """
+        self._begin(claim=False)
+
+    def _claim(self) -> None:
+        if not self._claimed:
+            self._begin(claim=True)
+
+    def _begin(self, *, claim: bool) -> None:
+        profile = self._versions.latest.profile
+        names = (self._ledger.name, profile.name, profile.method)
+        self._database.write(lambda connection, _now: follow_state.begin(connection, *names, claim=claim))
+        self._claimed = claim
+
+    def catch_up(self, stopping: Callable[[], bool] = lambda: False, *, patient: bool = False) -> FollowerProgress:
+        """Record all entries that are new, until *stopping*; what was done now.
+
+        An entry whose files no place has is passed over, and read again with the next call, or with *patient* after a
+        pause that grows. Raises :class:`~millstream.anchoring.ObservationBlockedError` where no place answers, or the
+        first entry cannot be read, and :class:`LedgerError` where the ledger does not continue what was observed; all
+        entries before that are kept.
+        """
+        before = self.total
+        self.begin()
+        try:
+            read_postponed(self.history, self._cas, self._versions, due=patient)
+            self._read(stopping)
+        except Exception as error:
+            self._save(str(error) if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}")
+            raise
+        waiting = self.history.postponed(limit=1)
+        self.total = msgspec.structs.replace(self.total, waiting=self.history.postponed_count())
+        self._save(self.waiting_for(waiting[0]) if waiting else None)
+        done = {name: getattr(self.total, name) - getattr(before, name) for name in ("entries", "operations", "faults")}
+        return msgspec.structs.replace(self.total, **done)
+
+    def waiting_for(self, entry: LedgerEntry) -> str:
+        """Why *entry*, which was passed over, was not read, and how many such entries there are."""
+        record = self.history.anchor(entry.number)
+        count = self.total.waiting
+        more = f", and {count - 1:,} more entries wait for their files" if count > 1 else ""
+        return f"{record.fault if record else entry.number}{more}"
+
+    def _read(self, stopping: Callable[[], bool]) -> None:
+        position, last = self.history.position()
+        try:
+            with self._ledger.reading(position) as entries:
+                if entries is None:
+                    return
+                try:
+                    self._record_new(entries, position, last, stopping)
+                finally:
+                    self._note_rest()
+        except _ChangedError as error:
+            raise LedgerError(self._changed(error.number)) from error
+
+    def _record_new(
+        self, entries: Iterator[LedgerEntry], position: int, last: str, stopping: Callable[[], bool]
+    ) -> None:
+        recorded, self._reached = _RecordedHashes(self._database), 0
+        for entry in entries:
+            self._reached = entry.number
+            if entry.number <= position:
+                if recorded.hash_of(entry.number) != entry.hash:
+                    raise _ChangedError(entry.number)
+                continue
+            if entry.previous != last:
+                self._refuse_gap(entry, position)
+                raise _ChangedError(entry.number)
+            self._record(entry)
+            position, last = entry.number, entry.hash
+            if stopping():
+                return
+        if self._reached < position:
+            raise LedgerError(
+                f"the ledger {self._ledger.name} ends at entry {self._reached}, and {position} was observed: it was "
+                "cut short or replaced"
+            )
+        self._ledger.settled()
+
+    def _refuse_gap(self, entry: LedgerEntry, position: int) -> None:
+        if self._ledger.is_chain and entry.number > position + 1:
+            raise LedgerError(
+                f"the ledger {self._ledger.name} begins at entry {entry.number}; give one that begins at entry "
+                f"{position + 1} or before"
+            )
+
+    def _record(self, entry: LedgerEntry) -> None:
+        postpone = self._postponing(entry)
+        try:
+            record = observe_operations(
+                self.history, self._cas, self._versions, entry, postpone=postpone, judged=self._claim
+            )
+        except ObservationBlockedError:
+            self._blocked = entry.number, self._blocked[1] + 1 if self._blocked[0] == entry.number else 1
+            raise
+        total = self.total
+        self.total = msgspec.structs.replace(
+            total,
+            entries=total.entries + 1,
+            operations=total.operations + record.operations,
+            faults=total.faults + (record.fault is not None),
+            position=entry.number,
+            chain=self._ledger.is_chain,
+        )
+        self._told(record)
+        if self._database.clock.monotonic() - self._saved_at > SAVE_SECONDS:
+            self._save(None)
+
+    def _postponing(self, entry: LedgerEntry) -> tuple[type[CasError], ...]:
+        """For which errors *entry* is passed over.
+
+        None while nothing was read: the places may be the wrong ones. After some attempts all: a gateway does not
+        answer for a file that nobody has.
+        """
+        if self.history.position()[0] == 0:
+            return ()
+        return (CasError,) if self._blocked >= (entry.number, MAX_ATTEMPTS) else UNAVAILABLE_ERRORS
+
+    def _note_rest(self) -> None:
+        """How many entries are left; counting them must hide no error that came before."""
+        position = self.history.position()[0]
+        try:
+            behind = self._ledger.remaining()
+        except MillstreamError:
+            behind = self.total.behind
+        waiting = self._reached > position  # the entry at which it stopped was taken, and not recorded
+        self.total = msgspec.structs.replace(
+            self.total, position=position, behind=behind + waiting, chain=self._ledger.is_chain
+        )
+
+    def _changed(self, number: int) -> str:
+        """What is said of a ledger in which *number*, or an entry before it, is not what was observed."""
+        position, _ = self.history.position()
+        recorded = _RecordedHashes(self._database)
+        with self._ledger.reading(1) as entries:
+            for entry in entries or ():
+                if entry.number > position:
+                    break
+                if recorded.hash_of(entry.number) != entry.hash:
+                    number = entry.number
+                    break
+        return (
+            f"entry {number} of the ledger {self._ledger.name} does not continue what was observed up to entry "
+            f"{position}: the ledger was rewritten or replaced"
+        )
+
+    def _save(self, error: str | None) -> None:
+        total = self.total
+        write = functools.partial(follow_state.save, behind=total.behind, chain=total.chain, error=error)
+        self._database.write(write)
+        self._saved_at = self._database.clock.monotonic()
+
+
+class _ChangedError(Exception):
+    """Entry ``number`` is not what was observed, or does not follow it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class _RecordedHashes:
+    """The hashes of the entries that were observed, asked for in order."""
+
+    def __init__(self, database: RegistryDatabase) -> None:
+        self._database = database
+        self._hashes: dict[int, str] = {}
+        self._last = 0
+
+    def hash_of(self, number: int) -> str | None:
+        """The hash of entry *number*; None where no entry of this number was observed."""
+        if number > self._last:
+            query = sa.select(t.anchors.c.number, t.anchors.c.hash).where(t.anchors.c.number >= number)
+            rows = self._database.rows(query.order_by(t.anchors.c.number).limit(_CHUNK))
+            self._hashes = {row.number: row.hash for row in rows}
+            self._last = max(self._hashes, default=number)
+        return self._hashes.get(number)

@@ -1,0 +1,229 @@
+"""Acceptance: what clients send is checked and made durable, many at a time, before anybody is told so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import msgspec
+
+from millstream.anchoring.registry.eligibility import OperationRefusal
+from millstream.anchoring.registry.errors import QueueStoppedError, TooManyOpenError
+from millstream.anchoring.registry.operation_id import operation_id
+from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions
+from millstream.anchoring.registry.states import OperationState, OperationStatus, Submission
+from millstream.anchoring.sidetree import Operation, RequestError, parse_request
+from millstream.anchoring.sidetree.encoding import canonical
+from millstream.anchoring.sidetree.operations import stored_operation, time_window_fault
+
+COUNT_SECONDS = 1.0
+"""How old the count of operations under way may be when back-pressure is judged."""
+
+
+class EligibilityCheck(Protocol):
+    """Says which operations may have an effect (:class:`millstream.anchoring.registry.eligibility.Eligibility`)."""
+
+    def refusals(self, operations: Sequence[Operation]) -> Sequence[OperationRefusal | None]:
+        """Why each of *operations*, one after the other, is not taken; None where it is."""
+        ...
+
+
+class SubmissionResult(msgspec.Struct, frozen=True):
+    """What became of one request: its status, or the code and text of the refusal. ``operation`` is what was read."""
+
+    status: OperationStatus | None = None
+    code: str | None = None
+    error: str | None = None
+    operation: Operation | None = None
+
+    def result(self) -> OperationStatus:
+        """The status. Raises :class:`~millstream.anchoring.sidetree.RequestError` for what was refused."""
+        if self.status is None:
+            raise RequestError(self.code or "refused", self.error or "the request was refused")
+        return self.status
+
+
+class OperationIntake:
+    """Takes requests into *store*, under the protocol version of the day. Thread-safe.
+
+    Requests of many callers share a transaction: while one is committed, the next one fills. Where *limit* operations
+    are under way, no more are taken. *notify* is told the ids of what was accepted, after the commit.
+    """
+
+    def __init__(
+        self,
+        store: OperationStore,
+        versions: ProtocolVersions,
+        *,
+        judge: EligibilityCheck | None = None,
+        limit: int = 1_000_000,
+        retry_after: float = 5.0,
+        notify: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._versions = versions
+        self._judge = judge
+        self._limit = limit
+        self._retry_after = retry_after
+        self._notify = notify or (lambda _ids: None)
+        self._lock = threading.Lock()
+        self._waiting: list[_PendingSubmissions] = []
+        self._committing = self._closed = False
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="acceptance")
+        self._counted: tuple[float, int] | None = None
+
+    def submit(self, data: bytes) -> OperationStatus:
+        """Take the request *data* (JSON). It is durable when this returns; a known one gives its present status.
+
+        Raises :class:`~millstream.anchoring.sidetree.RequestError`, :class:`TooManyOpenError`,
+        :class:`DatabaseBusyError`, and :class:`QueueStoppedError` once this is closed.
+        """
+        return self.submit_many([data])[0].result()
+
+    def submit_many(self, requests: Sequence[bytes]) -> Sequence[SubmissionResult]:
+        """Take all *requests* that are valid, in one transaction; an outcome for each, in order.
+
+        Raises :class:`TooManyOpenError`, :class:`DatabaseBusyError` and :class:`QueueStoppedError`; then none was
+        taken.
+        """
+        return self.submit_nowait(requests).result()
+
+    def submit_nowait(self, requests: Sequence[bytes]) -> Future[Sequence[SubmissionResult]]:
+        """As :meth:`submit_many`; the requests are read and checked now, and the outcomes come with the commit.
+
+        Raises :class:`QueueStoppedError`.
+        """
+        return self._enqueue([self._checked(data) for data in requests])
+
+    def submit_checked(self, submissions: Sequence[Submission]) -> Sequence[SubmissionResult]:
+        """As :meth:`submit_many`, for what :func:`check_request` has passed elsewhere: under the version that holds now
+        it is not checked again."""
+        return self._enqueue([self._revived(submission) for submission in submissions]).result()
+
+    def close(self) -> None:
+        """Commit what waits, and take nothing more. Closing again does nothing."""
+        with self._lock:
+            self._closed = True
+        self._committer.shutdown()
+
+    def _enqueue(self, items: Sequence[_Checked | SubmissionResult]) -> Future[Sequence[SubmissionResult]]:
+        group = _PendingSubmissions(items)
+        with self._lock:
+            if self._closed:
+                raise QueueStoppedError
+            self._waiting.append(group)
+            if not self._committing:
+                self._committing = True
+                self._committer.submit(self._commit_waiting)
+        return group.future
+
+    def _version(self) -> ProtocolVersion:
+        return self._versions.at(self._store.database.clock.now())
+
+    def _checked(self, data: bytes) -> _Checked | SubmissionResult:
+        """What *data* asks for, as far as the request itself can tell, or the refusal."""
+        try:
+            return _Checked(*_check(data, self._version()))
+        except RequestError as error:
+            return SubmissionResult(code=error.code, error=str(error))
+
+    def _revived(self, submission: Submission) -> _Checked | SubmissionResult:
+        """What *submission* asks for; where other rules hold by now than when it was checked, or the refusal."""
+        version = self._version()
+        if submission.version != version.name:
+            return self._checked(submission.request)
+        return _Checked(stored_operation(submission.request, submission.suffix), submission)
+
+    def _commit_waiting(self) -> None:
+        while True:
+            with self._lock:
+                groups, self._waiting = self._waiting, []
+                self._committing = bool(groups)
+            if not groups:
+                return
+            try:
+                self._take(groups)
+            except BaseException as error:
+                for group in groups:
+                    group.future.set_exception(error)
+
+    def _take(self, groups: Sequence[_PendingSubmissions]) -> None:
+        """Record all that is valid in *groups*, durably, and tell each what became of its requests."""
+        self._refuse_crowd()
+        checked = [item for group in groups for item in group.items if isinstance(item, _Checked)]
+        refusals = self._refusals(checked)
+        fit = [item.submission for item, refusal in zip(checked, refusals, strict=True) if refusal is None]
+        statuses = iter(self._store.accept(fit)) if fit else iter(())
+        outcomes = iter(
+            [
+                SubmissionResult(next(statuses), operation=item.operation)
+                if refusal is None
+                else SubmissionResult(code=refusal.code, error=refusal.text, operation=item.operation)
+                for item, refusal in zip(checked, refusals, strict=True)
+            ]
+        )
+        if fit:
+            self._notify(list(dict.fromkeys(submission.id for submission in fit)))
+        for group in groups:
+            group.future.set_result([next(outcomes) if isinstance(i, _Checked) else i for i in group.items])
+
+    def _refusals(self, checked: Sequence[_Checked]) -> Sequence[OperationRefusal | None]:
+        """Why each of *checked* cannot be taken now. What was taken once is never refused when it is sent again."""
+        now, profile = self._store.database.clock.now(), self._version().profile
+        late = [time_window_fault(item.operation, profile, now) for item in checked]
+        refusals = [None if text is None else OperationRefusal("not_applicable", text) for text in late]
+        if self._judge is not None:
+            in_time = [place for place, refusal in enumerate(refusals) if refusal is None]
+            judged = self._judge.refusals([checked[place].operation for place in in_time])
+            for place, refusal in zip(in_time, judged, strict=True):
+                refusals[place] = refusal
+        refused = [item.submission.id for item, refusal in zip(checked, refusals, strict=True) if refusal is not None]
+        taken = self._store.statuses(refused) if refused else {}
+        still = {name for name, status in taken.items() if status.state != OperationState.REJECTED}
+        return [
+            None if item.submission.id in still else refusal for item, refusal in zip(checked, refusals, strict=True)
+        ]
+
+    def _refuse_crowd(self) -> None:
+        now = self._store.database.clock.monotonic()
+        if self._counted is None or now - self._counted[0] >= COUNT_SECONDS:
+            self._store.check_writable()
+            self._counted = (now, self._store.open_count())
+        if self._counted[1] >= self._limit:
+            raise TooManyOpenError(self._counted[1], self._limit, self._retry_after)
+
+
+def check_request(data: bytes, version: ProtocolVersion) -> Submission:
+    """What the request *data* (JSON) asks for under *version*, as far as it keeps the rules by itself.
+
+    A pure function, for who checks many requests side by side and hands them in by
+    :meth:`OperationIntake.submit_checked`. Raises :class:`~millstream.anchoring.sidetree.RequestError`.
+    """
+    return _check(data, version)[1]
+
+
+def _check(data: bytes, version: ProtocolVersion) -> tuple[Operation, Submission]:
+    operation = parse_request(data, version.profile)
+    request = canonical(operation.request)
+    return operation, Submission(
+        operation_id(operation, request), operation.suffix, operation.type.value, request, version.name
+    )
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """A request that keeps the rules by itself."""
+
+    operation: Operation
+    submission: Submission
+
+
+class _PendingSubmissions:
+    """What one caller has sent together, and waits for."""
+
+    def __init__(self, items: Sequence[_Checked | SubmissionResult]) -> None:
+        self.items = items
+        self.future: Future[Sequence[SubmissionResult]] = Future()
+        self.future.set_running_or_notify_cancel()  # a caller who leaves must not undo what is being committed

@@ -1,0 +1,315 @@
+"""The files of an anchored batch, judged as Sidetree's reference implementation judges them.
+
+See :mod:`~millstream.anchoring.sidetree.reference_rules` for why. The names of members and the order of the checks
+follow the specification; where a check looks odd, it is what the reference implementation does.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.sidetree import reference_rules as rules
+from millstream.anchoring.sidetree.batch_files import (
+    CHUNK,
+    CORE_INDEX,
+    CORE_PROOF,
+    PROVISIONAL_INDEX,
+    PROVISIONAL_PROOF,
+    check_suffixes,
+)
+from millstream.anchoring.sidetree.encoding import canonical, hash_of, is_multihash
+from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
+from millstream.anchoring.sidetree.javascript import stringify, utf16_length
+from millstream.anchoring.sidetree.model import Operation, OperationType
+from millstream.anchoring.sidetree.profile import Profile
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_portable
+from millstream.anchoring.sidetree.signatures import CompactJws
+
+Object = Mapping[str, Any]
+Load = Callable[[str, str, int], bytes]
+"""(URI, name of the file for errors, most bytes) → the compressed bytes. Raises :class:`BatchFileError`."""
+
+_CREATE, _RECOVER, _DEACTIVATE, _UPDATE = (
+    OperationType.CREATE,
+    OperationType.RECOVER,
+    OperationType.DEACTIVATE,
+    OperationType.UPDATE,
+)
+_MISSING = object()
+_FIRST_STEP = 512
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    suffix: str
+    reveal_value: str
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    """A delta, and whether every parser reads it as it is written."""
+
+    value: Object
+    is_usual: bool
+
+
+class CoreFiles(msgspec.Struct, frozen=True):
+    """What the core files hold: creates without deltas, recoveries and deactivations, and where the rest is.
+
+    ``suffixes`` are those of all operations, in order. An operation that can have no effect is None.
+    """
+
+    creates: Sequence[Operation]
+    recovers: Sequence[Operation | None]
+    deactivates: Sequence[Operation | None]
+    suffixes: Sequence[str]
+    provisional_uri: str | None
+
+
+class ReferenceReader:
+    """Reads the files that *load* gives under the limits of *profile*."""
+
+    def __init__(self, load: Load, profile: Profile) -> None:
+        self._load = load
+        self._profile = profile
+
+    def core(self, uri: str, count: int) -> CoreFiles:
+        """The core files behind *uri*, of at most *count* operations. Raises :class:`BatchFileError`."""
+        try:
+            return self._core(uri, count)
+        except RequestError as error:
+            raise BatchFileError(f"the core files are not valid: {error}") from error
+
+    def complete(self, core: CoreFiles, count: int) -> Sequence[Operation]:
+        """All operations that have an effect, in anchored order, with their deltas. Raises :class:`BatchFileError`."""
+        try:
+            return self._complete(core, count)
+        except RequestError as error:
+            raise BatchFileError(f"the provisional files are not valid: {error}") from error
+
+    def _core(self, uri: str, count: int) -> CoreFiles:
+        members = {"provisionalIndexFileUri", "coreProofFileUri", "operations", "writerLockId"}
+        index = self._object(uri, CORE_INDEX, self._profile.max_core_index_bytes, members)
+        self._check_lock(index)
+        lists = rules.allow_members(
+            index.get("operations", {}), {"create", "recover", "deactivate"}, f"'operations' of the {CORE_INDEX}"
+        )
+        creates = [_create(item) for item in _items(lists, "create")]
+        recovers = [_reference(item) for item in _items(lists, "recover")]
+        deactivates = [_reference(item) for item in _items(lists, "deactivate")]
+        suffixes = [*(create.suffix for create in creates), *(item.suffix for item in (*recovers, *deactivates))]
+        check_suffixes(suffixes, count, CORE_INDEX)
+        provisional = self._uri(index, "provisionalIndexFileUri") if "provisionalIndexFileUri" in index else None
+        if provisional is None and (creates or recovers):
+            raise BatchFileError(f"the {CORE_INDEX} names no {PROVISIONAL_INDEX}")
+        proven = self._core_proofs(index, recovers, deactivates)
+        return CoreFiles(creates, *proven, suffixes, provisional)
+
+    def _complete(self, core: CoreFiles, count: int) -> Sequence[Operation]:
+        if core.provisional_uri is None:
+            return [operation for operation in core.deactivates if operation is not None]
+        members = {"chunks", "operations", "provisionalProofFileUri"}
+        limit = self._profile.max_provisional_index_bytes
+        index = self._object(core.provisional_uri, PROVISIONAL_INDEX, limit, members)
+        chunk = self._chunk_uri(index)
+        updates = _update_references(index)
+        check_suffixes([*core.suffixes, *(reference.suffix for reference in updates)], count, PROVISIONAL_INDEX)
+        proven = self._update_proofs(index, updates)
+        deltas = self._deltas(chunk, len(core.creates) + len(core.recovers) + len(updates))
+        recovers_at, updates_at = len(core.creates), len(core.creates) + len(core.recovers)
+        whole = [
+            *_with_deltas(core.creates, deltas[:recovers_at], self._profile),
+            *_with_deltas(core.recovers, deltas[recovers_at:updates_at], self._profile),
+            *core.deactivates,
+            *_with_deltas(proven, deltas[updates_at:], self._profile),
+        ]
+        return [operation for operation in whole if operation is not None]
+
+    def _core_proofs(
+        self, index: Object, recovers: Sequence[_Reference], deactivates: Sequence[_Reference]
+    ) -> tuple[Sequence[Operation | None], Sequence[Operation | None]]:
+        if not recovers and not deactivates:
+            if "coreProofFileUri" in index:
+                raise BatchFileError(f"the {CORE_INDEX} names a {CORE_PROOF}, and nothing needs one")
+            return [], []
+        limit = self._profile.max_proof_bytes
+        lists = self._proof_lists(self._uri(index, "coreProofFileUri"), CORE_PROOF, limit, {"recover", "deactivate"})
+        recover_proofs = [_proof(item, _RECOVER, None) for item in _items(lists, "recover")]
+        expected = [reference.suffix for reference in deactivates]
+        deactivate_proofs = [
+            _proof(item, _DEACTIVATE, expected[place] if place < len(expected) else _MISSING)
+            for place, item in enumerate(_items(lists, "deactivate"))
+        ]
+        # The reference counts both kinds together.
+        if len(recover_proofs) + len(deactivate_proofs) != len(recovers) + len(deactivates):
+            raise BatchFileError(f"the {CORE_PROOF} has another number of proofs than the {CORE_INDEX} of operations")
+        return _proven(_RECOVER, recovers, recover_proofs), _proven(_DEACTIVATE, deactivates, deactivate_proofs)
+
+    def _update_proofs(self, index: Object, updates: Sequence[_Reference]) -> Sequence[Operation | None]:
+        if not updates:
+            if "provisionalProofFileUri" in index:
+                raise BatchFileError(f"the {PROVISIONAL_INDEX} names a {PROVISIONAL_PROOF}, and nothing needs one")
+            return []
+        uri = self._uri(index, "provisionalProofFileUri")
+        lists = self._proof_lists(uri, PROVISIONAL_PROOF, self._profile.max_proof_bytes, {"update"})
+        proofs = [_proof(item, _UPDATE, None) for item in _items(lists, "update")]
+        if len(proofs) != len(updates):
+            raise BatchFileError(f"the {PROVISIONAL_PROOF} has {len(proofs)} proofs for {len(updates)} updates")
+        return _proven(_UPDATE, updates, proofs)
+
+    def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
+        file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
+        deltas = file.get("deltas")
+        if not isinstance(deltas, list):
+            raise BatchFileError(f"the {CHUNK} needs a list of deltas")
+        checked = [_Delta(delta, is_portable(rules.check_delta(delta, self._profile))) for delta in deltas]
+        if len(checked) != count:
+            raise BatchFileError(f"the {CHUNK} must have one delta for each of {count} operations")
+        return checked
+
+    def _check_lock(self, index: Object) -> None:
+        lock = index.get("writerLockId", "")
+        most = self._profile.max_writer_lock_bytes
+        if not isinstance(lock, str) or len(lock.encode("utf-8", "surrogatepass")) > most:
+            raise BatchFileError(f"a writerLockId is text of at most {most} bytes")
+
+    def _chunk_uri(self, index: Object) -> str:
+        chunks = index.get("chunks")
+        if not isinstance(chunks, list) or len(chunks) != 1 or len(rules.own_members(chunks[0])) != 1:
+            raise BatchFileError(f"the {PROVISIONAL_INDEX} names exactly one {CHUNK}")
+        return self._uri(rules.own_members(chunks[0]), "chunkFileUri")
+
+    def _uri(self, owner: Object, member: str) -> str:
+        uri, most = owner.get(member), self._profile.max_uri_length
+        if not isinstance(uri, str) or utf16_length(uri) > most:
+            raise BatchFileError(f"{member!r} must be a URI of at most {most} characters")
+        return uri
+
+    def _proof_lists(self, uri: str, name: str, limit: int, kinds: set[str]) -> Object:
+        """The lists of proofs in a file that may have other members too."""
+        file = self._value(uri, name, limit)
+        if not isinstance(file, dict) or "operations" not in file:
+            raise BatchFileError(f"the {name} has no 'operations'")
+        return rules.allow_members(file["operations"], kinds, f"'operations' of the {name}")
+
+    def _object(self, uri: str, name: str, limit: int, members: set[str]) -> Object:
+        value = self._value(uri, name, limit)
+        if not isinstance(value, dict | list):
+            raise BatchFileError(f"the {name} must be a JSON object")
+        return rules.allow_members(value, members, f"the {name}")
+
+    def _value(self, uri: str, name: str, limit: int) -> Any:
+        text = _inflate(self._load(uri, name, limit), name, limit * self._profile.inflation)
+        try:
+            return decode_json(text)
+        except ReferenceJsonError as error:
+            raise BatchFileError(f"the {name} cannot be read: {error}") from error
+
+
+def _create(item: object) -> Operation:
+    data = rules.check_suffix_data(rules.allow_members(item, {"suffixData"}, "a create").get("suffixData"))
+    return Operation(_CREATE, hash_of(data), suffix_data=data)
+
+
+def _reference(item: object) -> _Reference:
+    members = rules.allow_members(item, {"didSuffix", "revealValue"}, "a reference")
+    suffix = rules.check_multihash(members.get("didSuffix"), "didSuffix")
+    return _Reference(suffix, rules.check_multihash(members.get("revealValue"), "revealValue"))
+
+
+def _update_references(index: Object) -> Sequence[_Reference]:
+    if "operations" not in index:
+        return []
+    lists = rules.allow_members(index["operations"], {"update"}, f"'operations' of the {PROVISIONAL_INDEX}")
+    if "update" not in lists:
+        raise BatchFileError(f"the 'operations' of the {PROVISIONAL_INDEX} have no list of updates")
+    return [_reference(item) for item in _items(lists, "update")]
+
+
+def _proof(item: object, kind: OperationType, suffix: object) -> CompactJws:
+    text = rules.allow_members(item, {"signedData"}, "a proof").get("signedData")
+    return rules.check_signed(kind, text, suffix, _MISSING)
+
+
+def _proven(
+    kind: OperationType, references: Sequence[_Reference], proofs: Sequence[CompactJws]
+) -> Sequence[Operation | None]:
+    """The referenced operations with the proofs at the same places; None for those that can have no effect.
+
+    Such are one without a proof, and one whose suffix or reveal value no other hash can be equal to.
+    """
+    return [
+        Operation(kind, reference.suffix, reveal_value=reference.reveal_value, signed=proofs[place])
+        if place < len(proofs) and is_multihash(reference.suffix) and is_multihash(reference.reveal_value)
+        else None
+        for place, reference in enumerate(references)
+    ]
+
+
+def _with_deltas(
+    operations: Sequence[Operation | None], deltas: Sequence[_Delta], profile: Profile
+) -> list[Operation | None]:
+    return [
+        operation and _with_delta(operation, delta, profile)
+        for operation, delta in zip(operations, deltas, strict=True)
+    ]
+
+
+def _with_delta(operation: Operation, delta: _Delta, profile: Profile) -> Operation | None:
+    whole = msgspec.structs.replace(operation, delta=delta.value)
+    return whole if delta.is_usual else as_applied(whole, profile)
+
+
+def as_applied(operation: Operation, profile: Profile) -> Operation | None:
+    """*operation* as it is when it is applied; None where it cannot be.
+
+    The reference writes an operation down as JSON and reads it again, which it cannot where a number has an exponent.
+    """
+    if is_portable(canonical(operation.delta)):
+        return operation
+    try:
+        request = decode_json(stringify(operation.request, canonical=False))
+    except ReferenceJsonError:
+        return None
+    delta = request.get("delta") if isinstance(request, dict) and len(request) == len(operation.request) else None
+    try:
+        rules.check_delta_members(delta, profile)
+    except RequestError:
+        # One without a delta that counts leaves an empty document, but for an update, which is passed over.
+        return None if operation.type == _UPDATE else msgspec.structs.replace(operation, delta={})
+    return msgspec.structs.replace(operation, delta=delta)
+
+
+def _items(lists: Object, kind: str) -> list[Any]:
+    items = lists.get(kind, [])
+    if not isinstance(items, list):
+        raise BatchFileError(f"the operations {kind!r} must be a list")
+    return items
+
+
+def _inflate(data: bytes, name: str, limit: int) -> bytes:
+    """What *data* (GZIP, one member or more) unpacks to in Node.js, at most *limit* bytes."""
+    unpacked, at = bytearray(), 0
+    while True:
+        at = _inflate_member(data, at, name, limit, unpacked)
+        if at == len(data) or data[at] == 0:  # zeros pad a file, anything else begins another member
+            return bytes(unpacked)
+
+
+def _inflate_member(data: bytes, at: int, name: str, limit: int, unpacked: bytearray) -> int:
+    """Unpack the member of *data* that begins *at*; where it ends. A file may have a great many of them."""
+    member, step = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), _FIRST_STEP
+    while not member.eof:
+        part = data[at : at + step]
+        if not part:
+            raise BatchFileError(f"the {name} is cut short")
+        try:
+            unpacked += member.decompress(part, limit + 1 - len(unpacked))
+        except zlib.error as error:
+            raise BatchFileError(f"the {name} is not GZIP: {error}") from error
+        if len(unpacked) > limit:
+            raise BatchFileError(f"the {name} unpacks to more than {limit:,} bytes")
+        at, step = at + len(part), step * 2
+    return at - len(member.unused_data)

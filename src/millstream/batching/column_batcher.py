@@ -1,0 +1,94 @@
+"""The batcher for hosts that have their records in columns: a table of events in, tables of batches and rejects out.
+
+It gives what :class:`~millstream.batching.batcher.Batcher` gives for the same calls (a property test holds the two
+together) and goes on from its snapshots, without a Python object for an event. It keeps the records of open batches
+only; the end of a batch depends on nothing before its first record, so these are all it needs to know.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from millstream.batching.column_engines import ClosedTables, ColumnEngine, OrderFreeColumnEngine, RecordEngineAdapter
+from millstream.batching.config import BatchConfig
+from millstream.batching.errors import SnapshotError
+from millstream.batching.faithful import FaithfulEngine
+from millstream.batching.late_column_engines import LateAmendColumnEngine, LateSideColumnEngine
+from millstream.batching.rule_dispatch_columns import RuleDispatchColumnEngine
+from millstream.batching.rulebook import Rulebook
+from millstream.batching.snapshot import decode_columns, decode_snapshot, encode_columns, encode_snapshot
+
+
+class ColumnBatcher:
+    """Batches a stream of tables by *rules*; *snapshot* is where another batcher left off.
+
+    Raises :class:`~millstream.batching.errors.SnapshotError` where *snapshot* was taken under other rules.
+    """
+
+    def __init__(self, rules: BatchConfig | Rulebook, snapshot: bytes | None = None) -> None:
+        self.rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
+        default = self.rules.default
+        self._engine = RuleDispatchColumnEngine(self.rules, _engine) if self.rules.overrides else _engine(default)
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    @property
+    def clock(self) -> int | None:
+        """The latest bound of a step; None before the first."""
+        return self._engine.clock
+
+    @property
+    def due(self) -> int | None:
+        """The clock at which something will be closed or refused if nothing is received; None where nothing is open."""
+        return self._engine.due
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch yet."""
+        return self._engine.open_sources
+
+    def step(self, events: pa.Table, bound: int) -> ClosedTables:
+        """Take *events* (``EVENT_SCHEMA``, any order) and let time pass up to *bound*, a receive time.
+
+        As :meth:`Batcher.receive_many` and then :meth:`Batcher.advance`. Raises
+        :class:`~millstream.batching.errors.BoundBrokenError` where a record was received before an earlier bound.
+        """
+        return self._engine.step(events, bound)
+
+    def flush(self) -> ClosedTables:
+        """Close all that is open: the stream has ended."""
+        return self._engine.flush()
+
+    def snapshot(self) -> bytes:
+        """The whole state, for this class and for :meth:`Batcher.restore`."""
+        engine = self._engine
+        if isinstance(engine, OrderFreeColumnEngine):
+            return encode_columns(self.rules, engine.clock, engine.flushed, engine.rows)
+        return encode_snapshot(self.rules, engine.dump())
+
+    def _restore(self, snapshot: bytes) -> None:
+        engine = self._engine
+        if isinstance(engine, OrderFreeColumnEngine):
+            kept, *state = decode_columns(snapshot)
+            self._check_rules(kept)
+            engine.restore_rows(*state)
+        else:
+            kept, memory = decode_snapshot(snapshot)
+            self._check_rules(kept)
+            engine.load(memory)
+
+    def _check_rules(self, kept: Rulebook) -> None:
+        if kept != self.rules:
+            raise SnapshotError(
+                f"the snapshot was taken under other rules ({kept.version}) than asked for ({self.rules.version}): "
+                "flush the old batcher first, or go on under its rules"
+            )
+
+
+def _engine(config: BatchConfig) -> ColumnEngine:
+    """What batches columns by *config*."""
+    if config.mode == "faithful":
+        return RecordEngineAdapter(FaithfulEngine(config))
+    if config.policy == "reject":
+        return OrderFreeColumnEngine(config)
+    return LateSideColumnEngine(config) if config.policy == "side" else LateAmendColumnEngine(config)

@@ -1,0 +1,108 @@
+"""What the doctor looks at beside the node: optional packages of Python, Java, and the programs that tests run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from millstream.cli.doctor_machine import Check
+
+USES = {
+    "pipeline": "jobs on Spark",
+    "mysql": "logs, queues and registries in MariaDB and MySQL",
+    "mysql-binary": "logs in MariaDB with `?driver=binary`",
+    "postgresql": "logs in PostgreSQL",
+    "s3": "stores on S3",
+    "mqtt": "messages of MQTT brokers",
+    "messaging": "the broker, and clients of RocketMQ 5",
+    "telemetry": "traces of OpenTelemetry",
+    "sidetree": "decentralized identifiers",
+    "rabbitmq": "work queues over RabbitMQ",
+    "serve": "the console, and HTTP for programs",
+    "demo": "millstream demo",
+    "browser": "tests of the console",
+    "testing": "tests of your own stores and queues by our suites",
+    "servers": "tests against S3 servers and other clients",
+    "peers": "benchmarks against others",
+    "build": "building packages of Millstream",
+    "docs": "building the documentation",
+}
+"""What each extra of the package is good for."""
+
+_FOLDERS = ("/usr/sbin", "/usr/local/sbin", *map(str, Path("/usr/lib/postgresql").glob("*/bin")))
+_REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*?;.*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A program of another package of the system."""
+
+    name: str
+    program: str
+    package: str
+    needed_for: str
+
+
+_TESTS = "tests, and benchmarks beside it"
+PROGRAMS = (
+    Program("MariaDB", "mariadbd", "mariadb-server", _TESTS),
+    Program("PostgreSQL", "postgres", "postgresql", _TESTS),
+    Program("RabbitMQ", "rabbitmq-server", "rabbitmq-server", _TESTS),
+    Program("Mosquitto", "mosquitto", "mosquitto", "tests of MQTT"),
+    Program("Redis", "redis-server", "redis-server", "benchmarks beside it"),
+    Program("NATS", "nats-server", "nats-server", "benchmarks beside it"),
+    Program("Chromium", "chromium", "chromium fonts-dejavu-core", "tests of the console"),
+    Program("C compiler", "cc", "gcc libc6-dev", "a test of disks that forget"),
+)
+
+
+def check_packages(needed: Collection[str], java: str = "") -> Iterator[Check]:
+    """Every extra, of which those in *needed* are not optional, and the *java* that Spark would get."""
+    for extra, packages in extras().items():
+        found = {name: _version(name) for name in packages}
+        absent = [name for name, version in found.items() if version is None]
+        text = f"without {', '.join(absent)}" if absent else ", ".join(f"{name} {found[name]}" for name in packages)
+        fix = f"pip install 'millstream[{extra}]'"
+        yield Check(extra, not absent, text, USES.get(extra, "more"), fix, optional=extra not in needed)
+        if extra == "pipeline" and not absent:
+            yield _java(java, optional=extra not in needed)
+
+
+def extras() -> Mapping[str, Sequence[str]]:
+    """The extras of the installed package, each with the packages that it asks for; those of developers left out."""
+    found: dict[str, list[str]] = {extra: [] for extra in USES}
+    for requirement in importlib.metadata.requires("millstream") or ():
+        match = _REQUIREMENT.match(requirement)
+        if match and match["extra"] in found and match["name"] != "millstream":
+            found[match["extra"]].append(match["name"])
+    return found
+
+
+def check_programs() -> Iterator[Check]:
+    """The programs that tests and benchmarks run; the node itself needs none."""
+    for each in PROGRAMS:
+        path = shutil.which(each.program, path=os.pathsep.join([os.environ.get("PATH", ""), *_FOLDERS]))
+        yield Check(
+            each.name, path is not None, path or "not installed", each.needed_for, f"apt-get install {each.package}",
+            optional=True,
+        )  # fmt: skip
+
+
+def _java(home: str, *, optional: bool) -> Check:
+    from millstream.pipeline.java import candidates, explain_java
+
+    usable = any(candidate.usable for candidate in candidates(home))
+    fix = "pip install 'millstream[pipeline]', or apt-get install default-jre-headless"
+    return Check("Java", usable, explain_java(home), "jobs on Spark", fix, optional=optional)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,114 @@
+"""The looping producers as threads of a process that also works, and what they have to say."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from millstream.cli.logging_setup import describe_error
+from millstream.cli.mill_plans import held_lines
+from millstream.cli.mill_produce import left_out
+from millstream.core.clock import MICROSECONDS
+from millstream.mill.audit.export import AuditExport
+from millstream.mill.producers.producer_loop import LoopFailure, LoopOutcome, ProducerLoop
+from millstream.mill.producers.space_filter import SpaceFilter
+from millstream.node import Node
+
+Say = Callable[[str], object]
+
+
+OneRun = Callable[[Callable[[], bool]], Iterator[str]]
+"""Makes a run, unless it is to be stopped; what is to be said of it."""
+
+
+class _Producer(NamedTuple):
+    """A producer, and how often it runs (microseconds)."""
+
+    name: str
+    run: OneRun
+    every: int
+
+
+@contextlib.contextmanager
+def running_producers(node: Node, wake: Callable[[], None], say: Say) -> Iterator[None]:
+    """Run the looping producers for the length of the block, and call *wake* when they have put tasks.
+
+    *say* gets a line for every space that failed, was left out or is held; no failure ends a producer.
+    """
+    ended = threading.Event()
+
+    def again_and_again(producer: _Producer) -> None:
+        while not ended.is_set():
+            for line in _one_run(producer, ended.is_set):
+                say(line)
+            ended.wait(producer.every / MICROSECONDS)
+
+    threads = [
+        threading.Thread(target=again_and_again, args=[producer], name=f"mill-producer-{producer.name}")
+        for producer in _producers(node, wake)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _producers(node: Node, wake: Callable[[], None]) -> list[_Producer]:
+    settings = node.settings.mill.produce
+    duplication, producer = node.duplication_loop(SpaceFilter(), on_progress=lambda _: wake())
+
+    def tell() -> Iterator[str]:
+        while producer.held:
+            yield from held_lines(producer.held.pop(0))
+        yield from left_out(producer)
+
+    bits = node.bit_loop(SpaceFilter(), on_progress=lambda _: wake())
+    statistics = node.statistics_loop(SpaceFilter(), on_progress=lambda _: wake())
+    producers = [
+        _Producer("duplication", _run_of(duplication, tell), settings.duplication_every),
+        _Producer("bits", _run_of(bits), settings.bits_every),
+        _Producer("statistics", _run_of(statistics), settings.statistics_every),
+    ]
+    if node.audit_export is not None:
+        producers.append(_Producer("audit-log", _run_of_export(node.audit_export), settings.audit_log_every))
+    return producers
+
+
+def _run_of(loop: ProducerLoop[Any], tell: Callable[[], Iterator[str]] = lambda: iter(())) -> OneRun:
+    said = list[LoopFailure]()
+
+    def one_run(stopping: Callable[[], bool]) -> Iterator[str]:
+        run = loop.run(stopping)
+        for failure in run.failures:
+            if run.outcome != LoopOutcome.NOT_DUE or failure not in said:  # why no loop begins is said once
+                yield f"{failure.what}: {failure.error}"
+        said[:] = run.failures
+        yield from tell()
+        if run.outcome == LoopOutcome.DONE:
+            yield "the loop is done"
+
+    return one_run
+
+
+def _run_of_export(export: AuditExport) -> OneRun:
+    def one_run(stopping: Callable[[], bool]) -> Iterator[str]:
+        done = export.run(stopping)
+        if done.events:
+            yield f"{done.events:,} events exported"
+
+    return one_run
+
+
+def _one_run(producer: _Producer, stopping: Callable[[], bool]) -> Iterator[str]:
+    """What one run has to say."""
+    try:
+        for line in producer.run(stopping):
+            yield f"producer of {producer.name}: {line}"
+    except Exception as error:  # of whatever kind: the next run may do better, and an ended thread would tell nobody
+        yield f"producer of {producer.name}: {describe_error(error)}"

@@ -1,0 +1,182 @@
+"""The pages of copies: integrity with its map of ages, findings, reports, repairs and held plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from millstream.console.formatting import ago
+from millstream.console.page import PageRenderer, PageRequest, body_of, redirect_with_notice
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import NotFoundError
+from millstream.mill.reports.coverage import SpaceCoverage
+from millstream.rest.views import integrity
+
+MOST_SQUARES = 400
+"""Spaces of one store that the map of ages shows, the worst of them."""
+
+_DAY = 24 * 3600 * MICROSECONDS
+
+
+class HeatMapCell(msgspec.Struct, frozen=True):
+    """One space in the map of ages."""
+
+    space: str
+    tone: str
+    text: str
+
+
+def routes(pages: PageRenderer) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/integrity", pages.show("integrity.html", show_integrity)),
+        Route("/integrity/findings", pages.show("findings.html", show_findings)),
+        Route("/integrity/reports", pages.show("reports.html", show_reports)),
+        Route("/integrity/space", pages.show("space.html", show_space)),
+        Route("/integrity/item", pages.show("item.html", show_item)),
+        Route("/integrity/holds/{number:int}/approve", pages.act(approve), methods=["POST"]),
+        Route("/integrity/repair", pages.act(repair), methods=["POST"]),
+    ]
+
+
+def show_integrity(call: PageRequest) -> Mapping[str, Any]:
+    """Coverage and age of checks, by space and store."""
+    app, snapshot = call.app, call.app.poller.snapshot
+    store, text = call.query.get("store") or None, call.query.get("text") or None
+    offset = call.query.get("offset")
+    return {
+        "c": app.poller.overview().checks,
+        "stores": sorted({one.store for one in snapshot.spaces}),
+        "heat": list(_heat(snapshot.spaces, store, call.app.clock.now())),
+        "spaces": integrity.spaces(app, call.ask(integrity.SpacesQuery)),
+        "repairs": app.node.repairs.last(12),
+        "holds": app.node.change_guard.pending(approved=True),
+        "store": store,
+        "text": text,
+        "offset": offset,
+    }
+
+
+def show_findings(call: PageRequest) -> Mapping[str, Any]:
+    """Copies whose last check found a fault."""
+    query = call.ask(integrity.FindingsQuery)
+    rows = integrity.finding_rows(call.app, call.ask()).items
+    return {
+        "findings": integrity.findings(call.app, query),
+        "rows": rows,
+        "only": query.query.row,
+        "faults": _faults(call),
+    }
+
+
+def show_reports(call: PageRequest) -> Mapping[str, Any]:
+    """The last report of every space."""
+    found = integrity.reports(call.app, call.ask(integrity.ReportsQuery))
+    return {"reports": found, "offset": call.query.get("offset"), "faults": _faults(call)}
+
+
+def show_space(call: PageRequest) -> Mapping[str, Any]:
+    """One space of a store: its last report, and its items."""
+    ask = call.ask(integrity.ItemsQuery)
+    where = (ask.query.store, ask.query.space)
+    facts = {"store": where[0], "space": where[1], "after": ask.query.after}
+    return {**facts, "report": call.app.node.reports.latest(*where), "copies": integrity.items(call.app, ask)}
+
+
+def show_item(call: PageRequest) -> Mapping[str, Any]:
+    """The copies of one item."""
+    ask = call.ask(integrity.ItemQuery)
+    facts = {"space": ask.query.space, "content_id": ask.query.content_id}
+    return {**facts, "copies": integrity.copies(call.app, ask).items}
+
+
+def approve(call: PageRequest) -> Mapping[str, Any] | Response:
+    """Let a held plan go on."""
+    number = call.path["number"]
+    hold = next((one for one in call.app.node.change_guard.pending() if one.number == number), None)
+    if hold is None:
+        raise NotFoundError(f"nothing waits for an approval under the number {number}; perhaps somebody was faster")
+    if call.field("confirmed") == "yes":
+        body = body_of(integrity.Approval, reason=call.field("reason").strip())
+        integrity.approve(call.app, call.ask(integrity.HoldQuery, body))
+        return redirect_with_notice(
+            "/integrity", f"Approved: {hold.space} {hold.pair} goes on with the next duplication."
+        )
+    return {
+        "what": "Approve it",
+        "effect": f"{hold.space} {hold.pair}: {hold.reason}.",
+        "details": [
+            f"{hold.deletes:,} copies would be deleted",
+            f"{hold.changes:,} copies would be replaced",
+            f"{hold.vanished:,} copies have lost their original without a record; these stay in any case",
+        ],
+        "action": f"/integrity/holds/{number}/approve",
+        "hidden": [],
+        "reason_needed": True,
+        "danger": True,
+        "back": "/integrity",
+    }
+
+
+def repair(call: PageRequest) -> Mapping[str, Any] | Response:
+    """Show what a repair would do, and do it when that is confirmed."""
+    space, content_id = call.field("space"), call.field("content_id")
+    item = body_of(integrity.Item, space=space, content_id=content_id, reason=call.field("reason"))
+    back = f"/integrity/item?space={quote(space)}&content_id={quote(content_id)}"
+    if call.field("confirmed") == "yes":
+        repaired = integrity.repair(call.app, call.ask(body=item))
+        healed = sum(event.healed for event in repaired.events)
+        left = [event.reason for event in repaired.events if not event.healed]
+        return redirect_with_notice(
+            back, f"{healed} healed" + (f"; not healed: {'; '.join(left)[:300]}" if left else ".")
+        )
+    plan = integrity.planned_repair(call.app, space, content_id)
+    if not plan.cures:
+        why = "; ".join(plan.refusals) or "every copy is as the manifest says"
+        return redirect_with_notice(back, f"There is nothing that a repair could do: {why}.")
+    effect = f"The bytes at {plan.good} are written over the bad copy at {' and at '.join(plan.cures)}."
+    return {
+        "what": "Repair it",
+        "effect": effect,
+        "details": [f"{space}/{content_id}", f"SHA-256 {plan.sha256}", *plan.refusals],
+        "action": "/integrity/repair",
+        "hidden": [("space", space), ("content_id", content_id)],
+        "reason_needed": True,
+        "danger": True,
+        "back": back,
+    }
+
+
+def _faults(call: PageRequest) -> int:
+    return call.app.poller.overview().checks.failed
+
+
+def _heat(
+    spaces: Sequence[SpaceCoverage], only: str | None, now: int
+) -> Iterator[tuple[str, Sequence[HeatMapCell], int]]:
+    by_store: dict[str, list[SpaceCoverage]] = {}
+    for one in spaces:
+        if only in (None, one.store):
+            by_store.setdefault(one.store, []).append(one)
+    for store, found in sorted(by_store.items()):
+        shown = found[:MOST_SQUARES]
+        if len(found) <= MOST_SQUARES:
+            shown = sorted(shown, key=lambda one: one.space)
+        yield store, [_square(one, now) for one in shown], len(found) - len(shown)
+
+
+def _square(one: SpaceCoverage, now: int) -> HeatMapCell:
+    oldest = ago(one.oldest_check, now)
+    text = f"{one.space}: {one.checked:,} of {one.items:,} checked, {one.failed:,} faults, oldest check {oldest}"
+    if one.failed:
+        return HeatMapCell(one.space, "bad", text)
+    if one.checked < one.items or one.oldest_check is None:
+        return HeatMapCell(one.space, "never", text)
+    days = (now - one.oldest_check) / _DAY
+    tone = next(name for name, limit in (("a0", 1), ("a1", 7), ("a2", 31), ("a3", float("inf"))) if days < limit)
+    return HeatMapCell(one.space, tone, text)

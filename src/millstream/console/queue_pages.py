@@ -1,0 +1,182 @@
+"""The pages of work: queues and dead letters, workers, the system."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from millstream.console.data_pages import parsed
+from millstream.console.page import FormError, PageRenderer, PageRequest, body_of, redirect_with_notice
+from millstream.rest.views import queues, system
+
+_LAST_DONE = 10
+"""Events of the trail that the page of a queue shows."""
+
+
+def routes(pages: PageRenderer) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/queues", pages.show("queues.html", list_queues)),
+        Route("/queues/{queue}", pages.show("queue.html", show_queue)),
+        Route("/queues/{queue}/redrive", pages.act(redrive), methods=["POST"]),
+        Route("/queues/{queue}/discard", pages.act(discard), methods=["POST"]),
+        Route("/queues/{queue}/{task_id:int}/amend", pages.act(amend), methods=["POST"]),
+        Route("/queues/{queue}/{task_id:int}", pages.show("task.html", show_task)),
+        Route("/dead-letters", pages.show("dead_letters.html", list_dead_letters)),
+        Route("/workers", pages.show("workers.html", show_workers)),
+        Route("/system", pages.show("system.html", show_system)),
+    ]
+
+
+def list_queues(call: PageRequest) -> Mapping[str, Any]:
+    """All queues."""
+    found = queues.queues(call.app, call.ask())
+    samples = call.app.poller.history()
+    return {
+        "queues": found.items,
+        "alarms": queues.alarms(call.app, call.ask()).items,
+        "limits": call.app.node.settings.mill.alarms,
+        "open_tasks": [sample.open_tasks for sample in samples],
+    }
+
+
+def show_queue(call: PageRequest) -> Mapping[str, Any]:
+    """One queue, its dead letters by cause and one by one."""
+    detail = queues.queue(call.app, call.ask(queues.QueueQuery))
+    ask = call.ask(queues.DeadQuery)
+    dead = queues.dead(call.app, ask)
+    name = detail.figures.queue
+    coarse = call.query.get("past") == "day"
+    past = call.app.poller.queue_history(name, coarse=coarse)
+    return {
+        "d": detail,
+        "q": detail.figures,
+        "dead": dead,
+        "cause": ask.query.cause,
+        "after": ask.query.after,
+        "alarms": [one for one in call.app.poller.alarms() if one.queue == name],
+        "open_tasks": [sample.ready + sample.leased + sample.delayed for sample in past],
+        "coarse": coarse,
+        "done": call.app.operator_log.last(_LAST_DONE, about=f"queue {name}"),
+    }
+
+
+def list_dead_letters(call: PageRequest) -> Mapping[str, Any]:
+    """The dead letters of all queues by cause."""
+    return {"groups": queues.dead_letters(call.app, call.ask())}
+
+
+def show_task(call: PageRequest) -> Mapping[str, Any]:
+    """One dead task."""
+    row = queues.dead_task(call.app, call.ask(queues.TaskQuery))
+    return {"queue": call.path["queue"], "row": row, "parsed": parsed(row.body)}
+
+
+def amend(call: PageRequest) -> Mapping[str, Any] | Response:
+    """Give a dead task another body."""
+    name, number = call.path["queue"], call.path["task_id"]
+    back = f"/queues/{quote(name)}/{number}"
+    body, seen = call.field("body").replace("\r\n", "\n"), call.field("seen")
+    if call.field("confirmed") == "yes":
+        made = body_of(queues.Amendment, body=body, seen=seen, reason=call.field("reason").strip())
+        queues.amend(call.app, call.ask(queues.TaskQuery, made))
+        return redirect_with_notice(back, "The task is another one now; redrive it, and it is tried again.")
+    row = queues.dead_task(call.app, call.ask(queues.TaskQuery))
+    if row.body == body:
+        return redirect_with_notice(back, "Nothing was changed.")
+    before, after = (row.body or "").split("\n"), body.split("\n")
+    return {
+        "what": "Save it",
+        "effect": f"Task {number} of the queue {name} gets another body. It stays dead until it is redriven.",
+        "details": [],
+        "diff": list(difflib.unified_diff(before, after, "as it is", "as it will be", lineterm="")),
+        "action": f"{back}/amend",
+        "hidden": [("body", body), ("seen", seen)],
+        "reason_needed": True,
+        "danger": True,
+        "back": back,
+    }
+
+
+def redrive(call: PageRequest) -> Mapping[str, Any] | Response:
+    """Try dead tasks again."""
+    name, chosen, words = call.path["queue"], *_chosen(call)
+    if call.field("confirmed") != "yes":
+        effect = f"{words} of the queue {name}: tried again, as if new."
+        return _confirm(call, "Redrive", effect, danger=False)
+    rate = call.field("per_second").strip() or None
+    settled = queues.redrive(call.app, call.ask(queues.QueueQuery, body_of(queues.Redrive, per_second=rate, **chosen)))
+    said = f"{settled.tasks:,} task{' is' if settled.tasks == 1 else 's are'} ready again"
+    return redirect_with_notice(f"/queues/{quote(name)}", f"{said}, {rate} a second." if rate else f"{said}.")
+
+
+def discard(call: PageRequest) -> Mapping[str, Any] | Response:
+    """Give dead tasks up, with a reason."""
+    name, chosen, words = call.path["queue"], *_chosen(call)
+    if call.field("confirmed") != "yes":
+        return _confirm(call, "Discard", f"{words} of the queue {name}: given up for good.", danger=True)
+    body = body_of(queues.Discard, reason=call.field("reason").strip(), **chosen)
+    settled = queues.discard(call.app, call.ask(queues.QueueQuery, body))
+    return redirect_with_notice(
+        f"/queues/{quote(name)}", f"{settled.tasks:,} tasks were discarded; the trail keeps the reason."
+    )
+
+
+def show_workers(call: PageRequest) -> Mapping[str, Any]:
+    """Who works, and how many should."""
+    return {
+        "workers": system.workers(call.app, call.ask()).items,
+        "pools": system.pools(call.app, call.ask()).items,
+    }
+
+
+def show_system(call: PageRequest) -> Mapping[str, Any]:
+    """Settings, versions, health, and the trail."""
+    app, snapshot = call.app, call.app.poller.snapshot
+    return {
+        "health": system.health(app, call.ask()),
+        "settings": system.settings(app, call.ask()).items,
+        "versions": system.versions(app, call.ask()).items,
+        "trail": system.trail(app, call.ask(system.TrailQuery)),
+        "before": call.query.get("before"),
+        "about": call.query.get("about"),
+        "whole_folder": str(app.node.folder),
+        "free": snapshot.free_bytes,
+        "started_at": app.started_at,
+        "survey_seconds": snapshot.seconds,
+        "users": list(app.settings.users),
+    }
+
+
+def _chosen(call: PageRequest) -> tuple[dict[str, Any], str]:
+    """Which dead tasks the form speaks of, and in words."""
+    if call.field("by") == "cause":
+        cause = call.field("cause")
+        count = next((one.count for one in call.app.queues.causes(call.path["queue"]) if one.cause == cause), 0)
+        return {"cause": cause}, f"{count:,} dead tasks with the cause “{cause or 'none given'}”"
+    ids = call.fields("task")
+    if not ids:
+        raise FormError("choose some tasks first")
+    return {"task_ids": ids}, f"{len(ids):,} dead task{'' if len(ids) == 1 else 's'}"
+
+
+def _confirm(call: PageRequest, verb: str, effect: str, *, danger: bool) -> Mapping[str, Any]:
+    name = quote(call.path["queue"])
+    ids = call.fields("task")
+    hidden = [("by", call.field("by")), *([("cause", call.field("cause"))] if call.field("by") == "cause" else [])]
+    return {
+        "what": f"{verb} them" if len(ids) != 1 else f"{verb} it",
+        "effect": effect[:1].upper() + effect[1:],
+        "details": [f"task {one}" for one in ids[:20]] + (["…"] if len(ids) > 20 else []),
+        "action": f"/queues/{name}/{verb.lower()}",
+        "hidden": [*hidden, *(("task", one) for one in ids)],
+        "reason_needed": danger,
+        "rate_asked": not danger and len(ids) != 1,
+        "danger": danger,
+        "back": f"/queues/{name}",
+    }

@@ -1,0 +1,29 @@
+"""Times as people write them, ISO 8601, as the microseconds that messages hold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def format_timestamp(microseconds: int) -> str:
+    """*microseconds* since the epoch as :func:`parse_timestamp` reads them, in UTC.
+
+    Raises OverflowError for a time that no calendar has.
+    """
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
+
+
+def parse_timestamp(text: str) -> int:
+    """Microseconds since the epoch of *text*, ISO 8601 with a zone, such as ``2013-01-31T12:00:00.25Z``.
+
+    Raises ValueError that says what is wrong with it; a time without a zone may mean any of two dozen.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:60]!r} is no time: write 2013-01-31T12:00Z, or microseconds") from error
+    if moment.tzinfo is None:
+        raise ValueError(f"{text[:60]!r} has no zone: write it with Z or an offset, such as +01:00")
+    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,128 @@
+"""Stages 5 and 6: sweep every copy, break two on purpose, find them, heal them, sweep again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millstream.core.durable import write_durably
+from millstream.demo.errors import DemoError
+from millstream.demo.runner import DemoRun, StageResult
+from millstream.demo.stages.copies import COPIES, FILES_SPACE, SPACES
+from millstream.mill.tasks import QueueName, Repair, encode_task
+from millstream.node import Node
+from millstream.pipeline.jobs.integrity import run_integrity
+from millstream.pipeline.jobs.report import JudgedSweep, SpaceSweep, run_report
+from millstream.stores import CAS_SPACE, ItemNotFoundError, LocalStore, hash_stream
+from millstream.testing.damage import flip_bit, remove
+
+
+def sweep_copies(name: str) -> Callable[[DemoRun], StageResult]:
+    """The stage that reads every bit of every copy, judges what was seen, and keeps a report of each space."""
+
+    def run(demo_run: DemoRun) -> StageResult:
+        node, jobs = demo_run.node, demo_run.node.folder / "jobs"
+        sweep = run_integrity(
+            demo_run.spark, jobs, name, node.settings.store_urls, node.manifest.rows(), spaces=SPACES, clock=node.clock
+        )
+        judged = run_report(demo_run.spark, jobs, sweep, clock=node.clock)
+        overtaken = node.recheck_superseded(judged.findings())
+        node.check_writer.write(judged.results())
+        spaces = judged.spaces(overtaken)
+        for space in spaces:
+            node.reporter.keep(space.report)
+        found = sorted(judged.findings(), key=lambda finding: (finding.store, finding.space, finding.content_id))
+        findings = [msgspec.to_builtins(finding) for finding in found]
+        facts = {"spaces": [_row(space) for space in spaces], "findings": findings}
+        checked = sum(space.report.checked for space in spaces)
+        return StageResult({"copies checked": checked, "findings": len(findings)}, _bytes(judged, spaces), facts)
+
+    return run
+
+
+def damage_copies(demo_run: DemoRun) -> StageResult:
+    """Flip one bit in a copy of an anchored file, and delete a copy of another file, behind everybody's back.
+
+    What is to be damaged is written down first, so that a run that was cut short damages nothing twice.
+    """
+    targets = _chosen(demo_run)
+    for target in targets:
+        _damage(demo_run.node, target)
+    return StageResult({"copies damaged": len(targets)}, 0, {"damage": targets})
+
+
+def repair_copies(demo_run: DemoRun) -> StageResult:
+    """Put a repair task for every finding on the queue, and let workers heal what a vote allows."""
+    node, findings = demo_run.node, demo_run.facts("sweep-2")["findings"]
+    queue = node.queue(QueueName.REPAIR)
+    if not queue.depth().open:
+        tasks = {(f["space"], f["content_id"]): f["detail"] for f in findings}
+        queue.put([encode_task(Repair(*item, reason)) for item, reason in tasks.items()])
+    node.workers(QueueName.REPAIR).run_until_drained()
+    healings = [event for event in node.repairs.last() if event.healed]
+    sizes = [node.providers[event.store].info(event.space, event.content_id).size for event in healings]
+    return StageResult({"copies healed": len(healings)}, sum(sizes))
+
+
+def _row(space: SpaceSweep) -> dict[str, Any]:
+    report = space.report
+    return {
+        "store": report.store,
+        "space": report.space,
+        "listed": report.listed,
+        "checked": report.checked,
+        "failed": report.failed,
+        "coverage": report.coverage,
+        "result": report.result.value,
+        "bytes": report.bytes,
+        "rate": round(space.rate),
+    }
+
+
+def _bytes(judged: JudgedSweep, spaces: Iterable[SpaceSweep]) -> int:
+    return judged.record.bytes or sum(space.report.bytes for space in spaces)
+
+
+def _chosen(demo_run: DemoRun) -> list[dict[str, str]]:
+    path = demo_run.folder / "damage.json"
+    if not path.exists():
+        draw = random.Random(demo_run.plan.delivery.seed)
+        targets = [
+            {"how": "bit flipped", **_pick(demo_run.node, draw, COPIES[0], CAS_SPACE)},
+            {"how": "deleted", **_pick(demo_run.node, draw, COPIES[1], FILES_SPACE)},
+        ]
+        write_durably(path, msgspec.json.encode(targets))
+    return msgspec.json.decode(path.read_bytes(), type=list[dict[str, str]])
+
+
+def _pick(node: Node, draw: random.Random, store: str, space: str) -> dict[str, str]:
+    rows = [row for row in _rows(node, store, space) if row["size"]]
+    row = draw.choice(sorted(rows, key=lambda row: str(row["content_id"])))
+    return {"store": store, "space": space, "content_id": row["content_id"], "sha256": row["sha256"]}
+
+
+def _rows(node: Node, store: str, space: str) -> Iterator[dict[str, Any]]:
+    yield from node.manifest.rows(store, space, live_only=True).to_pylist()
+
+
+def _damage(node: Node, target: dict[str, str]) -> None:
+    store = node.providers[target["store"]]
+    if not isinstance(store, LocalStore):
+        raise DemoError(f"the store {target['store']!r} is not a local folder, and is not damaged on purpose")
+    try:
+        path = store.path_of(target["space"], target["content_id"])
+    except ItemNotFoundError:
+        return  # an earlier run has deleted it
+    if target["how"] == "deleted":
+        remove(path)
+    elif _is_whole(path, target["sha256"]):
+        flip_bit(path)
+
+
+def _is_whole(path: Path, sha256: str) -> bool:
+    with path.open("rb") as file:
+        return hash_stream(file).sha256 == sha256

@@ -1,0 +1,90 @@
+"""Where a broker is and who asks: the ``mqtt://`` URL, and how it is shown without its password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+
+import msgspec
+
+from millstream.ingest.errors import IngestInputError
+
+HIDDEN = "***"
+"""What stands in place of a password wherever people may read it."""
+
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+_OPTIONS = ("password_file", "tls_ca", "tls_certificate", "tls_key")
+_FORM = "mqtt://user:password@host:port or mqtts://…?tls_ca=/path"
+_MOST_PASSWORD_BYTES = 4096
+
+
+class BrokerAddress(msgspec.Struct, frozen=True):
+    """A broker, and the account that uses it. Shows itself without the password.
+
+    ``tls`` encrypts the connection; the broker's certificate must then be signed by those in the file ``tls_ca`` (by
+    those that the system trusts where it is empty), and ``tls_certificate`` with ``tls_key`` is our own.
+    """
+
+    host: str
+    port: int
+    tls: bool
+    user: str = ""
+    password: str = ""
+    password_file: str = ""
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+
+    @property
+    def url(self) -> str:
+        """The URL that people may see."""
+        secret = f":{HIDDEN}" if self.password and not self.password_file else ""
+        account = f"{quote(self.user, safe='')}{secret}@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        options = "&".join(f"{name}={quote(value, safe='/')}" for name in _OPTIONS if (value := getattr(self, name)))
+        return f"mqtt{'s' * self.tls}://{account}{host}:{self.port}{'?' * bool(options)}{options}"
+
+    def __repr__(self) -> str:
+        return f"<BrokerAddress {self.url}>"
+
+    __str__ = __repr__
+
+
+def parse_broker(url: str) -> BrokerAddress:
+    """The place of *url*. Raises :class:`IngestInputError`, which never shows the password."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+        options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
+    except ValueError as error:
+        raise _refusal("write special characters of user and password as %XX") from error
+    if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/") or parts.fragment:
+        raise _refusal("topics are given apart from it")
+    if set(options) - set(_OPTIONS):
+        raise _refusal(f"its options are {', '.join(_OPTIONS)}")
+    tls = parts.scheme == "mqtts"
+    if not tls and any(name.startswith("tls") for name in options):
+        raise _refusal("the options of TLS need mqtts://")
+    if bool(options.get("tls_certificate")) != bool(options.get("tls_key")):
+        raise _refusal("tls_certificate and tls_key go together")
+    password = _password(parts, options.get("password_file"))
+    return BrokerAddress(parts.hostname, port, tls, unquote(parts.username or ""), password, **options)
+
+
+def _password(parts: SplitResult, file: str | None) -> str:
+    password = unquote(parts.password or "")
+    if password and not parts.username:
+        raise _refusal("a password needs a user")
+    if file is None:
+        return password
+    if password:
+        raise _refusal("give the password or a password_file, not both")
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        raise IngestInputError(f"the password file {file} cannot be read: {error}") from error
+
+
+def _refusal(advice: str) -> IngestInputError:
+    return IngestInputError(f"the broker's URL cannot be used; write {_FORM}: {advice}")

@@ -1,0 +1,55 @@
+"""When something happened, as payloads write it: ISO 8601 with a zone, or a count since the epoch, read exactly."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.ingest.errors import MalformedError
+
+Unit = Literal["s", "ms", "us", "ns"]
+"""What a count since the epoch counts."""
+
+_TICKS = {"s": Decimal(MICROSECONDS), "ms": Decimal(1000), "us": Decimal(1), "ns": Decimal("0.001")}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_FARTHEST = 2**53  # microseconds either way: the years 1684 to 2255
+_text = msgspec.json.Decoder(str)
+_count = msgspec.json.Decoder(Decimal)
+
+
+def read_timestamp(raw: bytes | msgspec.Raw, unit: Unit = "s") -> int:
+    """Microseconds since the epoch of the JSON value *raw*; a count is in *unit*, rounded down to whole microseconds.
+
+    Counts are read as decimals, so that 987.138 seconds are 987,138,000 microseconds. Raises :class:`MalformedError`.
+    """
+    try:
+        moment = _written(_text.decode(raw)) if bytes(raw)[:1] == b'"' else _counted(_count.decode(raw), unit)
+    except (msgspec.DecodeError, UnicodeDecodeError, ArithmeticError) as error:
+        raise MalformedError("time", "the time is neither ISO 8601 nor a count since the epoch") from error
+    if not -_FARTHEST < moment < _FARTHEST:
+        raise MalformedError("time", f"the time is out of range: {moment} microseconds; is a count in the right unit?")
+    return moment
+
+
+def _counted(count: Decimal, unit: Unit) -> int:
+    if abs(count) > Decimal(10) ** 20:
+        raise MalformedError("time", "the time is out of range")
+    ticks = count * _TICKS[unit]
+    return int(ticks // 1) - (ticks < 0 and ticks % 1 != 0)
+
+
+def _written(text: str) -> int:
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise MalformedError("time", f"the time is not ISO 8601: {text[:60]!r}") from error
+    if moment.tzinfo is None:
+        raise MalformedError("time", f"the time has no zone; write it with Z or an offset: {text[:60]!r}")
+    try:
+        return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+    except OverflowError as error:
+        raise MalformedError("time", f"the time is out of range: {text[:60]!r}") from error

@@ -1,0 +1,114 @@
+"""Where a database is and who asks: its URL, and how that is shown without the password."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, TypeVar
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+
+import msgspec
+
+from millstream.log.errors import LogInputError
+
+HIDDEN = "***"
+"""What stands in place of a password wherever people may read it."""
+
+_DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,63}")
+_MOST_PASSWORD_BYTES = 4096
+_QUOTING = "write special characters of user and password as %XX"
+
+
+class DatabaseAddress(msgspec.Struct, frozen=True):
+    """A database of a server, and the account that uses it. Shows itself without the password.
+
+    ``password_file`` holds the password where the URL does not; ``tls_ca`` is a file of certificates that the server's
+    must be signed by, and makes the connection encrypted.
+    """
+
+    scheme: ClassVar[str]
+    port_by_default: ClassVar[int]
+    options: ClassVar[Sequence[str]] = ("password_file", "tls_ca")
+
+    host: str
+    port: int
+    user: str
+    password: str
+    database: str
+    password_file: str = ""
+    tls_ca: str = ""
+
+    @property
+    def url(self) -> str:
+        """The URL that people may see; it opens the same database again, unless the password stood in it."""
+        secret = f":{HIDDEN}" if self.password and not self.password_file else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        options = "&".join(
+            f"{name}={quote(value, safe='/')}" for name in self.options if (value := getattr(self, name))
+        )
+        account = quote(self.user, safe="") + secret
+        return f"{self.scheme}://{account}@{host}:{self.port}/{self.database}{'?' * bool(options)}{options}"
+
+    def __repr__(self) -> str:
+        return f"<DatabaseAddress {self.url}>"
+
+    __str__ = __repr__
+
+
+AddressT = TypeVar("AddressT", bound=DatabaseAddress)
+
+
+def parse_database(url: str, kind: type[AddressT]) -> AddressT:
+    """The place of *kind* that *url* names. Raises :class:`LogInputError`, which never shows the password."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or kind.port_by_default
+        options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
+    except ValueError as error:
+        raise _refusal(url, kind, _QUOTING) from error
+    database = parts.path.removeprefix("/")
+    if parts.scheme != kind.scheme or not parts.hostname or not parts.username or parts.fragment:
+        raise _refusal(url, kind, _QUOTING)
+    if not _DATABASE.fullmatch(database):
+        raise _refusal(url, kind, "name a database of 1 to 63 letters, digits, '_', '$' and '-'")
+    if set(options) - set(kind.options):
+        raise _refusal(url, kind, f"its options are {', '.join(kind.options)}")
+    fields = {"host": parts.hostname, "port": port, "user": unquote(parts.username), "database": database, **options}
+    password = _password(url, kind, parts, options.get("password_file"))
+    try:
+        return msgspec.convert({**fields, "password": password}, kind)
+    except msgspec.ValidationError as error:
+        raise _refusal(url, kind, str(error)) from error
+
+
+def mask_password(url: str) -> str:
+    """*url* with its password hidden, whatever form it has; other URLs as they are."""
+    account, at, rest = url.rpartition("@")
+    scheme, separator, account = account.partition("://")
+    user, colon, _ = account.partition(":")
+    return f"{scheme}{separator}{user}:{HIDDEN}@{rest}" if at and separator and colon else url
+
+
+def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: str | None) -> str:
+    password = unquote(parts.password or "")
+    if password == HIDDEN:
+        raise LogInputError(
+            f"{mask_password(url)} is a URL as it is shown, with the password left out: put it in "
+            "again, or keep it in a file "
+            "and name that with ?password_file=/path"
+        )
+    if file is None:
+        return password
+    if password:
+        raise _refusal(url, kind, "give the password or a password_file, not both")
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        raise LogInputError(f"the password file {file} of {mask_password(url)} cannot be read: {error}") from error
+
+
+def _refusal(url: str, kind: type[DatabaseAddress], advice: str) -> LogInputError:
+    form = f"{kind.scheme}://user:password@host:port/database"
+    return LogInputError(f"{mask_password(url)[:200]!r} is no log store; use {form}: {advice}")

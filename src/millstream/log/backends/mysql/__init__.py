@@ -1,0 +1,8 @@
+"""Logs in MariaDB or MySQL, for those who run a database server already: ``mysql://user:password@host:port/database``."""
+
+from __future__ import annotations
+
+from millstream.log.backends.mysql.address import MysqlAddress, parse_address
+from millstream.log.backends.mysql.backend import MysqlBackend
+
+__all__ = ["MysqlAddress", "MysqlBackend", "parse_address", "redact"]

@@ -1,0 +1,103 @@
+"""MariaDB and MySQL through PyMySQL: pure Python; values stand in the text of a statement, unless they are large."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT, CR
+
+from millstream.log.backends.database.driver import ANSWER_SECONDS, CONNECT_SECONDS, ServerError, Value
+from millstream.log.backends.mysql.address import MysqlAddress
+from millstream.log.backends.mysql.prepared import PreparedStatements
+
+_LARGE = 1024  # bytes; a statement with such a value is worth preparing
+
+
+class TextConnection:
+    """A connection of PyMySQL. Statements go to it as bytes, since its own way through text is slow for blocks."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._prepared = PreparedStatements(connection)
+
+    def execute(self, statement: str, *values: Value) -> int:
+        if not any(isinstance(value, bytes) and len(value) >= _LARGE for value in values):
+            return self.execute_bytes(fill_placeholders(statement, values))
+        with mysql_errors():
+            return self._prepared.execute(statement, values)
+
+    def execute_bytes(self, statement: bytes) -> int:
+        """Like :meth:`execute`, for a statement whose values are in its text already."""
+        with mysql_errors():
+            return int(self._connection.query(statement))
+
+    def rows(self, statement: str, *values: Value) -> Sequence[tuple[Any, ...]]:
+        with mysql_errors(), self._connection.cursor() as cursor:
+            cursor.execute(fill_placeholders(statement, values))
+            found: Sequence[tuple[Any, ...]] = cursor.fetchall()
+            return found
+
+    def close(self) -> None:
+        self._connection._force_close()  # the polite way waits for a server that may be gone
+
+
+def connect_text(address: MysqlAddress, *, database: bool = True) -> TextConnection:
+    """Connect to *address*. Raises :class:`ServerError`."""
+    with mysql_errors():
+        connection = pymysql.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            database=address.database if database else None,
+            charset="utf8mb4",
+            client_flag=CLIENT.FOUND_ROWS,
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=ANSWER_SECONDS,
+            write_timeout=ANSWER_SECONDS,
+            ssl_ca=address.tls_ca or None,
+        )
+    return TextConnection(connection)
+
+
+def fill_placeholders(statement: str, values: Sequence[Value]) -> bytes:
+    """*statement* with *values* in place of its ``?``, of which there are as many."""
+    parts = statement.encode().split(b"?")
+    if len(parts) != len(values) + 1:
+        raise ValueError(f"{len(values)} values for {len(parts) - 1} places in {statement!r}")
+    pairs = zip(parts, map(literal, values), strict=False)
+    return b"".join([*itertools.chain.from_iterable(pairs), parts[-1]])
+
+
+def literal(value: Value) -> bytes:
+    """*value* as it stands in the text of a statement."""
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, str):
+        return b"'" + _escaped(value.encode()) + b"'"
+    return b"_binary'" + _escaped(value) + b"'"
+
+
+def _escaped(data: bytes) -> bytes:
+    """*data* for between quotes: the session's sql_mode leaves the backslash its meaning, and nothing else has one."""
+    return data.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+
+
+@contextlib.contextmanager
+def mysql_errors() -> Iterator[None]:
+    """Failures of PyMySQL as :class:`ServerError`."""
+    try:
+        yield
+    except pymysql.MySQLError as error:
+        number, text = (*error.args, "", "")[:2]
+        if not isinstance(number, int):
+            number, text = CR.CR_MALFORMED_PACKET, number or "the server sent what cannot be understood"
+        raise ServerError(number, str(text) or "the connection is closed") from error
+    except OSError as error:
+        raise ServerError(CR.CR_SERVER_LOST, str(error)) from error
+    except RuntimeError as error:
+        raise ServerError(0, str(error)) from error  # a way to log in needs a package that is not installed

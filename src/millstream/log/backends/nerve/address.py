@@ -1,0 +1,70 @@
+"""Where queues of the document's layout lie: a database, and how many tables a queue has in it."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from millstream.log.backends.mysql.address import MysqlAddress, mask_password, parse_address
+from millstream.log.errors import LogInputError
+
+_OPTIONS = {"shards": 999, "pointers": 999, "rps": 1_000_000}  # and the most that each may be
+LAYOUT = "nerve"
+
+
+class NerveAddress(msgspec.Struct, frozen=True):
+    """A database and, of the queues in it, the number of tables for rows (``shards``) and for ``pointers``.
+
+    0 takes what is there, and for a new queue what the document shows: four tables for rows, one for pointers. ``rps``
+    is how many statements a second each table gets at most (0: as many as there are).
+    """
+
+    database: MysqlAddress
+    shards: int = 0
+    pointers: int = 0
+    rps: int = 0
+
+    @property
+    def url(self) -> str:
+        """The URL that people may see; it opens the same place again, unless the password stood in it."""
+        url = self.database.url
+        own = {"layout": LAYOUT, **{name: value for name in _OPTIONS if (value := getattr(self, name))}}
+        return f"{url}{'&' if '?' in url else '?'}{urlencode(own)}"
+
+    def __repr__(self) -> str:
+        return f"<NerveAddress {self.url}>"
+
+    __str__ = __repr__
+
+
+def is_nerve(url: str) -> bool:
+    """Whether *url* asks for the document's layout."""
+    return url.startswith("mysql:") and "layout=" in url.partition("?")[2]
+
+
+def parse_nerve(url: str) -> NerveAddress:
+    """The place of *url*. Raises :class:`LogInputError`, which never shows the password."""
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, strict_parsing=True))
+    except ValueError as error:
+        raise _refusal(url) from error
+    if options.pop("layout", "") != LAYOUT:
+        raise _refusal(url)
+    numbers = {name: _number(url, name, options.pop(name, "0")) for name in _OPTIONS}
+    return NerveAddress(parse_address(urlunsplit(parts._replace(query=urlencode(options)))), **numbers)
+
+
+def _number(url: str, name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _OPTIONS[name]:
+        raise _refusal(url)
+    return int(text)
+
+
+def _refusal(url: str) -> LogInputError:
+    return LogInputError(
+        f"{mask_password(url)[:200]!r} is no log store; use "
+        "mysql://user:password@host:port/database?layout=nerve&shards=4, "
+        "with pointers= and rps= where the queue has them"
+    )

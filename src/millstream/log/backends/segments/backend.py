@@ -1,0 +1,326 @@
+"""Logs as segment files in a folder: a folder a log, nothing to install, one fdatasync a commit."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.durable import may_write, sync_folder, write_durably
+from millstream.log.backend import BlockStatistics, Commit, Head, StoredBlock, VersionedValue, producer_key
+from millstream.log.backends.disk_reserve import DiskReserve, retry_with_reserve
+from millstream.log.backends.durability import FileDurability, durability_option
+from millstream.log.backends.segments.files import FileLock, translated
+from millstream.log.backends.segments.format import SEGMENT_HEAD
+from millstream.log.backends.segments.lease import LeaseRecord, read_lease, write_lease
+from millstream.log.backends.segments.states import StateJournal
+from millstream.log.backends.segments.stream import SEGMENT_BYTES, SegmentStream
+from millstream.log.errors import (
+    DamagedLogError,
+    FencedError,
+    LogInputError,
+    LogNotFoundError,
+    StorageError,
+    StorageReadOnlyError,
+)
+from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.kinds import KIND
+from millstream.log.spec import LogSpec
+from millstream.log.watermarks import WATERMARKS, Watermarks, decode_watermarks, encode_watermarks
+
+_VERSION = 2
+MARKER = b'{"format":"millstream segments","version":%d}\n' % _VERSION
+MARKER_1 = b'{"format":"millstream segments","version":1}\n'
+"""In format 1 logs had no kind, and system logs the names of users' logs."""
+
+_PRODUCER = producer_key("")
+
+
+class _OpenLog:
+    """One log's folder, opened. ``lock`` guards lease and segments, the journal has a lock of its own."""
+
+    def __init__(
+        self, folder: Path, name: str, clock: Clock, segment_bytes: int, *, read_only: bool, synced: bool
+    ) -> None:
+        self.lock = FileLock(folder / "lock", clock)
+        self.lease = folder / "lease"
+        self.states = StateJournal(folder, clock)
+        self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only, synced=synced)
+
+
+class SegmentsBackend:
+    """A backend in *folder*, on a local disk. Any number of processes may read a log while one writes it.
+
+    With *create* the folder is made where it is absent; *read_only* never writes. A segment is sealed once it has
+    *segment_bytes* bytes. With the *durability* ``os`` a commit is not synced: a power loss takes what was written
+    since the writer last prolonged its lease, or part of it, and the next writer cuts off what is torn.
+    """
+
+    one_host = True  # the locks of files hold among the processes of one machine
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        segment_bytes: int = SEGMENT_BYTES,
+        durability: FileDurability = "fsync",
+    ) -> None:
+        self.durability = durability
+        self._folder = folder.absolute()
+        self._clock = clock
+        self._read_only = read_only or not may_write(self._folder)
+        self._segment_bytes = segment_bytes
+        self._opening = threading.Lock()
+        self._logs: dict[str, _OpenLog] = {}
+        self._closed = False
+        self._reserve = DiskReserve(self._folder / "reserve")
+        with translated(self._folder):
+            self._open_store(create=create and not self._read_only)
+
+    @property
+    def url(self) -> str:
+        return f"segments:///{self._folder}{durability_option(self.durability)}"
+
+    def logs(self) -> Sequence[str]:
+        self._check_open()
+        with translated(self._folder):
+            return sorted(path.parent.name for path in (self._folder / "logs").glob("*/lease"))
+
+    def kinds(self) -> Mapping[str, str]:
+        found = {}
+        for log in self.logs():
+            with contextlib.suppress(LogNotFoundError):  # it got another name meanwhile
+                found[log] = self.get_state(log, KIND).value.decode()
+        return found
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
+        folder = self._log_folder(log)
+        if (folder / "lease").exists():
+            return
+        self._check_writable()
+        with translated(folder), FileLock(self._folder / "store.json", self._clock).held():
+            if not (folder / "lease").exists():
+                _create_log(folder, log, first_id, kind)
+
+    @retry_with_reserve
+    def upgrade(self) -> None:
+        marker = self._folder / "store.json"
+        if not self._read_only and marker.read_bytes() == MARKER_1:
+            with translated(self._folder):
+                write_durably(marker, MARKER)
+
+    @retry_with_reserve
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:
+        found, folder = self._writable(log), self._log_folder(log)
+        with translated(self._folder), found.lock.held():
+            lease = read_lease(found.lease)
+            if not self._change_lease(found, lease, epoch, holder=b"", until=0):
+                return False
+            folder.rename(self._log_folder(new))
+            sync_folder(folder.parent)
+        with self._opening:
+            self._logs.pop(log).stream.close()
+        return True
+
+    def head(self, log: str) -> Head:
+        found = self._log(log)
+        with translated(self._folder):
+            lease, end = read_lease(found.lease), found.stream.end()
+            watermarks = decode_watermarks(found.states.get(WATERMARKS).value)
+        last_id = max(end.last_id, lease.last_id)
+        return Head(
+            last_id, end.received_at, lease.epoch, lease.holder, lease.until, watermarks.first_id, watermarks.hot_id
+        )
+
+    def lease_time(self) -> int:
+        return int(self._clock.monotonic() * MICROSECONDS)
+
+    @retry_with_reserve
+    def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+        found = self._writable(log)
+        self._reserve.keep()
+        with translated(self._folder), found.lock.held():
+            lease = read_lease(found.lease)
+            if lease.epoch != epoch:
+                return False
+            found.stream.recover(confirmed_id=lease.last_id)
+            found.stream.settle()
+            last_id = max(lease.last_id, found.stream.end().last_id)
+            write_lease(found.lease, LeaseRecord(epoch + 1, holder, until, last_id))
+            return True
+
+    @retry_with_reserve
+    def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            lease = read_lease(found.lease)
+            return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
+
+    @retry_with_reserve
+    def release_lease(self, log: str, *, epoch: int) -> None:
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            self._change_lease(found, read_lease(found.lease), epoch, holder=b"", until=0)
+
+    def commit(self, log: str, commit: Commit) -> None:
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            if read_lease(found.lease).epoch != commit.epoch:
+                raise FencedError(f"the log {log!r} has a newer writer; what this one sent last was not stored")
+            found.stream.commit(commit)
+
+    def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.read(first_id, last_id, max_bytes=max_bytes)
+
+    def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.ranges(first_id, last_id)
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.index(first_id, last_id)
+
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.first_block_since(time, first_id)
+
+    def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.statistics(first_id)
+
+    def check(self, log: str) -> Sequence[str]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.check(decode_watermarks(found.states.get(WATERMARKS).value).hot_id)
+
+    @retry_with_reserve
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        """Free whole segments; the one that is being written stays."""
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            return found.stream.reclaim(below, max_bytes=max_bytes)
+
+    def get_state(self, log: str, key: str) -> VersionedValue:
+        found = self._log(log)
+        with translated(self._folder):
+            if key.startswith(_PRODUCER):
+                return found.stream.producer(key.removeprefix(_PRODUCER))
+            return found.states.get(key)
+
+    @retry_with_reserve
+    def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+        if key.startswith(_PRODUCER):
+            raise LogInputError(f"the state {key!r} is written by commits alone")
+        found = self._writable(log)
+        with translated(self._folder):
+            return found.states.put(key, value, version=version)
+
+    def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
+        found = self._log(log)
+        with translated(self._folder):
+            producers = {producer_key(name): state for name, state in found.stream.producers().items()}
+            states = {**found.states.all(), **producers}
+        return {key[len(prefix) :]: states[key] for key in sorted(states) if key.startswith(prefix)}
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            while self._logs:
+                self._logs.popitem()[1].stream.close()
+
+    def _open_store(self, *, create: bool) -> None:
+        marker = self._folder / "store.json"
+        if not marker.exists():
+            if not create:
+                raise LogNotFoundError(
+                    f"there is no log store at {self._folder}; check the path, or create a log in it first"
+                )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            foreign = [path for path in self._folder.iterdir() if path.name != "logs" and path.name[0] != "."]
+            if foreign and not marker.exists():  # another process may just have made it
+                raise StorageError(f"{self._folder} is a folder of something else; name another one")
+            (self._folder / "logs").mkdir(exist_ok=True)
+            write_durably(marker, MARKER)
+            sync_folder(self._folder.parent)
+        elif (found := marker.read_bytes()) not in (MARKER, MARKER_1):
+            version = re.search(rb'"version":(\d{1,9})', found)
+            if version is None or int(version[1]) <= _VERSION:
+                raise StorageError(f"{marker} is not what a log store has there. Restore it from a copy")
+            raise StorageError(
+                f"{self._folder} is a log store of format {int(version[1])}; this Millstream reads format {_VERSION}. "
+                "Install a newer one"
+            )
+
+    def _change_lease(self, log: _OpenLog, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
+        if lease.epoch != epoch:
+            return False
+        log.stream.settle()  # what the lease says is there must be there
+        last_id = max(lease.last_id, log.stream.end().last_id)
+        write_lease(log.lease, msgspec.structs.replace(lease, holder=holder, until=until, last_id=last_id))
+        return True
+
+    def _writable(self, log: str) -> _OpenLog:
+        found = self._log(log)
+        self._check_writable()
+        return found
+
+    def _log(self, log: str) -> _OpenLog:
+        self._check_open()
+        with self._opening:
+            found = self._logs.get(log)
+            if found is None:
+                folder = self._log_folder(log)
+                if not (folder / "lease").exists():
+                    raise LogNotFoundError(
+                        f"there is no log {log!r} in {self.url}; `millstream log ls --store {self.url}` lists what is "
+                        "there"
+                    )
+                with translated(folder):
+                    found = self._opened(folder, log)
+                self._logs[log] = found
+            return found
+
+    def _opened(self, folder: Path, log: str) -> _OpenLog:
+        synced = self.durability == "fsync"
+        return _OpenLog(folder, log, self._clock, self._segment_bytes, read_only=self._read_only, synced=synced)
+
+    def _log_folder(self, log: str) -> Path:
+        return self._folder / "logs" / LogSpec(log).name
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self.url} is closed; open it again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._read_only:
+            raise StorageReadOnlyError(f"{self.url} is open for reading only, or in a folder that we cannot write")
+
+
+def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:
+    """Make the folder of a log; its lease comes last, and with it the log is there."""
+    if any(path.stat().st_size > 2 * SEGMENT_HEAD for path in folder.glob("*.seg")):
+        raise DamagedLogError(f"{folder / 'lease'} is gone, but messages are there. Restore it from a copy")
+    folder.mkdir(exist_ok=True)
+    (folder / "lock").touch()
+    states = {KIND: VersionedValue(1, kind.encode())}
+    if first_id > 1:
+        states[WATERMARKS] = VersionedValue(1, encode_watermarks(Watermarks(first_id, first_id)))
+    StateJournal.create(folder, states)
+    SegmentStream.create(folder, log, first_id)
+    sync_folder(folder.parent)
+    write_lease(folder / "lease", LeaseRecord(last_id=first_id - 1))

@@ -1,0 +1,147 @@
+"""Small states of a log, such as the positions of consumers: a journal of what was written, the last one counts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from millstream.core.clock import Clock
+from millstream.core.durable import write_durably
+from millstream.log.backend import VersionedValue
+from millstream.log.backends.segments.files import FileLock, read_part, sync, write_all
+from millstream.log.backends.segments.scan import has_unwritten_sector
+from millstream.log.errors import DamagedLogError
+
+MARK = b"MSST\x01\x00\x00\x00"
+COMPACT_BYTES = 1 << 20
+"""A journal is written anew when it is larger than this and than four times what it must hold."""
+
+_RECORD = struct.Struct("<II")  # length of what follows, its CRC32C
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    version: int
+    value: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Entry)
+
+
+class StateJournal:
+    """The states in the file ``states`` of *folder*; several processes may write, each under the file's lock."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._path = folder / "states"
+        self._lock = FileLock(folder / "states.lock", clock)
+        self._view = threading.RLock()
+        self._states: dict[str, VersionedValue] = {}
+        self._offset = 0
+        self._number = 0  # of the file (its inode)
+        with self._lock.held():
+            self._refresh(strict=True)
+
+    @staticmethod
+    def create(folder: Path, states: Mapping[str, VersionedValue] | None = None) -> None:
+        """Make a journal of *states*, and its lock."""
+        (folder / "states.lock").touch()
+        write_durably(folder / "states", MARK + b"".join(_encode(*item) for item in (states or {}).items()))
+
+    def all(self) -> Mapping[str, VersionedValue]:
+        """Every state by its key, as of now."""
+        with self._view:
+            self._refresh(strict=False)
+            return dict(self._states)
+
+    def get(self, key: str) -> VersionedValue:
+        """The state *key* as of now."""
+        with self._view:
+            self._refresh(strict=False)
+            return self._states.get(key, VersionedValue())
+
+    def put(self, key: str, value: bytes, *, version: int) -> bool:
+        """Write version *version* + 1 durably, if the present version is *version*."""
+        with self._lock.held(), self._view:
+            self._refresh(strict=True)
+            if self._states.get(key, VersionedValue()).version != version:
+                return False
+            self._append(_encode(key, VersionedValue(version + 1, value)))
+            self._states[key] = VersionedValue(version + 1, value)
+            with contextlib.suppress(OSError):  # what was asked for is durable; a shorter journal can wait for room
+                self._compact()
+            return True
+
+    def _append(self, record: bytes) -> None:
+        handle = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(handle, self._offset)
+            stop = write_all(handle, [record], self._offset)
+            sync(handle)
+            self._offset = stop
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, self._offset)
+            raise
+        finally:
+            os.close(handle)
+
+    def _compact(self) -> None:
+        if self._offset <= COMPACT_BYTES:
+            return
+        data = MARK + b"".join(_encode(key, state) for key, state in self._states.items())
+        if 4 * len(data) < self._offset:
+            write_durably(self._path, data)
+
+    def _refresh(self, *, strict: bool) -> None:
+        """Take in what was written since. With *strict*, which needs the lock, damage raises."""
+        status = self._path.stat()
+        if (status.st_ino, status.st_size) == (self._number, self._offset):
+            return
+        if status.st_ino != self._number or status.st_size < self._offset:
+            self._states, self._offset, self._number = {}, 0, status.st_ino
+        data = read_part(self._path, self._offset, status.st_size - self._offset)
+        if self._offset == 0:
+            if not data.startswith(MARK):
+                raise self._damage("it is no journal of states")
+            self._offset, data = len(MARK), data[len(MARK) :]
+        for entry, size in _entries(data):
+            self._states[entry.key] = VersionedValue(entry.version, entry.value)
+            self._offset += size
+        if strict and self._offset < status.st_size and not self._is_torn(status.st_size):
+            raise self._damage(f"what stands at byte {self._offset} is not what was written")
+
+    def _is_torn(self, end: int) -> bool:
+        """Whether the rest looks like one write that never ended: nothing whole comes after it."""
+        rest = read_part(self._path, self._offset, end - self._offset)
+        if any(next(_entries(rest[start:]), None) for start in range(1, len(rest))):
+            return False
+        cut_short = len(rest) < _RECORD.size or len(rest) - _RECORD.size < _RECORD.unpack_from(rest)[0]
+        return cut_short or has_unwritten_sector(self._path, self._offset, end)
+
+    def _damage(self, what: str) -> DamagedLogError:
+        return DamagedLogError(f"{self._path} is damaged: {what}. Restore it from a copy")
+
+
+def _encode(key: str, state: VersionedValue) -> bytes:
+    payload = _encoder.encode(_Entry(key, state.version, state.value))
+    return _RECORD.pack(len(payload), crc32c(payload)) + payload
+
+
+def _entries(data: bytes) -> Iterator[tuple[_Entry, int]]:
+    """The records at the beginning of *data* that are whole, each with the bytes it takes."""
+    offset = 0
+    while offset + _RECORD.size <= len(data):
+        length, checksum = _RECORD.unpack_from(data, offset)
+        payload = data[offset + _RECORD.size : offset + _RECORD.size + length]
+        if not length or len(payload) < length or crc32c(payload) != checksum:
+            return
+        yield _decoder.decode(payload), _RECORD.size + length
+        offset += _RECORD.size + length

@@ -1,0 +1,1 @@
+"""Logs in one file of SQLite."""

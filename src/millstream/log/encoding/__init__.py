@@ -1,0 +1,1 @@
+"""How messages become the bytes of a block: columns, sections, codecs."""

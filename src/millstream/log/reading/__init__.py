@@ -1,0 +1,1 @@
+"""Reading a log: blocks in order, batches, consumers and their positions."""

@@ -1,0 +1,298 @@
+"""The reader of a log: batches in order, acknowledgements in any order, a pointer that survives."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from millstream.log.backend import Head, VersionedValue
+from millstream.log.batch import Batch
+from millstream.log.errors import FencedError, LogError, LogInputError
+from millstream.log.frontier import Frontier
+from millstream.log.gap import Gap, Gaps
+from millstream.log.ids import IdRange
+from millstream.log.reading.scan import cut_batches, scan_blocks
+from millstream.log.runtime.context import LogContext
+
+ACK_SECONDS = 0.1
+"""Acknowledgements are stored at the latest this long after they were made: the window of promise P3."""
+
+_RETRY_SECONDS = 5.0  # after the store has refused
+_POLL_SECONDS = (0.001, 0.05)  # how often a follower looks for messages of other processes: at first, at rest
+
+_logger = logging.getLogger(__name__)
+
+
+class PollPauses:
+    """How long a follower waits before it looks again: longer and longer, so that an idle log costs nothing."""
+
+    def __init__(self) -> None:
+        self._seconds = _POLL_SECONDS[0]
+
+    def next(self) -> float:
+        """The next pause, in seconds."""
+        seconds = self._seconds
+        self._seconds = min(2 * seconds, _POLL_SECONDS[1])
+        return seconds
+
+
+class Position(msgspec.Struct, frozen=True):
+    """What a consumer has acknowledged: all up to ``pointer``, and the ranges ``ahead`` of it."""
+
+    pointer: int = 0
+    ahead: tuple[IdRange, ...] = ()
+
+
+CONSUMERS = "consumer/"
+"""What the states begin with in which consumers' positions are kept."""
+
+
+def consumer_key(consumer: str) -> str:
+    """The state in which a backend keeps the position of *consumer*."""
+    if not consumer or len(consumer) > 255:
+        raise LogInputError("a consumer's name has 1 to 255 characters")
+    return CONSUMERS + consumer
+
+
+def encode_position(position: Position) -> bytes:
+    """*position* as JSON, for a state."""
+    return msgspec.json.encode(position)
+
+
+def decode_position(state: VersionedValue) -> Position:
+    """The position in *state*; the beginning where it was never written."""
+    return msgspec.json.decode(state.value, type=Position) if state.value else Position()
+
+
+class Reader:
+    """Reads one log for one consumer; a newer reader of the same name takes this one's place.
+
+    Made by :meth:`millstream.log.Log.reader`; close it, or use it in a ``with`` block. Batches are for one thread;
+    :meth:`ack` is for any.
+    """
+
+    def __init__(self, log: str, consumer: str, context: LogContext) -> None:
+        self._backend = context.backend
+        self._scheduler = context.scheduler
+        self._tail = context.tail
+        self._log = log
+        self._key = consumer_key(consumer)
+        self._consumer = consumer
+        self._lock = threading.Lock()
+        self._storing = threading.Lock()
+        self._dirty = False
+        self._fenced = False
+        self._closed = False
+        self._seeks = 0
+        self._missed = 0
+        position, self._version = self._take_place()
+        self._frontier = Frontier(position.pointer, position.ahead)
+        self._next = position.pointer + 1
+        self._end = position.pointer
+
+    @property
+    def pointer(self) -> int:
+        """The largest id up to which everything is acknowledged."""
+        return self._frontier.pointer
+
+    @property
+    def missed(self) -> int:
+        """How many ids this reader was given as gaps and has gone over."""
+        return self._missed
+
+    def batches(
+        self,
+        max_messages: int = 65_536,
+        *,
+        follow: bool = False,
+        columns: Sequence[str] | None = None,
+        gaps: Gaps = "trimmed",
+    ) -> Iterator[Batch]:
+        """The messages after those delivered before, in order, without those acknowledged already.
+
+        Ends at the end of the log, or with *follow* when the reader is closed. Where messages that this consumer has
+        not acknowledged were trimmed, one :class:`Gap` says so; it counts as acknowledged when the next batch is
+        asked for. With ``gaps="all"`` missing and damaged blocks are given as gaps too, with ``"none"`` nothing is.
+        What is not given is raised: :class:`TrimmedError`, :class:`CorruptBlockError`, :class:`MissingBlockError`.
+        Raises :class:`FencedError`.
+        """
+        if max_messages < 1:
+            raise LogInputError(f"a batch has at least one message, not {max_messages}")
+        pauses = PollPauses()
+        while not self._closed:
+            turn, seeks = self._tail.turn, self._seeks
+            for batch in self._deliver(max_messages, columns, gaps):
+                yield batch
+                pauses = PollPauses()
+            if self._seeks != seeks:
+                continue
+            if not follow:
+                return
+            self._tail.wait(turn, pauses.next())
+
+    def seek(self, first_id: int) -> None:
+        """Go on with the message *first_id*: what lies before counts as acknowledged, what lies from it on does not.
+
+        Stored at once; an open :meth:`batches` goes on there after the batch it has given. To go to a time, ask
+        :meth:`millstream.log.Log.first_id_since` for the id. Raises :class:`LogInputError` for an id that the log has
+        not and that is not its next one, :class:`FencedError`.
+        """
+        with self._lock:
+            self._check_open()
+            head = self._backend.head(self._log)
+            self._end = head.last_id
+            if not head.first_id <= first_id <= self._end + 1:
+                has = f"{self._log!r} has ids {head.first_id} to {self._end}"
+                raise LogInputError(f"{has}; a reader cannot go to {first_id}")
+            self._frontier = Frontier(first_id - 1)
+            self._next = first_id
+            self._seeks += 1
+            self._dirty = True
+        self.flush()
+
+    def ack(self, ids: int | IdRange | Iterable[int] | npt.NDArray[np.int64]) -> None:
+        """These messages are done, in any order: one id, a range (``batch.ids``), or many ids.
+
+        Thread-safe. Stored within :data:`ACK_SECONDS`, on :meth:`flush` and on :meth:`close`. Raises
+        :class:`LogInputError` for ids that the log has not, :class:`FencedError`.
+        """
+        if isinstance(ids, int):
+            first, last, many = ids, ids, None
+        elif isinstance(ids, IdRange):
+            first, last, many = ids.first, ids.last, None
+        else:
+            many = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
+            if not len(many):
+                return
+            first, last = int(many.min()), int(many.max())
+        with self._lock:
+            self._check_open()
+            self._check_exists(first, last)
+            if many is None:
+                self._frontier.add(first, last)
+            else:
+                self._frontier.add_ids(many)
+            self._note_change()
+
+    def flush(self) -> None:
+        """Store what was acknowledged, now. Raises :class:`FencedError`."""
+        with self._storing:
+            with self._lock:
+                if not self._dirty or self._fenced:
+                    return
+                self._dirty = False
+                position = Position(self._frontier.pointer, tuple(self._frontier.ahead))
+            self._store(position)
+
+    def close(self) -> None:
+        """Store what was acknowledged and end every :meth:`batches`. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._tail.announce()
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a reader stays in its process; open the store by its URL in the other one")
+
+    def _note_change(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self._scheduler.after(ACK_SECONDS, self._flush_later)
+
+    def _flush_later(self) -> None:
+        with contextlib.suppress(FencedError):  # the next acknowledgement tells
+            self.flush()
+
+    def _take_place(self) -> tuple[Position, int]:
+        while True:
+            state = self._backend.get_state(self._log, self._key)
+            position = decode_position(state)
+            if self._backend.put_state(self._log, self._key, encode_position(position), version=state.version):
+                return position, state.version + 1
+
+    def _deliver(self, max_messages: int, columns: Sequence[str] | None, gaps: Gaps) -> Iterator[Batch]:
+        head = self._backend.head(self._log)
+        self._end = head.last_id
+        with self._lock:
+            seeks = self._seeks
+            parts = self._undelivered(head)
+        for ids in parts:
+            blocks = scan_blocks(self._backend, self._log, ids, head.first_id)
+            found = cut_batches(blocks, ids, log=self._log, max_messages=max_messages, columns=columns, gaps=gaps)
+            for batch in found:
+                with self._lock:
+                    self._check_open()
+                    if self._seeks != seeks:
+                        return
+                    self._next = batch.last_id + 1
+                yield batch
+                if isinstance(batch, Gap):
+                    self._pass_over(batch, seeks)
+        with self._lock:
+            if self._seeks == seeks:
+                self._next = self._end + 1
+
+    def _undelivered(self, head: Head) -> list[IdRange]:
+        """What is to be delivered, in order; what of it was trimmed comes first and in one piece."""
+        trimmed = self._frontier.missing(IdRange(self._next, head.first_id - 1))
+        kept = self._frontier.missing(IdRange(max(self._next, head.first_id), self._end))
+        return [*([IdRange(trimmed[0].first, trimmed[-1].last)] if trimmed else []), *kept]
+
+    def _pass_over(self, gap: Gap, seeks: int) -> None:
+        _logger.warning(
+            "%s goes on after ids %d to %d of %s: %s", self._consumer, gap.first_id, gap.last_id, self._log, gap.reason
+        )
+        with self._lock:
+            if self._seeks != seeks:
+                return
+            self._missed += len(gap.ids)
+            self._frontier.add(gap.first_id, gap.last_id)
+            self._note_change()
+
+    def _check_exists(self, first: int, last: int) -> None:
+        if last > self._end:
+            self._end = self._backend.head(self._log).last_id
+        if first < 1 or last > self._end:
+            wrong = first if first < 1 else last
+            raise LogInputError(f"id {wrong} cannot be acknowledged: the log {self._log!r} has ids 1 to {self._end}")
+
+    def _check_open(self) -> None:
+        if self._fenced:
+            raise FencedError(
+                f"a newer reader of {self._log!r} has taken the name {self._consumer!r}; what this one acknowledges is "
+                "not stored. Give each reader a name of its own"
+            )
+        if self._closed:
+            raise LogError(f"this reader of {self._log!r} is closed; open a new one")
+
+    def _store(self, position: Position) -> None:
+        try:
+            stored = self._backend.put_state(self._log, self._key, encode_position(position), version=self._version)
+        except BaseException:
+            with self._lock:
+                self._dirty = True
+            self._scheduler.after(_RETRY_SECONDS, self._flush_later)
+            raise
+        if stored:
+            self._version += 1
+            return
+        self._fenced = True
+        if not self._closed:
+            raise FencedError(f"a newer reader of {self._log!r} has taken the name {self._consumer!r}")

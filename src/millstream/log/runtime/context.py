@@ -1,0 +1,31 @@
+"""What writers and readers of one log share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from millstream.core.clock import Clock
+from millstream.log.runtime.scheduler_thread import SchedulerThread
+from millstream.log.runtime.tail import Tail
+from millstream.log.tiering.backend import TieredBackend
+
+if TYPE_CHECKING:
+    from millstream.log.upkeep.migration import LegacyLogNames
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogContext:
+    """The backend of a log, the clock, the store's scheduler thread, the log's tail, and for how long a lease holds.
+
+    ``names`` has the system logs that bear the names of an older release.
+    ``bodies_only`` where the backend has no place for anything but the bodies of messages.
+    """
+
+    backend: TieredBackend
+    clock: Clock
+    scheduler: SchedulerThread
+    tail: Tail
+    lease_seconds: float
+    names: LegacyLogNames
+    bodies_only: bool = False

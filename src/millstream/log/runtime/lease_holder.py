@@ -1,0 +1,75 @@
+"""Who holds a writer lease, and whether that process still lives."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from millstream.core.processes import find_process
+
+
+class LeaseHolder(msgspec.Struct, frozen=True):
+    """One process. ``boot`` and ``namespace`` tell on which machine its ``pid`` means something, since when it runs
+    is ``started`` (clock ticks since boot), and ``since`` is when it took the lease (microseconds since the epoch).
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: int
+    since: int
+
+    def __str__(self) -> str:
+        since = datetime.datetime.fromtimestamp(self.since / 1e6, datetime.UTC)
+        return f"process {self.pid} on {self.host} since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+    def is_gone(self, *, one_host: bool) -> bool:
+        """Whether this process certainly runs no more.
+
+        With *one_host* a holder of another boot is gone, since only this machine can use the store.
+        """
+        if self.boot != boot_id():
+            return one_host and bool(self.boot) and bool(boot_id())
+        return self.namespace == _namespace() and _started(self.pid) != self.started
+
+
+def this_holder(now: int) -> LeaseHolder:
+    """The holder that this process is; *now* in microseconds since the epoch."""
+    pid = os.getpid()
+    return LeaseHolder(socket.gethostname(), boot_id(), _namespace(), pid, _started(pid), now)
+
+
+def encode_holder(holder: LeaseHolder) -> bytes:
+    """*holder* as JSON, for a lease."""
+    return msgspec.json.encode(holder)
+
+
+def decode_holder(data: bytes) -> LeaseHolder | None:
+    """The holder in a lease; None where nobody holds it."""
+    return msgspec.json.decode(data, type=LeaseHolder) if data else None
+
+
+def boot_id() -> str:
+    """What this start of the machine is called; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int:
+    """When process *pid* was started, in clock ticks since boot; 0 where it is dead or cannot be seen."""
+    found = find_process(pid)
+    return 0 if found is None else found.started

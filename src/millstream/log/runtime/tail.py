@@ -1,0 +1,41 @@
+"""The end of a log as this process sees it, and waiting for it to move."""
+
+from __future__ import annotations
+
+import threading
+
+from millstream.core.clock import Clock
+from millstream.log.runtime.callbacks import Callbacks
+
+
+class Tail:
+    """Where writers of this process tell followers of this process that messages are durable."""
+
+    def __init__(self, log: str, clock: Clock) -> None:
+        self.appended = Callbacks(log)
+        """Who hears of each commit that this process makes."""
+        self._clock = clock
+        self._moved = threading.Condition()
+        self._turn = 0
+
+    @property
+    def turn(self) -> int:
+        """A number that changes with every :meth:`announce`; read it before looking for messages."""
+        return self._turn
+
+    def notify(self, last_id: int) -> None:
+        """All up to *last_id* is durable: wake every follower, and call whoever wants to hear of it."""
+        self.announce()
+        self.appended.call(last_id)
+
+    def announce(self) -> None:
+        """Wake every follower."""
+        with self._moved:
+            self._turn += 1
+            self._moved.notify_all()
+
+    def wait(self, turn: int, seconds: float) -> None:
+        """Return when something was announced after *turn* was read, or after *seconds*."""
+        with self._moved:
+            if self._turn == turn:
+                self._clock.wait(self._moved, seconds)

@@ -1,0 +1,1 @@
+"""Maintenance of logs: retention, trimming, verification, copies, and the migration of older stores."""

@@ -1,0 +1,92 @@
+"""Copying a log from one store to another: same ids, same times, same headers, read back and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from millstream.log.batch import Batch
+from millstream.log.errors import DamagedLogError, LogInputError
+from millstream.log.ids import IdRange
+from millstream.log.log import Log
+
+_OVERLAP = 1000  # messages that are compared before a copy is gone on with
+
+
+class LogCopyResult(msgspec.Struct, frozen=True):
+    """What a copy has added: the ids ``first_id`` to ``last_id`` (none where ``messages`` is 0)."""
+
+    log: str
+    first_id: int
+    last_id: int
+    messages: int
+
+
+def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyResult:
+    """Add to *target* all that *source* has beyond it; what is there already must be a beginning of *source*.
+
+    Where *source* keeps bodies alone, the copy is given receive times as it is made. Where *target* does, all else is
+    left out, if *bodies_only* allows that. Where *source* was trimmed, make *target* with its ``first_id``. Every batch
+    is read back from *target* and compared before the next. A copy that was interrupted is gone on with by calling this
+    again. Raises :class:`LogInputError` where *target* holds something else, or ends before *source* begins,
+    :class:`DamagedLogError` where it does not give back what was written, and what reader and writer raise.
+    """
+    if target.bodies_only and not (source.bodies_only or bodies_only):
+        raise LogInputError(
+            f"the copy of {target.name!r} would have the bodies of its messages alone: source, key, headers and times "
+            "have no place there. Ask for a copy of the bodies (`--bodies`) if that is meant"
+        )
+    with target.writer() as writer:
+        first, last = writer.last_id + 1, source.last_id
+        columns = ["body"] if source.bodies_only or target.bodies_only else None
+        _refuse_trimmed(source, target, first)
+        _refuse_other(source, target, writer.last_id, columns)
+        for batch in source.read(first, last, columns, gaps="none"):
+            ids = writer.append(batch.arrow)
+            if ids != batch.ids or not _same(target, batch):
+                raise DamagedLogError(
+                    f"ids {batch.first_id} to {batch.last_id} of {target.name!r} in the copy are not what was written. "
+                    "Check the disk, and copy into a new store"
+                )
+        return LogCopyResult(source.name, first, writer.last_id, writer.last_id - first + 1)
+
+
+def copy_consumers(source: Log, target: Log) -> Mapping[str, int]:
+    """Let every consumer of *source* go on in *target* where it is, unless it is further there; where each now is."""
+    for consumer, pointer in source.info().consumers.items():
+        if pointer > target.pointer(consumer):
+            target.set_pointer(consumer, min(pointer, target.last_id))
+    return target.info().consumers
+
+
+def _refuse_trimmed(source: Log, target: Log, next_id: int) -> None:
+    first_id = source.first_id
+    if next_id < first_id:
+        raise LogInputError(
+            f"the log {source.name!r} was trimmed to begin at id {first_id}, and the copy would go on with {next_id}: "
+            f"copy into a store that has no log {target.name!r}"
+        )
+
+
+def _refuse_other(source: Log, target: Log, last_id: int, columns: Sequence[str] | None) -> None:
+    """Whatever *target* has must be what *source* has under the same ids, as far as its last messages tell."""
+    ids = IdRange(max(last_id - _OVERLAP + 1, source.first_id, target.first_id), last_id)
+    parts = _read(source, ids, columns)
+    if source.last_id < last_id or not all(_same(target, batch) for batch in parts):
+        raise LogInputError(
+            f"the log {target.name!r} in the copy, with ids up to {last_id}, is no beginning of the one to be copied; "
+            "copy into a store that has no such log"
+        )
+
+
+def _read(log: Log, ids: IdRange, columns: Sequence[str] | None) -> Iterator[Batch]:
+    return log.read(ids.first, ids.last, columns) if len(ids) else iter(())
+
+
+def _same(target: Log, batch: Batch) -> bool:
+    """Whether *target* gives back the messages of *batch*."""
+    expected = pa.Table.from_batches([batch.arrow])
+    parts = [part.arrow for part in target.read(batch.first_id, batch.last_id, expected.column_names)]
+    return bool(pa.Table.from_batches(parts, expected.schema).equals(expected))

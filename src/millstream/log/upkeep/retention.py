@@ -1,0 +1,72 @@
+"""How much of a log is kept: by age, bytes, count and what its consumers have acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log.errors import LogInputError
+
+RETENTION = "retention"
+"""The state in which a log keeps its policy."""
+
+RETENTION_CLOCK = "retention/clock"
+"""The state in which a log keeps the time of the last look at ages (microseconds, decimal)."""
+
+
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of a log; what no rule asks to keep less of stays for ever.
+
+    Messages that were received more than ``max_age`` microseconds ago may go, and the oldest ones while there are more
+    than ``max_count`` messages or ``max_bytes`` stored bytes. With ``keep_consumers`` nothing goes that a consumer has
+    not acknowledged, unless the log then has more than ``cap_bytes``. With ``keep_all`` nothing goes.
+    """
+
+    max_age: int | None = None
+    max_bytes: int | None = None
+    max_count: int | None = None
+    keep_consumers: bool = False
+    cap_bytes: int | None = None
+    keep_all: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_age", "max_bytes", "max_count", "cap_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise LogInputError(f"{name} is 0 or more, not {value}")
+        if self.cap_bytes is not None and not self.keep_consumers:
+            raise LogInputError("cap_bytes limits what is kept for consumers: ask for keep_consumers as well")
+
+
+class RetentionPlan(msgspec.Struct, frozen=True):
+    """What a policy means for a log as it stands.
+
+    The log will begin at ``first_id`` (None: it stays as it is), by ``messages`` fewer. ``pinned`` says how many
+    messages that could go each consumer holds back, ``lost`` how many each consumer will never see. ``held`` says in
+    words what was not done, and why.
+    """
+
+    log: str
+    first_id: int | None
+    messages: int = 0
+    pinned: Mapping[str, int] = {}
+    lost: Mapping[str, int] = {}
+    held: tuple[str, ...] = ()
+    freed_bytes: int = 0
+
+
+def clock_problem(last_seen: int, now: int, max_age: int) -> str | None:
+    """Why ages are not to be trusted at *now*, where they were last looked at at *last_seen*; None where they are.
+
+    A clock that has jumped ahead makes every message old. So a single look moves on by half of the age that is kept at
+    most; times in microseconds.
+    """
+    if now - last_seen <= max_age // 2:
+        return None
+    days = (now - last_seen) / MICROSECONDS / 86_400
+    return (
+        f"the clock stands {days:.1f} days after the last look at ages, which is more than half of what is kept: "
+        "nothing was trimmed by age. If the clock is right, say so once (`millstream log trim --accept-clock`)"
+    )

@@ -1,0 +1,86 @@
+"""What the settings say of logs by name: how much of them is kept, and where older messages go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.core.amounts import Duration
+from millstream.log.errors import LogInputError
+from millstream.log.kinds import is_system
+from millstream.log.log import Log
+from millstream.log.tiering import Tiering
+from millstream.log.upkeep.retention import Retention
+
+_KEPT = tuple(name for name in Retention.__struct_fields__ if name != "keep_all")
+_MOVED = tuple(name for name in Tiering.__struct_fields__ if name not in {"url", "folder"})
+
+
+class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds for logs called ``log``; ``*`` in it stands for any text without a dot.
+
+    No rule holds for system logs: whoever keeps one trims it. Older messages go to the URL ``tier``, by the rules of
+    :class:`~millstream.log.Tiering`; the others are those of :class:`~millstream.log.Retention`. Times are
+    microseconds. Raises ValueError where they contradict one another.
+    """
+
+    log: str
+    max_age: Duration | None = None
+    max_bytes: int | None = None
+    max_count: int | None = None
+    keep_consumers: bool = False
+    cap_bytes: int | None = None
+    tier: str = ""
+    segment_bytes: int | None = None
+    keep_age: Duration | None = None
+    keep_bytes: int | None = None
+    parquet: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.retention, self.tiering
+        except LogInputError as error:
+            raise ValueError(str(error)) from error  # whoever reads settings says where
+
+    def matches(self, name: str) -> bool:
+        """Whether it holds for the log *name*."""
+        return not is_system(name) and re.fullmatch(re.escape(self.log).replace(r"\*", r"[^.]*"), name) is not None
+
+    @property
+    def retention(self) -> Retention | None:
+        """How much is kept; None where it does not say."""
+        policy = Retention(**{name: getattr(self, name) for name in _KEPT})
+        return None if policy == Retention() else policy
+
+    @property
+    def tiering(self) -> Tiering | None:
+        """Where older messages go; None where it does not say. Raises :class:`LogInputError`."""
+        given = {name: getattr(self, name) for name in _MOVED if getattr(self, name) != _UNSAID[name]}
+        if given and not self.tier:
+            raise LogInputError(f"{', '.join(given)} say what is moved: name the URL with tier as well")
+        return Tiering(self.tier, **given) if self.tier else None
+
+
+_UNSAID = {field.name: field.default for field in msgspec.structs.fields(LogRule)}
+
+
+def rule_for(name: str, rules: Sequence[LogRule]) -> LogRule | None:
+    """The first of *rules* that holds for the log *name*; None where none does."""
+    return next((rule for rule in rules if rule.matches(name)), None)
+
+
+def apply_rules(log: Log, rules: Sequence[LogRule]) -> None:
+    """Keep with *log* what the first of *rules* that matches it says; a log that is kept whole stays so.
+
+    Raises :class:`LogInputError` where its objects lie at another URL already.
+    """
+    rule = rule_for(log.name, rules)
+    if rule is None:
+        return
+    kept, retention = log.retention, rule.retention
+    if retention is not None and retention != kept and not (kept is not None and kept.keep_all):
+        log.set_retention(retention)
+    if rule.tiering is not None:
+        log.set_tiering(rule.tiering)

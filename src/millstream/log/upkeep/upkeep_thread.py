@@ -1,0 +1,132 @@
+"""What every log of a store needs from time to time: older blocks moved to the tier, then what has to go trimmed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.core.errors import MillstreamError
+from millstream.log.kinds import SYSTEM_KINDS
+from millstream.log.log import Log
+from millstream.log.spec import LogSpec
+from millstream.log.store import LogStore
+from millstream.log.tiering import TieringResult
+from millstream.log.upkeep.retention import RetentionPlan
+from millstream.log.upkeep.retention_enforcer import RetentionEnforcer
+from millstream.log.upkeep.rules import LogRule, apply_rules
+
+_log = logging.getLogger(__name__)
+
+
+class UpkeepResult(msgspec.Struct, frozen=True):
+    """What was done for one log, by the policies that are kept with it; ``error`` says what was not, and why."""
+
+    log: str
+    moved: TieringResult | None = None
+    trimmed: RetentionPlan | None = None
+    error: str | None = None
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was not done, and why."""
+        return (*(self.trimmed.held if self.trimmed else ()), *([self.error] if self.error else []))
+
+
+def run_upkeep(
+    store: LogStore, clock: Clock, rules: Sequence[LogRule] = (), *, stopped: Callable[[], bool] = bool
+) -> Iterator[UpkeepResult]:
+    """Move and trim the logs of *store* that have a policy for it, each once; a log that fails keeps no other back.
+
+    The policies are those that are kept with the logs; what *rules* say of a log is kept with it first. Safe to run
+    from anywhere, as often as wished, and to be killed. Once *stopped* says so, nothing further is begun.
+    """
+    for name, kind in store.kinds().items():
+        if stopped():
+            return
+        done = _run_upkeep_of(store.log(LogSpec(name, kind=kind), create=False), clock, rules, stopped)
+        if done is not None:
+            yield done
+
+
+def _run_upkeep_of(
+    log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable[[], bool]
+) -> UpkeepResult | None:
+    moved = None
+    try:
+        apply_rules(log, rules)
+        if log.tiering is None and log.retention is None:
+            return None
+        moved = log.move_blocks(stopped=stopped) if log.tiering is not None else None
+        is_due = log.retention is not None and log.kind not in SYSTEM_KINDS and not stopped()  # keepers trim theirs
+        trimmed = RetentionEnforcer(log, clock).run_once() if is_due else None
+    except MillstreamError as error:
+        return UpkeepResult(log.name, moved, error=str(error))
+    return UpkeepResult(log.name, moved, trimmed)
+
+
+class UpkeepThread:
+    """Keeps up the logs of *store* every *seconds*, in a thread of its own, while its block is open.
+
+    *say* gets a line when something was not done that was done before. At the end of the block what is under way (an
+    object that is being moved, a log that is being trimmed) is finished.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        clock: Clock,
+        rules: Sequence[LogRule] = (),
+        *,
+        seconds: float,
+        say: Callable[[str], object] = _log.warning,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._rules = rules
+        self._seconds = seconds
+        self._say = say
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._said: dict[str, tuple[str, ...]] = {}
+        self._thread = threading.Thread(target=self._run, name="millstream-log-upkeep")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._run_once()
+            with self._changed:
+                if not self._stopping:
+                    self._clock.wait(self._changed, self._seconds)
+
+    def _run_once(self) -> None:
+        try:
+            for done in run_upkeep(self._store, self._clock, self._rules, stopped=lambda: self._stopping):
+                self._tell(done.log, done.problems)
+            self._tell(self._store.url, ())
+        except Exception as error:  # whatever it is, the next turn may do better
+            if not isinstance(error, MillstreamError):
+                _log.exception("the upkeep of %s has failed", self._store.url)
+            self._tell(self._store.url, (str(error),))
+
+    def _tell(self, what: str, problems: tuple[str, ...]) -> None:
+        if problems != self._said.get(what, ()):
+            self._said[what] = problems
+            for problem in problems:
+                self._say(f"{what} is not kept up: {problem}")

@@ -1,0 +1,1 @@
+"""Writing to a log: append requests, group commit, the writer lease."""

@@ -1,0 +1,175 @@
+"""What one call of a writer appends: checked, merged with others and cut into blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millstream.core.message import Message
+from millstream.log.block import BlockOrigin, EncodedBlock, encode_block
+from millstream.log.encoding.bodies import Bodies, join_bodies, merge_bodies
+from millstream.log.encoding.columns import MESSAGE_BYTES, Columns, concat, from_messages, from_record_batch, offsets_of
+from millstream.log.errors import LogInputError, MessageTooLargeError
+from millstream.log.spec import LogSpec
+
+Messages: TypeAlias = Sequence[Message] | Sequence[bytes] | pa.RecordBatch
+"""What a writer takes in one call."""
+
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_REQUEST_BYTES = 1 << 30
+
+
+class AppendRequest(msgspec.Struct, frozen=True, gc=False):
+    """The messages of one call: bodies alone, joined or as an Arrow array, else columns.
+
+    ``size`` is about the bytes that they take; ``sequence`` is the producer's.
+    """
+
+    content: Bodies | pa.Array | Columns
+    count: int
+    size: int
+    sequence: int | None = None
+
+    def columns(self, now: int) -> Columns:
+        """The messages as columns, with *now* as the receive time of those that have none."""
+        content = self.content
+        return (content if isinstance(content, Columns) else Columns(_bodies([self]))).stamped(now)
+
+
+def make_request(messages: Messages, sequence: int | None = None) -> AppendRequest:
+    """The request of *messages*, checked. Raises :class:`LogInputError`."""
+    if sequence is not None and sequence < 1:
+        raise LogInputError(f"a producer's sequence begins at 1, not {sequence}")
+    if isinstance(messages, pa.RecordBatch):
+        return _request_of_columns(from_record_batch(messages), sequence)
+    if isinstance(messages, pa.Table | pa.Array | pa.ChunkedArray | bytes | str) or not isinstance(messages, Iterable):
+        raise _not_taken(type(messages).__name__)
+    found = list(messages)  # the caller may change its own list meanwhile
+    try:
+        return _request_of_bodies(cast(list[bytes], found), sequence)
+    except TypeError:
+        kinds = set(map(type, found))
+    if kinds == {Message}:
+        return _request_of_columns(from_messages(cast(list[Message], found)), sequence)
+    raise _not_taken(f"a list of {', '.join(sorted(kind.__name__ for kind in kinds))}")
+
+
+def _not_taken(what: str) -> LogInputError:
+    return LogInputError(
+        f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {what}: put single values into "
+        "a list, an Arrow array into a record batch as its column body, and append a table by its to_batches()"
+    )
+
+
+def require_bodies_only(request: AppendRequest) -> None:
+    """For a store that keeps nothing else. Raises :class:`LogInputError` where messages have more than a body."""
+    found = request.content
+    if not isinstance(found, Columns):
+        return
+    present = [name for name in ("source", "key", "headers") if getattr(found, name) is not None]
+    present += [name for name in ("event_time", "received_at") if getattr(found, name) is not None]
+    if present:
+        raise LogInputError(
+            f"this store keeps the bodies of messages alone, and these have {', '.join(present)} too: put what matters "
+            "into the body, or append the bodies alone"
+        )
+
+
+def encode_requests(
+    requests: Iterable[AppendRequest], first_id: int, now: int, spec: LogSpec, origin: BlockOrigin
+) -> list[EncodedBlock]:
+    """The blocks of *requests*, one after the other, the first message under *first_id*."""
+    blocks = []
+    for group in _groups(requests, spec):
+        for part in _cut(_join(group, now), sum(request.size for request in group), spec):
+            blocks.append(encode_block(part, first_id, origin, compression=spec.compression))
+            first_id += len(part)
+    return blocks
+
+
+def _request_of_bodies(bodies: list[bytes], sequence: int | None) -> AppendRequest:
+    """Raises :class:`TypeError` where one is not bytes."""
+    lengths = list(map(len, bodies))
+    count, step = len(lengths), lengths[0] if lengths else 0
+    if lengths.count(step) == count:
+        size = _checked((step + MESSAGE_BYTES) * count, step)
+        return AppendRequest(join_bodies(bodies, step), count, size, sequence)
+    size = _checked(sum(lengths) + MESSAGE_BYTES * count, max(lengths))
+    return AppendRequest(join_bodies(bodies, lengths), count, size, sequence)
+
+
+def _checked_array(array: pa.Array) -> int:
+    """The size of the request of *array*; only one with many bytes can have a message that is too large."""
+    ends = offsets_of(array)
+    total = int(ends[-1]) - int(ends[0])
+    largest = int(np.diff(ends).max()) if total > MAX_MESSAGE_BYTES else 0
+    return _checked(total + MESSAGE_BYTES * len(array), largest)
+
+
+def _request_of_columns(columns: Columns, sequence: int | None) -> AppendRequest:
+    if not len(columns):
+        return AppendRequest(columns, 0, 0, sequence)
+    if columns.is_bare:
+        return AppendRequest(columns.body, len(columns), _checked_array(columns.body), sequence)
+    sizes = columns.sizes()
+    return AppendRequest(columns, len(columns), _checked(int(sizes.sum()), int(sizes.max())), sequence)
+
+
+def _checked(total: int, largest: int) -> int:
+    if largest > MAX_MESSAGE_BYTES:
+        raise MessageTooLargeError(
+            f"a message of {largest:,} bytes is larger than the {MAX_MESSAGE_BYTES:,} that a log takes; store it as a "
+            "content item and append a reference"
+        )
+    if total > MAX_REQUEST_BYTES:
+        raise LogInputError(f"{total:,} bytes in one call are more than {MAX_REQUEST_BYTES:,}; append fewer at once")
+    return total
+
+
+def _groups(requests: Iterable[AppendRequest], spec: LogSpec) -> Iterator[list[AppendRequest]]:
+    """Small requests together, as many as fill a block, so that a block holds what many callers sent."""
+    group: list[AppendRequest] = []
+    count = size = 0
+    for request in requests:
+        count, size = count + request.count, size + request.size
+        if group and (count > spec.block_messages or size > spec.block_bytes):
+            yield group
+            group, count, size = [], request.count, request.size
+        group.append(request)
+    if group:
+        yield group
+
+
+def _join(requests: list[AppendRequest], now: int) -> Columns:
+    if any(isinstance(request.content, Columns) for request in requests):
+        return concat([request.columns(now) for request in requests])
+    return Columns(_bodies(requests)).stamped(now)
+
+
+def _bodies(requests: list[AppendRequest]) -> pa.Array:
+    """The bodies of *requests*, none of which has anything else, as one array."""
+    parts: list[pa.Array] = []
+    contents: Iterator[Any] = (request.content for request in requests)
+    for kind, run in itertools.groupby(contents, type):
+        found = list(run)
+        parts += [merge_bodies(found)] if kind is Bodies else found
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _cut(columns: Columns, size: int, spec: LogSpec) -> Iterator[Columns]:
+    if len(columns) <= spec.block_messages and size <= spec.block_bytes:
+        yield columns
+        return
+    ends = np.cumsum(columns.sizes())
+    start = 0
+    while start < len(columns):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + spec.block_bytes, "right"))
+        stop = min(max(stop, start + 1), start + spec.block_messages, len(columns))
+        yield columns if stop - start == len(columns) else columns.slice(start, stop)
+        start = stop

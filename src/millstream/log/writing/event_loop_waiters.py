@@ -1,0 +1,57 @@
+"""Coroutines that wait until ids are durable: one call into their event loop a commit, however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right, insort
+from operator import itemgetter
+
+_last_id = itemgetter(0)
+
+
+class EventLoopWaiters:
+    """All coroutines of one event *loop* that wait for one writer.
+
+    :meth:`reached` is for the loop's thread, :meth:`notice` for any.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # by id
+        self._pointer = 0
+        self._over = False
+        self._is_called = False
+
+    async def reached(self, last_id: int) -> None:
+        """Return when *last_id* is durable, or when the writer has failed."""
+        if self._over or self._pointer >= last_id:
+            return
+        future = self._loop.create_future()
+        if self._waiting and self._waiting[-1][0] > last_id:
+            insort(self._waiting, (last_id, future), key=_last_id)
+        else:
+            self._waiting.append((last_id, future))
+        if self._over or self._pointer >= last_id:  # it has just come to pass
+            self._resolve()
+        await future
+
+    def notice(self, pointer: int, over: bool) -> bool:
+        """The watermark is at *pointer*; *over* says that it will not move any more. False once the loop is closed."""
+        self._pointer, self._over = pointer, over
+        if self._loop.is_closed():
+            return False
+        if self._waiting and not self._is_called:
+            self._is_called = True
+            try:
+                self._loop.call_soon_threadsafe(self._resolve)
+            except RuntimeError:  # it was closed just now
+                return False
+        return True
+
+    def _resolve(self) -> None:
+        self._is_called = False
+        count = len(self._waiting) if self._over else bisect_right(self._waiting, self._pointer, key=_last_id)
+        due, self._waiting = self._waiting[:count], self._waiting[count:]
+        for _, future in due:
+            if not future.done():
+                future.set_result(None)

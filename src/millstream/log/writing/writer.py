@@ -1,0 +1,221 @@
+"""The writer of a log: what is appended at the same time shares a commit, confirmations are given by watermark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from millstream.core.message import Message
+from millstream.log.backend import Backend, Head
+from millstream.log.encoding.proto import Encodable, encode_proto
+from millstream.log.errors import DamagedLogError, FencedError, StorageError
+from millstream.log.ids import IdRange
+from millstream.log.runtime.callbacks import Callbacks
+from millstream.log.runtime.context import LogContext
+from millstream.log.sourced import Sourced
+from millstream.log.spec import LogSpec
+from millstream.log.writing.append_request import AppendRequest, Messages, make_request, require_bodies_only
+from millstream.log.writing.committer import Committer
+from millstream.log.writing.event_loop_waiters import EventLoopWaiters
+from millstream.log.writing.group_commit import GroupCommit
+from millstream.log.writing.lease import WriterLease
+
+
+class Writer:
+    """Appends to one log, under its lease. Thread-safe; many threads or coroutines that append share commits.
+
+    Made by :meth:`millstream.log.Log.writer`; close it, or use it in a ``with`` block.
+    """
+
+    def __init__(self, spec: LogSpec, producer: str, lease: WriterLease, context: LogContext) -> None:
+        head = context.backend.head(spec.name)
+        _refuse_damage(context.backend, spec.name, head)
+        self._spec = spec
+        self._lease = lease
+        self._scheduler = context.scheduler
+        self._bodies_only = context.bodies_only
+        self._committer = Committer(spec, producer, lease, context.backend, context.clock)
+        self._callbacks = Callbacks(spec.name)
+        self._loops: dict[asyncio.AbstractEventLoop, EventLoopWaiters] = {}
+        self._group = GroupCommit(
+            spec,
+            context.clock,
+            context.scheduler,
+            self._committer.commit,
+            (context.tail.notify, self._callbacks.call),
+            last_id=head.last_id,
+            sequence=self._committer.sequence,
+        )
+        self._scheduler.after(lease.seconds / 3, self._renew)
+
+    @property
+    def last_id(self) -> int:
+        """The last durable id (0 in an empty log)."""
+        return self._group.pointer
+
+    @property
+    def sequence(self) -> int:
+        """The last durable sequence of this producer (0 at first)."""
+        return self._committer.sequence
+
+    def append(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
+        """Store *messages* and return their ids once they are durable; all of them are stored, or none.
+
+        With *sequence* (1, 2, 3 … of this producer) a call is safe to repeat: what has been stored is not stored
+        again, and None is returned. An empty call stores nothing, not even its sequence. Raises
+        :class:`LogInputError`, :class:`FencedError`, :class:`WriterFailedError`.
+        """
+        ids = self._group.enqueue(self._request(messages, sequence))
+        self._group.durable(self._group.given if ids is None else ids.last, None)
+        return ids
+
+    async def append_async(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
+        """Like :meth:`append`, for a coroutine: thousands of them may wait, and no thread does.
+
+        A coroutine that is cancelled while it waits may have stored its messages.
+        """
+        request = self._request(messages, sequence)
+        while True:
+            taken, ids = self._group.enqueue_if_room(request)
+            if taken:
+                break
+            await self._waiters_here().reached(self._group.pointer + 1)
+        await self._reached(self._group.given if ids is None else ids.last)
+        return ids
+
+    def append_nowait(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
+        """Like :meth:`append`, but return at once; :meth:`durable` tells when they are durable.
+
+        It waits only while more than 64 MiB are under way.
+        """
+        ids = self._group.enqueue(self._request(messages, sequence))
+        self._group.leave()
+        return ids
+
+    def send(self, message: Message | bytes) -> int:
+        """Store one message and return its id once it is durable; :meth:`append` is for many."""
+        ids = self._group.enqueue(self._request([message]))
+        assert ids is not None
+        self._group.durable(ids.last, None)
+        return ids.last
+
+    def append_proto(
+        self, messages: Iterable[Encodable], *, key: str = "", source: str = "", sequence: int | None = None
+    ) -> IdRange | None:
+        """:meth:`append` protobuf messages, each as a body under its type's name; see :meth:`Log.read_proto`.
+
+        All get the same *key* and *source*.
+        """
+        if self._bodies_only and not (key or source):
+            return self.append([message.SerializeToString() for message in messages], sequence=sequence)
+        return self.append(encode_proto(messages, key, source), sequence=sequence)
+
+    def append_sourced(self, messages: Iterable[Sourced], *, sequence: int | None = None) -> IdRange | None:
+        """:meth:`append` messages that say which object they come from; :meth:`Log.read_sourced` gives them back.
+
+        In the layout nerve they are the packets of the document.
+        """
+        if self._bodies_only:
+            from millstream.log.backends.nerve.packet import encode_packet
+
+            return self.append([encode_packet(message) for message in messages], sequence=sequence)
+        return self.append([message.message() for message in messages], sequence=sequence)
+
+    def durable(self, last_id: int, *, timeout: float | None = None) -> None:
+        """Wait until every message up to *last_id* is durable.
+
+        Raises :class:`DurabilityTimeoutError` after *timeout* seconds, :class:`FencedError`,
+        :class:`WriterFailedError`.
+        """
+        self._group.durable(last_id, timeout)
+
+    async def durable_async(self, last_id: int) -> None:
+        """Like :meth:`durable`, for a coroutine."""
+        if self._group.pointer < last_id:
+            self._group.expect(last_id)
+            self._group.leave()
+            await self._reached(last_id)
+
+    def on_durable(self, callback: Callable[[int], object]) -> Callable[[], None]:
+        """Call *callback* with the last durable id after every commit, in order, outside all locks.
+
+        It runs in whichever thread commits, and the next commit waits for it: it must be quick and must not append.
+        For an event loop, hand it on: ``lambda last_id: loop.call_soon_threadsafe(noticed, last_id)``. What it raises
+        is logged. The function that is returned ends it.
+        """
+        return self._callbacks.add(callback)
+
+    def close(self) -> None:
+        """Make everything durable and let the next writer in. Closing again does nothing.
+
+        Raises :class:`FencedError` or :class:`WriterFailedError` where messages were lost and nobody has been told.
+        """
+        if not self._group.close():
+            return
+        try:
+            if not self._group.failure_is_known:
+                self._group.durable(self._group.given, None)
+        finally:
+            self._lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or self._group.failure is None:
+            self.close()
+            return
+        self._group.failure_is_known = True  # what went wrong is under way already
+        with contextlib.suppress(StorageError):  # a lease that cannot be given back runs out by itself
+            self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a writer stays in its process; open the store by its URL in the other one")
+
+    def _request(self, messages: Messages, sequence: int | None = None) -> AppendRequest:
+        request = make_request(messages, sequence)
+        if self._bodies_only:
+            require_bodies_only(request)
+        return request
+
+    async def _reached(self, last_id: int) -> None:
+        """Wait for *last_id*, which somebody will commit."""
+        if self._group.pointer < last_id:
+            await self._waiters_here().reached(last_id)
+            self._group.expect(last_id)
+
+    def _waiters_here(self) -> EventLoopWaiters:
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is None:
+            open_ones = {other: waiters for other, waiters in list(self._loops.items()) if not other.is_closed()}
+            found = EventLoopWaiters(loop)
+            self._loops = {**open_ones, loop: found}
+            self._group.listen(found.notice)
+        return found
+
+    def _renew(self) -> None:
+        if self._group.is_over:
+            return
+        try:
+            if not self._lease.renew():
+                self._group.fail(FencedError(f"the log {self._spec.name!r} has a newer writer; close this one"))
+        finally:
+            self._scheduler.after(self._lease.seconds / 3, self._renew)
+
+
+def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
+    """The writer pointer and the blocks are one transaction; where they disagree, nobody may write on top."""
+    blocks = backend.ranges(log, max(head.last_id, head.hot_id, 1), 2**63 - 1)
+    nothing = head.last_id if head.hot_id > head.last_id else 0  # all of it was trimmed or moved
+    stored = blocks[-1].last_id if blocks else nothing
+    if stored != head.last_id:
+        raise DamagedLogError(
+            f"the log {log!r} should end at id {head.last_id}, but its last block ends at {stored}. Restore it from a "
+            f"copy; `millstream log verify {log}` lists all damage"
+        )

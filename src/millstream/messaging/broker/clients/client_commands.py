@@ -1,0 +1,62 @@
+"""Questions that a broker puts to a client over its telemetry stream, and the answers that come back by nonce."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import Final
+
+from millstream.messaging.broker.clients.sessions import ClientSession
+from millstream.messaging.errors import ClientNotRespondingError
+from millstream.messaging.protocol import v2
+
+ANSWER_TIMEOUT_SECONDS: Final = 10.0
+
+
+class ClientCommands:
+    """What was asked and is not answered yet. For one event loop."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[ClientSession, asyncio.Future[v2.TelemetryCommand]]] = {}
+
+    async def stack_trace(self, session: ClientSession) -> v2.TelemetryCommand:
+        """What the threads of a client are doing. Raises :class:`ClientNotRespondingError`."""
+        command = v2.TelemetryCommand()
+        command.print_thread_stack_trace_command.nonce = nonce = secrets.token_hex(8)
+        return await self._ask(session, nonce, command)
+
+    async def verify(self, session: ClientSession, message: v2.Message) -> v2.TelemetryCommand:
+        """What the listener of a client makes of *message*. Raises :class:`ClientNotRespondingError`."""
+        command = v2.TelemetryCommand()
+        command.verify_message_command.nonce = nonce = secrets.token_hex(8)
+        command.verify_message_command.message.CopyFrom(message)
+        return await self._ask(session, nonce, command)
+
+    def answer(self, session: ClientSession, command: v2.TelemetryCommand) -> None:
+        """A client has sent *command*; nothing happens unless that client was asked."""
+        which = command.WhichOneof("command")
+        if which not in ("thread_stack_trace", "verify_message_result"):
+            return
+        asked, answer = self._open.get(getattr(command, which).nonce, (None, None))
+        if asked is session and answer is not None and not answer.done():
+            answer.set_result(command)
+
+    async def _ask(self, session: ClientSession, nonce: str, command: v2.TelemetryCommand) -> v2.TelemetryCommand:
+        if not session.streams:
+            raise ClientNotRespondingError(
+                f"client {session.client_id} has no telemetry stream open, so it cannot be asked"
+            )
+        answer: asyncio.Future[v2.TelemetryCommand] = asyncio.get_running_loop().create_future()
+        self._open[nonce] = session, answer
+        session.streams[-1].put_nowait(command)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
+                    return await answer
+            raise ClientNotRespondingError(
+                f"client {session.client_id} did not answer within {ANSWER_TIMEOUT_SECONDS:g} seconds: it may hang, or "
+                "does not know the question"
+            )
+        finally:
+            del self._open[nonce]

@@ -1,0 +1,39 @@
+"""Waiting for a topic to have something new, on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+
+
+class TopicNotifier:
+    """Tells those who wait for a topic that it may have something for them."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = defaultdict(int)
+        self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
+
+    def version(self, topic: str) -> int:
+        """A number that changes with every :meth:`notify`; read it before looking for messages."""
+        return self._versions[topic]
+
+    def notify(self, topic: str) -> None:
+        """Wake all who wait for *topic*."""
+        self._versions[topic] += 1
+        for future in self._waiting.pop(topic, ()):
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self, topic: str, version: int, seconds: float) -> None:
+        """Return when *topic* was woken after *turn* was read, or after *seconds*."""
+        if self._versions[topic] != version:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[topic].add(future)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await future
+        finally:
+            self._waiting[topic].discard(future)

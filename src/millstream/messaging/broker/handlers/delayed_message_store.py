@@ -1,0 +1,167 @@
+"""Delays and transactions: releases what is held back when its time has come, and asks producers about orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log import Message
+from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.delivery.group_delivery import to_ranges
+from millstream.messaging.broker.names import read_recall, read_transaction, split_name, write_transaction
+from millstream.messaging.broker.storage.delayed_messages import DelayedMessage, released_message
+from millstream.messaging.broker.storage.journal_events import Released, TransactionChecked
+from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+
+_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which may have been set
+_AT_ONCE: Final = 512
+_REMEMBERED: Final = 10_000
+_RETRY_SECONDS: Final = 1.0
+_REFUSED_AGAIN: Final = 5 * MICROSECONDS
+
+_log = logging.getLogger(__name__)
+
+
+class DelayedMessageStore:
+    """What *core* holds back. :meth:`run` is its task; it ends when it is cancelled."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._delayed = core.journal.state.delayed
+        self._changed = asyncio.Event()
+        self._ended: OrderedDict[int, int] = OrderedDict()  # number of the half message → how its transaction ended
+
+    async def hold(self, messages: Sequence[Message]) -> list[DelayedMessage]:
+        """Hold *messages* back, durably."""
+        delayed = await self._core.journal.hold(list(messages))
+        self._changed.set()
+        return delayed
+
+    def check_due_now(self) -> None:
+        """Look at what is due at once: the clock may have moved."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Do what is due, for ever."""
+        while True:
+            self._changed.clear()
+            try:
+                await self._do_due()
+            except Exception:
+                _log.exception("what is due could not be delivered; trying again")
+                await asyncio.sleep(_RETRY_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._until_due()):
+                    await self._changed.wait()
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a delayed message back before its time; its message id. Raises :class:`StatusError`."""
+        number, message_id = read_recall(handle)
+        hold = self._delayed.get(number)
+        if hold is None or hold.ending or hold.half or hold.topic != topic or hold.message_id != message_id:
+            raise StatusError(v2.NOT_FOUND, "there is no such message to recall: it was delivered or recalled before")
+        await self._drop([hold])
+        return message_id
+
+    async def end_transaction(self, topic: str, transaction_id: str, message_id: str, resolution: int) -> None:
+        """Commit or roll back a transaction of *topic*; to repeat it is safe. Raises :class:`StatusError`."""
+        number = read_transaction(transaction_id)
+        if resolution not in (v2.COMMIT, v2.ROLLBACK):
+            raise StatusError(v2.BAD_REQUEST, "a transaction ends by COMMIT or ROLLBACK")
+        hold = self._delayed.get(number)
+        if hold is None or not hold.half or hold.message_id != message_id or hold.topic != topic:
+            if self._ended.get(number) == resolution:
+                return
+            raise StatusError(v2.INVALID_TRANSACTION_ID, "there is no such transaction, or it has ended otherwise")
+        if hold.ending:
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the transaction is being ended by another call")
+        await (self._release([hold]) if resolution == v2.COMMIT else self._drop([hold]))
+        self._ended[number] = resolution
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def _until_due(self) -> float | None:
+        due = self._delayed.next_due()
+        if due is None:
+            return None
+        return min(max((due - self._core.clock.now()) / MICROSECONDS, 0), _LONGEST_SLEEP)
+
+    async def _do_due(self) -> None:
+        now = self._core.clock.now()
+        due = [hold for hold in self._delayed.take_due(now, _AT_ONCE) if not hold.ending]
+        plain = sorted((hold for hold in due if not hold.half), key=lambda hold: hold.id)
+        by_topic = [[hold for hold in plain if hold.topic == topic] for topic in dict.fromkeys(h.topic for h in plain)]
+        left = [*by_topic, *([hold] for hold in due if hold.half)]
+        try:
+            while left:
+                await self._do(left[0], now)
+                del left[0]
+        except BaseException:
+            for hold in itertools.chain.from_iterable(left):
+                self._delayed.reschedule(hold, hold.due)
+            raise
+
+    async def _do(self, delayed: Sequence[DelayedMessage], now: int) -> None:
+        """Do what is due for *holds*, half messages or not, of one topic; later where that cannot be used now."""
+        try:
+            await (self._ask(delayed[0], now) if delayed[0].half else self._release(delayed))
+        except StatusError as refused:
+            _log.warning("%d held messages of the topic %s have to wait: %s", len(delayed), delayed[0].topic, refused)
+            for hold in delayed:
+                self._delayed.reschedule(hold, now + _REFUSED_AGAIN)
+
+    async def _release(self, delayed: Sequence[DelayedMessage]) -> None:
+        """Put what was held back into its topic. To do it twice is harmless: topics remember message ids."""
+        topic = delayed[0].topic
+        if topic not in self._core.journal.state.topics:
+            _log.warning("%d held messages of the dropped topic %s are dropped with it", len(delayed), topic)
+            await self._drop(delayed)
+            return
+        with _ending(delayed):
+            messages = await self._core.journal.held([hold.id for hold in delayed])
+            await self._core.publish(topic, [released_message(message) for message in messages])
+            await self._core.journal.write(Released(to_ranges(hold.id for hold in delayed)))
+
+    async def _drop(self, delayed: Sequence[DelayedMessage]) -> None:
+        with _ending(delayed):
+            ids = to_ranges(sorted(hold.id for hold in delayed))
+            await self._core.journal.write(Released(ids, dropped=True))
+
+    async def _ask(self, hold: DelayedMessage, now: int) -> None:
+        if hold.asked >= self._core.limits.max_checks:
+            _log.warning("nobody says how transaction %s of topic %s ends; rolled back", hold.message_id, hold.topic)
+            await self._drop([hold])
+            return
+        self._delayed.reschedule(hold, now + self._core.limits.check_every)
+        message = released_message((await self._core.journal.held([hold.id]))[0])
+        producers = self._core.sessions.producers_of(hold.topic)
+        if not producers:
+            return
+        namespace, topic = split_name(hold.topic)
+        command = v2.TelemetryCommand()
+        command.recover_orphaned_transaction_command.message.CopyFrom(to_wire(message, DeliveryInfo(namespace, topic)))
+        transaction = write_transaction(hold.id, hold.message_id)
+        command.recover_orphaned_transaction_command.transaction_id = transaction
+        random.choice(producers).streams[-1].put_nowait(command)
+        self._core.journal.record(TransactionChecked(hold.id, hold.asked + 1))
+
+
+@contextlib.contextmanager
+def _ending(delayed: Sequence[DelayedMessage]) -> Iterator[None]:
+    """Nobody else ends *holds* meanwhile."""
+    for hold in delayed:
+        hold.ending = True
+    try:
+        yield
+    finally:
+        for hold in delayed:
+            hold.ending = False

@@ -1,0 +1,352 @@
+"""Giving messages to consumers: what is due again first, then what is new; waiting where there is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.core.message import from_arrow
+from millstream.log import Message
+from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.delivery.group_delivery import GroupDelivery, IdRanges, to_ranges
+from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
+from millstream.messaging.broker.handlers.column_chunk import ColumnChunk
+from millstream.messaging.broker.handlers.filters import MessageFilter
+from millstream.messaging.broker.names import write_handle
+from millstream.messaging.broker.storage.journal_events import Hidden, MessagesLeased
+from millstream.messaging.broker.storage.topic import Topic
+from millstream.messaging.broker.storage.wire_codec import have_ticks, is_tick
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+
+LOOK_AHEAD: Final = 10_000
+"""How many messages of a topic with order are looked at beyond those that wait for their turn."""
+
+MOST_BYTES: Final = 8 << 20
+"""About how many bytes of bodies are given at once, unless a single message is larger."""
+
+_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which may have been set
+_AT_ONCE: Final = 16
+_PAGE: Final = 1024
+_RUN: Final = 64  # shorter runs are put together, message by message
+_SKIP_AT_MOST: Final = 65_536
+
+
+class ReceiveRequest(msgspec.Struct, frozen=True):
+    """What a consumer asks for: at most ``count`` messages, hidden for ``invisible`` microseconds.
+
+    With ``renew`` the broker prolongs that while the ``connection`` is there by which the client gets them; with
+    ``consecutive`` messages of a message group may be given together. It waits for ``poll`` seconds where there is
+    nothing. With ``columns`` the answer may be a :class:`ColumnChunk`.
+    """
+
+    group: str
+    topic: str
+    count: int
+    invisible: int
+    client: str = ""
+    connection: str = ""
+    renew: bool = False
+    consecutive: bool = False
+    poll: float = 0.0
+    attempt_id: str = ""
+    message_filter: MessageFilter | None = None
+    columns: bool = False
+
+
+class DeliveredMessage(msgspec.Struct, frozen=True):
+    """A message for a consumer, its receipt handle, and which delivery of it this is."""
+
+    message: Message
+    handle: str
+    attempt: int
+
+
+def chunk_messages(run: ColumnChunk) -> list[DeliveredMessage]:
+    """The messages of *run* one by one."""
+    return [DeliveredMessage(message, write_handle(message.id, run.token), 1) for message in from_arrow(run.arrow)]
+
+
+class _PendingReceive:
+    """A receive under way. When its client has given it up and asks again, that call takes its place."""
+
+    is_repeated = False
+
+
+class ReceiveHandler:
+    """Gives messages of *core* to consumers."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._waiting = 0
+        self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._calls: dict[str, _PendingReceive] = {}  # by attempt id
+
+    async def receive(self, ask: ReceiveRequest) -> list[DeliveredMessage] | ColumnChunk:
+        """The messages for *ask*; none where there were none for as long as it waits.
+
+        Whoever repeats an attempt has given up the call before: that one, if it still waits, gets nothing any more.
+        Raises TOO_MANY_REQUESTS where too many wait.
+        """
+        call = _PendingReceive()
+        if ask.attempt_id:
+            before = self._calls.get(ask.attempt_id)
+            if before is not None:
+                before.is_repeated = True
+            self._calls[ask.attempt_id] = call
+        try:
+            return await self._receive(ask, call)
+        finally:
+            if self._calls.get(ask.attempt_id) is call:
+                del self._calls[ask.attempt_id]
+
+    async def _receive(self, ask: ReceiveRequest, call: _PendingReceive) -> list[DeliveredMessage] | ColumnChunk:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ask.poll
+        while True:
+            version = self._core.notifier.version(ask.topic)
+            given = await self._give(ask, call)
+            left = deadline - loop.time()
+            if given or left <= 0 or call.is_repeated:
+                return given
+            if self._waiting >= self._core.limits.max_waiting:
+                raise StatusError(v2.TOO_MANY_REQUESTS, f"{self._waiting:,} consumers wait already; ask again later")
+            self._waiting += 1
+            try:
+                await self._core.notifier.wait(ask.topic, version, min(left, self._until_due(ask)))
+            finally:
+                self._waiting -= 1
+
+    def _until_due(self, ask: ReceiveRequest) -> float:
+        due = self._core.delivery(ask.group, ask.topic).next_due()
+        left = _LONGEST_SLEEP if due is None else (due - self._core.clock.now()) / MICROSECONDS
+        return min(max(left, 0.001), _LONGEST_SLEEP)
+
+    async def _give(self, ask: ReceiveRequest, call: _PendingReceive) -> list[DeliveredMessage] | ColumnChunk:
+        async with self._locks[ask.group, ask.topic]:
+            if call.is_repeated:
+                return []
+            delivery = self._core.delivery(ask.group, ask.topic)
+            now = self._core.clock.now()
+            self._core.expire(delivery, now)
+            if ask.attempt_id:
+                delivery.reclaim_attempt(ask.attempt_id)
+            search = _MessageSearch(self._core, delivery, ask)
+            await search.run()
+            if not search.ids:
+                return []
+            token = self._lease(ask, search, now)
+            if ask.renew:
+                delivery.set_connection(search.ids, ask.connection)
+            given: list[DeliveredMessage] | ColumnChunk
+            if search.chunk is not None:
+                given = ColumnChunk(search.chunk.arrow, token)
+            else:
+                given = [
+                    DeliveredMessage(message, write_handle(message.id, token), delivery.flights[message.id].attempts)
+                    for message in search.found
+                ]
+        await self._confirm(ask, token, search.ids)
+        return given
+
+    def _lease(self, ask: ReceiveRequest, search: _MessageSearch, now: int) -> int:
+        lent = MessagesLeased(
+            ask.group,
+            ask.topic,
+            list(search.ids),
+            now,
+            now + ask.invisible,
+            ask.client,
+            ask.renew,
+            ask.attempt_id,
+            to_ranges(sorted(search.skipped)),
+        )
+        return self._core.journal.record(lent)
+
+    async def _confirm(self, ask: ReceiveRequest, token: int, ids: IdRanges) -> None:
+        try:
+            await self._core.journal.confirm(token)
+        except asyncio.CancelledError:  # nobody will get them: the next one who asks may
+            now = self._core.clock.now()
+            for number in itertools.chain.from_iterable(range(first, last + 1) for first, last in ids):
+                if self._core.delivery(ask.group, ask.topic).is_lease_current(number, token, now):
+                    self._core.journal.record(Hidden(ask.group, ask.topic, number, now))
+            self._core.notifier.notify(ask.topic)
+            raise
+
+
+class _MessageSearch:
+    """One look for messages: ``found`` are to be given, ``skipped`` are ids that the group has no use for.
+
+    Or ``chunk`` is what is to be given, all at once.
+    """
+
+    def __init__(self, core: BrokerCore, delivery: GroupDelivery, ask: ReceiveRequest) -> None:
+        self._core = core
+        self._delivery = delivery
+        self._ask = ask
+        self._topic: Topic = core.topic(ask.topic)
+        self.found: list[Message] = []
+        self.chunk: ColumnChunk | None = None
+        self.skipped: list[int] = []
+        self._bytes = 0
+
+    @property
+    def ids(self) -> IdRanges:
+        """The ids of what is to be given."""
+        if self.chunk is not None:
+            first = self.chunk.first_id
+            return [(first, first + len(self.chunk) - 1)]
+        return to_ranges(sorted(message.id for message in self.found))
+
+    async def run(self) -> None:
+        if self._delivery.fifo:
+            await self._from_lines()
+        else:
+            await self._from_anywhere()
+        if self.skipped and not self.found and self.chunk is None:
+            self._delivery.finish(to_ranges(sorted(self.skipped)))
+
+    async def _from_anywhere(self) -> None:
+        begin, back = self._delivery.next, list[int]()
+        try:
+            while not self._is_full and (ids := self._delivery.returning(min(self._missing, _AT_ONCE))):
+                back += ids
+                await self._read(await self._without_exhausted(ids))
+            while not self._is_full and await self._next_page():
+                pass
+        except BaseException:
+            self._delivery.return_unused(number for number in back if number in self._delivery.flights)
+            self._delivery.next = begin
+            raise
+
+    async def _next_page(self) -> bool:
+        """Look at the next messages that nobody was given yet; False at the end."""
+        first, last = self._delivery.next, self._topic.last_id
+        if first > last or len(self.skipped) > _SKIP_AT_MOST:
+            return False
+        reach = self._missing if self._ask.message_filter is None else _PAGE
+        columns = await self._topic.message_cache.read_columns(first, min(last, first + reach - 1))
+        ticks = columns is not None and have_ticks(columns)
+        if columns is not None and not ticks and self._take_run(ColumnChunk(columns)):
+            return False
+        messages = [] if columns is None else list(from_arrow(columns))
+        if not messages:
+            self._pass_over_trimmed(first)
+        if ticks or not self._take_all(messages):
+            for message in messages:
+                if self._is_full:
+                    break
+                self._delivery.next = message.id + 1
+                if self._delivery.is_new(message.id):
+                    self._take_or_skip(message)
+        return True
+
+    def _take_run(self, run: ColumnChunk) -> bool:
+        """Take *run* as it is if it is worth it and nothing in it has to be looked at; whether that was so."""
+        if not self._ask.columns or self._ask.message_filter is not None or self.found or self.skipped:
+            return False
+        if len(run) < min(self._missing, _RUN) or not self._delivery.are_new_from(run.first_id):
+            return False
+        if run.body_bytes >= MOST_BYTES:
+            return False
+        self.chunk = run
+        self._delivery.next = run.first_id + len(run)
+        return True
+
+    def _take_all(self, messages: Sequence[Message]) -> bool:
+        """Take *messages* together if none of them has to be looked at; whether that was so."""
+        if self._ask.message_filter is not None or not messages or not self._delivery.are_new_from(messages[0].id):
+            return False
+        size = sum(len(message.body) for message in messages)
+        if self._bytes + size >= MOST_BYTES:
+            return False
+        self.found += messages
+        self._bytes += size
+        self._delivery.next = messages[-1].id + 1
+        return True
+
+    @property
+    def _missing(self) -> int:
+        return self._ask.count - len(self.found)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._missing <= 0 or self._bytes >= MOST_BYTES
+
+    async def _read(self, ids: Sequence[int]) -> None:
+        messages = await self._topic.message_cache.read_ids(ids)
+        for number in ids:
+            if number in messages:
+                self._take(messages[number])
+            else:  # trimmed while it was in flight
+                self.skipped.append(number)
+
+    def _take(self, message: Message) -> None:
+        self.found.append(message)
+        self._bytes += len(message.body)
+
+    def _take_or_skip(self, message: Message) -> None:
+        if self._matches(message):
+            self._take(message)
+        else:
+            self.skipped.append(message.id)
+
+    def _matches(self, message: Message) -> bool:
+        return not is_tick(message) and (self._ask.message_filter is None or self._ask.message_filter(message))
+
+    async def _from_lines(self) -> None:
+        ask = self._ask
+        ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
+        while len(ids) < ask.count and await self._line_up_page():
+            ids = self._delivery.next_in_order(ask.count, consecutive=ask.consecutive)
+        living = await self._without_exhausted(sorted(ids))
+        for start in range(0, len(living), _AT_ONCE):
+            if not self._is_full:
+                await self._read(living[start : start + _AT_ONCE])
+
+    async def _line_up_page(self) -> bool:
+        first, last = self._delivery.next, self._topic.last_id
+        if first > last or self._delivery.queued >= LOOK_AHEAD:
+            return False
+        messages = await self._topic.message_cache.read(first, min(last, first + _PAGE - 1))
+        if not messages:
+            self._pass_over_trimmed(first)
+        for message in messages:
+            if message.id not in self._delivery.flights and not self._matches(message):
+                self._delivery.finish([(message.id, message.id)])
+                self._delivery.next = message.id + 1
+                self.skipped.append(message.id)
+            else:
+                self._delivery.enqueue(message.id, message_group(message))
+        return True
+
+    def _pass_over_trimmed(self, first: int) -> None:
+        """The group is done with what its topic no longer has."""
+        begin = max(self._topic.first_id, first + 1)
+        self._delivery.finish([(first, begin - 1)])
+        self._delivery.next = begin
+
+    async def _without_exhausted(self, ids: Sequence[int]) -> list[int]:
+        """*ids* without those that were delivered as often as they may be; those are dead now."""
+        flights, most = self._delivery.flights, self._core.group(self._ask.group).max_attempts
+        dead = [number for number in ids if number in flights and self._is_exhausted(flights[number], most)]
+        if dead:
+            reason = f"delivered {most} times and never acknowledged"
+            await self._core.move_to_dead_letters(self._ask.group, self._ask.topic, dead, reason)
+        return [number for number in ids if number not in dead]
+
+    def _is_exhausted(self, flight: InFlightMessage, most: int) -> bool:
+        return flight.attempts >= most and not flight.is_repeated_by(self._ask.attempt_id)
+
+
+def message_group(message: Message) -> str:
+    """The message group of a message of a log; its key where it was not sent with one."""
+    found = next((value for name, value in message.headers if name == "mq:group"), None)
+    return message.key if found is None else found.decode()

@@ -1,0 +1,146 @@
+"""Taking messages from producers: into their topics, or held back until their time or their transaction's end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from millstream.log import Message
+from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.handlers.batch_codec import is_uniform, to_columns, to_messages
+from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.names import write_recall, write_transaction
+from millstream.messaging.broker.storage.delayed_messages import delayed_message, half_message
+from millstream.messaging.broker.storage.topic import Topic
+from millstream.messaging.broker.storage.wire_codec import to_log
+from millstream.messaging.broker.validation import check_delivery_time, check_message, check_topic_name
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batch_calls import SendBatchRequest, SendBatchResponse
+
+_log = logging.getLogger(__name__)
+
+
+class SendResult(msgspec.Struct, frozen=True):
+    """What became of one message. ``code`` and ``text`` are its status."""
+
+    code: int
+    text: str
+    message_id: str = ""
+    offset: int = 0
+    transaction_id: str = ""
+    recall_handle: str = ""
+
+
+class SendHandler:
+    """Stores what producers send to *core*."""
+
+    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageStore) -> None:
+        self._core = core
+        self._delayed_messages = delayed_messages
+        self._bytes = 0  # of bodies that are being stored
+
+    async def send(self, name: str, messages: Sequence[v2.Message]) -> list[SendResult]:
+        """Store *messages* in the topic *name*: a receipt for each, in order. What was refused is not stored.
+
+        Raises :class:`StatusError` where the topic cannot take any, and the log's errors.
+        """
+        check_topic_name(name)
+        topic = self._core.topic(name)
+        with self._reserve_bytes(sum(len(message.body) for message in messages)):
+            return await self._send(topic, messages)
+
+    async def _send(self, topic: Topic, messages: Sequence[v2.Message]) -> list[SendResult]:
+        receipts: list[SendResult | None] = []
+        stored: list[Message] = []
+        for message in messages:
+            try:
+                stored.append(self._read(topic, message))
+                receipts.append(None)
+            except StatusError as refused:
+                receipts.append(SendResult(refused.code, str(refused)))
+        names = [
+            message.system_properties.message_id
+            for message, receipt in zip(messages, receipts, strict=True)
+            if not receipt
+        ]
+        made = iter(await self._store(topic, stored, names))
+        return [receipt or next(made) for receipt in receipts]
+
+    async def send_batch(self, name: str, batch: SendBatchRequest) -> SendBatchResponse:
+        """Like :meth:`send`, of a batch of one of our clients."""
+        check_topic_name(name)
+        topic, count = self._core.topic(name), len(batch.ids)
+        is_ordered = batch.kind == v2.FIFO
+        fits = batch.kind == topic.spec.kind and (batch.kind == v2.NORMAL or (is_ordered and batch.group))
+        if not fits or not is_uniform(batch):
+            return _stored(await self.send(name, to_messages(batch)))
+        queues = None
+        if topic.spec.queues > 1:
+            queues = [topic.assign_queue(batch.group) or 0] * count if batch.group else topic.assign_queues(count)
+        names = [each.encode() for each in batch.ids]
+        with self._reserve_bytes(sum(map(len, batch.bodies))):
+            ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
+        return SendBatchResponse(v2.OK, "OK", [number - 1 for number in ids])
+
+    @contextlib.contextmanager
+    def _reserve_bytes(self, size: int) -> Iterator[None]:
+        """*size* bytes are being stored meanwhile. Raises TOO_MANY_REQUESTS where that is too much on top of others."""
+        if self._bytes and self._bytes + size > self._core.limits.max_pending_bytes:
+            raise StatusError(v2.TOO_MANY_REQUESTS, "more messages are under way than can be stored; send it again")
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+    def _read(self, topic: Topic, message: v2.Message) -> Message:
+        kind = check_message(message, topic.spec)
+        system = message.system_properties
+        found = to_log(message, kind, topic.assign_queue(system.message_group))
+        if kind == v2.DELAY:
+            now = self._core.clock.now()
+            return delayed_message(found, topic.spec.name, check_delivery_time(message, now, self._core.limits))
+        if kind == v2.TRANSACTION:
+            return half_message(found, topic.spec.name, self._first_check(system))
+        return found
+
+    def _first_check(self, system: v2.SystemProperties) -> int:
+        wait = self._core.limits.first_check
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            asked = system.orphaned_transaction_recovery_duration
+            wait = asked.seconds * 1_000_000 + asked.nanos // 1000
+        return self._core.clock.now() + wait
+
+    async def _store(self, topic: Topic, messages: Sequence[Message], names: Sequence[str]) -> list[SendResult]:
+        if not messages:
+            return []
+        if topic.spec.type in ("NORMAL", "FIFO"):
+            ids = await self._core.publish(topic.spec.name, messages)
+            return [SendResult(v2.OK, "OK", name, number - 1) for name, number in zip(names, ids, strict=True)]
+        delayed = await self._delayed_messages.hold(messages)
+        if topic.spec.type == "DELAY":
+            return [
+                SendResult(v2.OK, "OK", name, hold.id - 1, recall_handle=write_recall(hold.id, name))
+                for name, hold in zip(names, delayed, strict=True)
+            ]
+        return [
+            SendResult(v2.OK, "OK", name, hold.id - 1, transaction_id=write_transaction(hold.id, name))
+            for name, hold in zip(names, delayed, strict=True)
+        ]
+
+
+def _stored(receipts: Sequence[SendResult]) -> SendBatchResponse:
+    refused = {row: (each.code, each.text) for row, each in enumerate(receipts) if each.code != v2.OK}
+    code, text = combined_status([(each.code, each.text) for each in receipts])
+    return SendBatchResponse(code, text, [each.offset for each in receipts], refused)
+
+
+def combined_status(parts: Sequence[tuple[int, str]]) -> tuple[int, str]:
+    """The status of a call from those of its entries: theirs where they agree, else MULTIPLE_RESULTS."""
+    if len({code for code, _ in parts}) == 1:
+        return parts[0]
+    return v2.MULTIPLE_RESULTS, "the entries ended differently; see each"

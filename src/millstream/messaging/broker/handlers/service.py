@@ -1,0 +1,311 @@
+"""The methods of the protocol, each from its request to its response; what they do lies in the modules around."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.messaging.broker.clients.client_quirks import keeps_order
+from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.handlers.batch_codec import to_batch
+from millstream.messaging.broker.handlers.call_context import CallContext
+from millstream.messaging.broker.handlers.column_chunk import ColumnChunk, to_columns
+from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.handlers.filters import read_filter
+from millstream.messaging.broker.handlers.pull import PullHandler, PullRequest
+from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest, chunk_messages
+from millstream.messaging.broker.handlers.send import SendHandler, combined_status
+from millstream.messaging.broker.handlers.telemetry import TelemetryHandler, long_poll
+from millstream.messaging.broker.names import full_name
+from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
+from millstream.messaging.broker.validation import (
+    check_client_type,
+    check_group_name,
+    check_invisible,
+    check_topic_name,
+)
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batch_calls import (
+    AckBatchRequest,
+    AckBatchResponse,
+    ReceiveBatchResponse,
+    SendBatchRequest,
+    SendBatchResponse,
+)
+
+BROKER_NAME = "millstream"
+NOTHING_NEW = "no new message"
+
+
+class BrokerService:
+    """The protocol on *core*. *endpoints* is where clients find it, where they do not say how they came."""
+
+    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageStore, endpoints: v2.Endpoints) -> None:
+        self._core = core
+        self._delayed_messages = delayed_messages
+        self._endpoints = endpoints
+        self._sending = SendHandler(core, delayed_messages)
+        self._receiving = ReceiveHandler(core)
+        self._pulling = PullHandler(core)
+        self.telemetry = TelemetryHandler(core)
+
+    async def query_route(self, request: v2.QueryRouteRequest, call: CallContext) -> v2.QueryRouteResponse:
+        queues = self._queues(request.topic, request.endpoints, call)
+        self._core.sessions.touch(call.client_id, self._core.clock.now()).route_queried(
+            full_name(request.topic, call.namespace)
+        )
+        return v2.QueryRouteResponse(status=_ok(), message_queues=queues)
+
+    async def query_assignment(
+        self, request: v2.QueryAssignmentRequest, call: CallContext
+    ) -> v2.QueryAssignmentResponse:
+        check_group_name(full_name(request.group, call.namespace))
+        queues = self._queues(request.topic, request.endpoints, call)
+        if self._core.topic(full_name(request.topic, call.namespace)).spec.type != "FIFO":
+            queues = queues[:1]
+            queues[0].id = -1  # any queue
+        response = v2.QueryAssignmentResponse(status=_ok())
+        for queue in queues:
+            response.assignments.add().message_queue.CopyFrom(queue)
+        return response
+
+    async def heartbeat(self, request: v2.HeartbeatRequest, call: CallContext) -> v2.HeartbeatResponse:
+        check_client_type(request.client_type)
+        session = self._core.sessions.touch(call.client_id, self._core.clock.now(), connection=call.connection)
+        if not session.declared and request.client_type == v2.CLIENT_TYPE_UNSPECIFIED:
+            raise StatusError(v2.UNRECOGNIZED_CLIENT_TYPE, "say what kind of client this is, or send settings first")
+        if request.HasField("group"):
+            group = full_name(request.group, call.namespace)
+            check_group_name(group)
+            session.group = session.group or group
+        session.kind = session.kind or request.client_type
+        return v2.HeartbeatResponse(status=_ok())
+
+    async def send_message(self, request: v2.SendMessageRequest, call: CallContext) -> v2.SendMessageResponse:
+        if not request.messages:
+            raise StatusError(v2.MESSAGE_CORRUPTED, "there is no message to send")
+        names = {full_name(message.topic, call.namespace) for message in request.messages}
+        if len(names) > 1:
+            raise StatusError(v2.MESSAGE_CORRUPTED, "all messages of one call go to one topic")
+        receipts = await self._sending.send(names.pop(), request.messages)
+        response = v2.SendMessageResponse()
+        for receipt in receipts:
+            entry = response.entries.add(message_id=receipt.message_id, offset=receipt.offset)
+            entry.status.code, entry.status.message = receipt.code, receipt.text  # type: ignore[assignment]
+            if receipt.transaction_id or receipt.recall_handle:
+                entry.transaction_id, entry.recall_handle = receipt.transaction_id, receipt.recall_handle
+        _set_summary(response.status, [(receipt.code, receipt.text) for receipt in receipts])
+        return response
+
+    async def receive_message(
+        self, request: v2.ReceiveMessageRequest, call: CallContext
+    ) -> AsyncIterator[v2.ReceiveMessageResponse]:
+        messages = await self._receive(request, call)
+        if not messages:
+            yield v2.ReceiveMessageResponse(status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message=NOTHING_NEW))
+            return
+        yield v2.ReceiveMessageResponse(status=_ok())
+        for message in messages:
+            yield v2.ReceiveMessageResponse(message=message)
+        end = v2.ReceiveMessageResponse()
+        end.delivery_timestamp.FromMicroseconds(self._core.clock.now())
+        yield end
+
+    async def _receive(self, request: v2.ReceiveMessageRequest, call: CallContext) -> list[v2.Message]:
+        ask, topic = self._ask(request, call), request.message_queue.topic
+        given = await self._receiving.receive(ask)
+        return [
+            to_wire(
+                each.message,
+                DeliveryInfo(topic.resource_namespace, topic.name, each.handle, each.attempt, ask.invisible),
+            )
+            for each in (chunk_messages(given) if isinstance(given, ColumnChunk) else given)
+        ]
+
+    # The same in batches, for our own clients
+
+    async def send_batch(self, batch: SendBatchRequest, call: CallContext) -> SendBatchResponse:
+        return await self._sending.send_batch(_name(batch.topic, batch.namespace, call), batch)
+
+    async def receive_batch(self, request: v2.ReceiveMessageRequest, call: CallContext) -> ReceiveBatchResponse:
+        given = await self._receiving.receive(msgspec.structs.replace(self._ask(request, call), columns=True))
+        if not given:
+            return ReceiveBatchResponse(v2.MESSAGE_NOT_FOUND, NOTHING_NEW)
+        now = self._core.clock.now()
+        if isinstance(given, ColumnChunk):
+            return to_columns(given, now) or to_batch(chunk_messages(given), now)
+        return to_batch(given, now)
+
+    async def ack_batch(self, batch: AckBatchRequest, call: CallContext) -> AckBatchResponse:
+        group, topic = _name(batch.group, batch.namespace, call), _name(batch.topic, batch.namespace, call)
+        held, refused = self._core.check_handles(group, topic, batch.handles)
+        if held:
+            await self._core.finish(group, topic, held)
+        if not refused:
+            return AckBatchResponse(v2.OK, "OK")
+        return AckBatchResponse(*combined_status([*refused.values(), *[(v2.OK, "OK")] * bool(held)]), refused)
+
+    async def ack_message(self, request: v2.AckMessageRequest, call: CallContext) -> v2.AckMessageResponse:
+        group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
+        response = v2.AckMessageResponse()
+        held: list[int] = []
+        for entry in request.entries:
+            result = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+            try:
+                held.append(self._core.check_handle(group, topic, entry.receipt_handle))
+                result.status.code, result.status.message = v2.OK, "OK"
+            except StatusError as refused:
+                result.status.code, result.status.message = refused.code, str(refused)  # type: ignore[assignment]
+        if held:
+            await self._core.finish(group, topic, held)
+        results = [(entry.status.code, entry.status.message) for entry in response.entries]
+        _set_summary(response.status, results or [(v2.BAD_REQUEST, "there is nothing to acknowledge")])
+        return response
+
+    async def change_invisible_duration(
+        self, request: v2.ChangeInvisibleDurationRequest, call: CallContext
+    ) -> v2.ChangeInvisibleDurationResponse:
+        group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
+        duration = check_invisible(request.invisible_duration.ToMicroseconds(), self._core.limits, shortest=0)
+        number = self._core.check_handle(group, topic, request.receipt_handle)
+        handle = await self._core.hide(group, topic, number, duration)
+        return v2.ChangeInvisibleDurationResponse(status=_ok(), receipt_handle=handle)
+
+    async def forward_message_to_dead_letter_queue(
+        self, request: v2.ForwardMessageToDeadLetterQueueRequest, call: CallContext
+    ) -> v2.ForwardMessageToDeadLetterQueueResponse:
+        group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
+        number = self._core.check_handle(group, topic, request.receipt_handle)
+        await self._core.move_to_dead_letters(
+            group, topic, [number], f"given up after attempt {request.delivery_attempt}"
+        )
+        return v2.ForwardMessageToDeadLetterQueueResponse(status=_ok())
+
+    async def end_transaction(self, request: v2.EndTransactionRequest, call: CallContext) -> v2.EndTransactionResponse:
+        topic = full_name(request.topic, call.namespace)
+        await self._delayed_messages.end_transaction(
+            topic, request.transaction_id, request.message_id, request.resolution
+        )
+        return v2.EndTransactionResponse(status=_ok())
+
+    async def recall_message(self, request: v2.RecallMessageRequest, call: CallContext) -> v2.RecallMessageResponse:
+        topic = full_name(request.topic, call.namespace)
+        check_topic_name(topic)
+        message_id = await self._delayed_messages.recall(topic, request.recall_handle)
+        return v2.RecallMessageResponse(status=_ok(), message_id=message_id)
+
+    async def notify_client_termination(
+        self, _request: v2.NotifyClientTerminationRequest, call: CallContext
+    ) -> v2.NotifyClientTerminationResponse:
+        self._core.remove_client(call.client_id)
+        return v2.NotifyClientTerminationResponse(status=_ok())
+
+    async def pull_message(
+        self, request: v2.PullMessageRequest, call: CallContext
+    ) -> AsyncIterator[v2.PullMessageResponse]:
+        queue = request.message_queue
+        pull = PullRequest(
+            full_name(queue.topic, call.namespace),
+            queue.id,
+            request.offset,
+            max(1, min(request.batch_size, self._core.limits.batch)),
+            long_poll(self._core.limits, request.long_polling_timeout.ToMicroseconds() / 1e6, call.left()),
+            read_filter(request.filter_expression),
+        )
+        messages, next_offset = await self._pulling.pull(pull)
+        found = v2.Status(code=v2.MESSAGE_NOT_FOUND, message=NOTHING_NEW) if not messages else _ok()
+        yield v2.PullMessageResponse(status=found)
+        for message in messages:
+            yield v2.PullMessageResponse(
+                message=to_wire(message, DeliveryInfo(queue.topic.resource_namespace, queue.topic.name))
+            )
+        yield v2.PullMessageResponse(next_offset=next_offset)
+
+    async def query_offset(self, request: v2.QueryOffsetRequest, call: CallContext) -> v2.QueryOffsetResponse:
+        name = full_name(request.message_queue.topic, call.namespace)
+        time = request.timestamp.ToMicroseconds()
+        offset = await self._pulling.find_offset(name, request.query_offset_policy, time)
+        return v2.QueryOffsetResponse(status=_ok(), offset=offset)
+
+    async def update_offset(self, request: v2.UpdateOffsetRequest, call: CallContext) -> v2.UpdateOffsetResponse:
+        place = self._queue_position(request, call)
+        await self._pulling.store_offset(*place, request.offset)
+        return v2.UpdateOffsetResponse(status=_ok())
+
+    async def get_offset(self, request: v2.GetOffsetRequest, call: CallContext) -> v2.GetOffsetResponse:
+        return v2.GetOffsetResponse(
+            status=_ok(), offset=self._pulling.stored_offset(*self._queue_position(request, call))
+        )
+
+    def _queue_position(self, request: Any, call: CallContext) -> tuple[str, str, int]:
+        queue = request.message_queue
+        group = full_name(request.group, call.namespace)
+        check_group_name(group)
+        return group, full_name(queue.topic, call.namespace), queue.id
+
+    def _ask(self, request: v2.ReceiveMessageRequest, call: CallContext) -> ReceiveRequest:
+        group = full_name(request.group, call.namespace)
+        check_group_name(group)
+        limits = self._core.limits
+        asked = self._polling_time(request, call)
+        if asked < 0:
+            raise StatusError(v2.ILLEGAL_POLLING_TIME, "nobody waits for less than no time")
+        if request.auto_renew:
+            invisible = limits.renewed_for
+        else:
+            invisible = check_invisible(request.invisible_duration.ToMicroseconds(), limits)
+        return ReceiveRequest(
+            group,
+            full_name(request.message_queue.topic, call.namespace),
+            max(1, min(request.batch_size, limits.batch)),
+            invisible,
+            call.client_id,
+            call.connection,
+            request.auto_renew,
+            request.auto_renew and keeps_order(call.language),
+            long_poll(limits, asked, call.left()),
+            request.attempt_id,
+            read_filter(request.filter_expression),
+        )
+
+    def _polling_time(self, request: v2.ReceiveMessageRequest, call: CallContext) -> float:
+        """For how many seconds a receive is to wait: as it says, else as its client's settings do (Go's)."""
+        if request.HasField("long_polling_timeout"):
+            return request.long_polling_timeout.ToMicroseconds() / 1e6
+        session = self._core.sessions.get(call.client_id)
+        if session is not None and session.settings is not None:
+            declared = session.settings[0].subscription
+            if declared.HasField("long_polling_timeout"):
+                return declared.long_polling_timeout.ToMicroseconds() / 1e6
+        return self._core.limits.longest_poll / 1e6
+
+    def _queues(self, topic: v2.Resource, asked: v2.Endpoints, call: CallContext) -> list[v2.MessageQueue]:
+        name = full_name(topic, call.namespace)
+        check_topic_name(name)
+        spec = self._core.topic(name).spec
+        endpoints = asked if asked.addresses else self._endpoints
+        return [_queue(topic, number, spec.kind, endpoints) for number in range(spec.queues)]
+
+
+def _queue(topic: v2.Resource, number: int, kind: int, endpoints: v2.Endpoints) -> v2.MessageQueue:
+    accepted: Any = kind
+    queue = v2.MessageQueue(topic=topic, id=number, permission=v2.READ_WRITE, accept_message_types=[accepted])
+    queue.broker.name, queue.broker.id = BROKER_NAME, 0
+    queue.broker.endpoints.CopyFrom(endpoints)
+    return queue
+
+
+def _name(name: str, namespace: str, call: CallContext) -> str:
+    return full_name(v2.Resource(name=name, resource_namespace=namespace), call.namespace)
+
+
+def _ok() -> v2.Status:
+    return v2.Status(code=v2.OK, message="OK")
+
+
+def _set_summary(status: v2.Status, parts: Sequence[tuple[int, str]]) -> None:
+    code, status.message = combined_status(parts)
+    status.code = code  # type: ignore[assignment]

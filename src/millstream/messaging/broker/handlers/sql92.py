@@ -1,0 +1,227 @@
+"""Conditions in SQL92 over a message's properties, as RocketMQ has them, compiled to functions.
+
+``=  <>  >  >=  <  <=``, ``BETWEEN``, ``IN``, ``IS [NOT] NULL``, ``CONTAINS``, ``STARTSWITH``, ``ENDSWITH``, ``AND``,
+``OR``, ``NOT``, parentheses; numbers, ``'text'``, ``TRUE``, ``FALSE``. What compares with a property that is absent, or
+with a number where the property is none, is unknown, and an unknown condition selects nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+
+Properties = Mapping[str, str]
+Value = str | float | bool | None
+Operand = Callable[[Properties], Value]
+Condition = Callable[[Properties], bool | None]
+
+_LONGEST: Final = 4096
+_DEEPEST: Final = 50
+_TOKEN: Final = re.compile(
+    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$.-]*)|(?P<sign><>|!=|>=|<=|[=<>(),]))"
+)
+_WORDS: Final = frozenset(
+    ["AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE", "CONTAINS", "STARTSWITH", "ENDSWITH"]
+)
+_TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": lambda text, part: part in text,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+def compile_condition(expression: str) -> Callable[[Properties], bool]:
+    """The test that *expression* stands for. Raises ILLEGAL_FILTER_EXPRESSION that says where it is wrong."""
+    if len(expression) > _LONGEST:
+        raise _wrong(f"longer than {_LONGEST} characters")
+    parser = _Parser(_tokens(expression))
+    condition = parser.disjunction(0)
+    parser.end()
+    return lambda properties: condition(properties) is True
+
+
+Token = tuple[str, str]
+
+
+def _tokens(expression: str) -> list[Token]:
+    found: list[Token] = []
+    place, text = 0, expression.rstrip()
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise _wrong(f"unexpected {text[place : place + 20].strip()!r} at position {place + 1}")
+        kind, value = str(match.lastgroup), match[str(match.lastgroup)]
+        if kind == "name" and value.upper() in _WORDS:
+            kind, value = "word", value.upper()
+        found.append((kind, value))
+        place = match.end()
+    return found
+
+
+class _Parser:
+    """Recursive descent over *tokens*."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._place = 0
+
+    def end(self) -> None:
+        if self._place < len(self._tokens):
+            raise _wrong(f"unexpected {self._tokens[self._place][1]!r}")
+
+    def disjunction(self, depth: int) -> Condition:
+        if depth > _DEEPEST:
+            raise _wrong(f"nested deeper than {_DEEPEST}")
+        left = self._conjunction(depth)
+        while self._accept("word", "OR"):
+            left = _either(left, self._conjunction(depth))
+        return left
+
+    def _conjunction(self, depth: int) -> Condition:
+        left = self._negation(depth)
+        while self._accept("word", "AND"):
+            left = _both(left, self._negation(depth))
+        return left
+
+    def _negation(self, depth: int) -> Condition:
+        negative = False
+        while self._accept("word", "NOT"):
+            negative = not negative
+        inner = self._comparison(depth)
+        return _opposite(inner) if negative else inner
+
+    def _comparison(self, depth: int) -> Condition:
+        if self._accept("sign", "("):
+            inner = self.disjunction(depth + 1)
+            self._expect("sign", ")")
+            return inner
+        left = self._operand()
+        if self._accept("word", "IS"):
+            negative = self._accept("word", "NOT")
+            self._expect("word", "NULL")
+            return lambda properties: (left(properties) is None) is not negative
+        negative = self._accept("word", "NOT")
+        test = self._test(left)
+        return _opposite(test) if negative else test
+
+    def _test(self, left: Operand) -> Condition:
+        kind, value = self._next()
+        if value == "BETWEEN":
+            low = self._operand()
+            self._expect("word", "AND")
+            return _both(_compare(left, ">=", low), _compare(left, "<=", self._operand()))
+        if value == "IN":
+            return self._membership(left)
+        if value in _TEXT_TESTS:
+            return _text_test(left, _TEXT_TESTS[value], self._operand())
+        if kind == "sign" and value in ("=", "<>", "!=", ">", ">=", "<", "<="):
+            return _compare(left, value, self._operand())
+        raise _wrong(f"a comparison is expected where {value or 'the end'!r} stands")
+
+    def _membership(self, left: Operand) -> Condition:
+        self._expect("sign", "(")
+        test = _compare(left, "=", self._operand())
+        while self._accept("sign", ","):
+            test = _either(test, _compare(left, "=", self._operand()))
+        self._expect("sign", ")")
+        return test
+
+    def _operand(self) -> Operand:
+        kind, value = self._next()
+        if kind == "name":
+            return lambda properties: properties.get(value)
+        constants: dict[str, Value] = {"TRUE": True, "FALSE": False}
+        if kind == "text":
+            constant: Value = value[1:-1].replace("''", "'")
+        elif kind == "number":
+            constant = float(value)
+        elif value in constants:
+            constant = constants[value]
+        else:
+            raise _wrong(f"a property or a value is expected where {value or 'the end'!r} stands")
+        return lambda _: constant
+
+    def _next(self) -> Token:
+        token = self._tokens[self._place] if self._place < len(self._tokens) else ("end", "")
+        self._place += 1
+        return token
+
+    def _accept(self, kind: str, value: str) -> bool:
+        found = self._place < len(self._tokens) and self._tokens[self._place] == (kind, value)
+        self._place += found
+        return found
+
+    def _expect(self, kind: str, value: str) -> None:
+        if not self._accept(kind, value):
+            raise _wrong(f"{value!r} is missing")
+
+
+def _compare(left: Operand, sign: str, right: Operand) -> Condition:
+    def test(properties: Properties) -> bool | None:
+        pair = _alike(left(properties), right(properties))
+        return None if pair is None else _ordered(sign, *pair)
+
+    return test
+
+
+def _alike(one: Value, other: Value) -> tuple[str | float, str | float] | None:
+    """Both values as numbers where one is a number, as truth values where one is that, else as text."""
+    if one is None or other is None:
+        return None
+    if isinstance(one, bool) or isinstance(other, bool):
+        return str(one).lower(), str(other).lower()
+    if isinstance(one, float) or isinstance(other, float):
+        try:
+            return float(one), float(other)
+        except ValueError:
+            return None
+    return one, other
+
+
+def _ordered(sign: str, one: str | float, other: str | float) -> bool:
+    if sign == "=":
+        return one == other
+    if sign in ("<>", "!="):
+        return one != other
+    less, equal = one < other, one == other  # type: ignore[operator]
+    return {"<": less, "<=": less or equal, ">": not (less or equal), ">=": not less}[sign]
+
+
+def _text_test(left: Operand, test: Callable[[str, str], bool], right: Operand) -> Condition:
+    def found(properties: Properties) -> bool | None:
+        one, other = left(properties), right(properties)
+        return test(one, other) if isinstance(one, str) and isinstance(other, str) else None
+
+    return found
+
+
+def _both(one: Condition, other: Condition) -> Condition:
+    def test(properties: Properties) -> bool | None:
+        first = one(properties)
+        if first is False:
+            return False
+        second = other(properties)
+        return second if first or second is False else None
+
+    return test
+
+
+def _either(one: Condition, other: Condition) -> Condition:
+    return _opposite(_both(_opposite(one), _opposite(other)))
+
+
+def _opposite(condition: Condition) -> Condition:
+    def test(properties: Properties) -> bool | None:
+        found = condition(properties)
+        return None if found is None else not found
+
+    return test
+
+
+def _wrong(reason: str) -> StatusError:
+    return StatusError(v2.ILLEGAL_FILTER_EXPRESSION, f"this is no condition in SQL: {reason}")

@@ -1,0 +1,1 @@
+"""Who may call: access keys, the permissions of each call, and TLS."""

@@ -1,0 +1,121 @@
+"""Who calls, and what that caller may do: signatures of access keys, and the permissions of each key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from millstream.messaging.broker.settings import KeySettings
+from millstream.messaging.errors import BrokerCredentialsError, StatusError
+from millstream.messaging.protocol import v2
+
+_HEADER: Final = re.compile(r"MQv2-HMAC-SHA1\s+Credential=([^,\s]*),\s*SignedHeaders=x-mq-date-time,\s*Signature=(\S+)")
+_NO_KEY: Final = "the call is not signed with a key that this broker knows, or its signature or session token is wrong"
+_MOST_SECRET_BYTES: Final = 4096
+
+
+class CallerPermissions(msgspec.Struct, frozen=True):
+    """What a caller may do; ``name`` is the access key, empty for whom nobody asked. See :class:`KeySettings`."""
+
+    name: str = ""
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    admin: bool = False
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether messages may go to *topic* (its full name)."""
+        return _matches(self.publish, topic)
+
+    def may_subscribe(self, topic: str) -> bool:
+        """Whether messages of *topic* (its full name) may be had."""
+        return _matches(self.subscribe, topic)
+
+    def may_use(self, group: str) -> bool:
+        """Whether the caller may be a consumer of *group* (its full name)."""
+        return _matches(self.groups, group)
+
+
+UNRESTRICTED: Final = CallerPermissions("", ("*",), ("*",), ("*",), admin=True)
+"""What everybody may do where a broker has no keys."""
+
+
+class AccessKey(msgspec.Struct, frozen=True):
+    """A secret, the session token that goes with it (empty: none), and what whoever knows both may do."""
+
+    secret: str
+    access: CallerPermissions
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Key of {self.access.name}>"
+
+
+class Keyring:
+    """Access keys by name. Without any, everybody may do everything."""
+
+    def __init__(self, keys: Mapping[str, AccessKey] | None = None) -> None:
+        self._keys = dict(keys or {})
+        self._verified = lru_cache(maxsize=1024)(self._verify)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def access(self, headers: Mapping[str, str | bytes]) -> CallerPermissions:
+        """What a call with these *headers* may do. Raises UNAUTHORIZED.
+
+        Only the header ``x-mq-date-time`` is signed, and clients write the time of their own zone into it: how old it
+        is says nothing, and is not looked at.
+        """
+        if not self._keys:
+            return UNRESTRICTED
+        names = ("authorization", "x-mq-date-time", "x-mq-session-token")
+        return self._verified(*(str(headers.get(name, "")) for name in names))
+
+    def _verify(self, authorization: str, time: str, token: str) -> CallerPermissions:
+        found = _HEADER.fullmatch(authorization)
+        name = found[1] if found else ""
+        key = self._keys.get(name) or self._keys.get(name.rsplit("/", 2)[0])  # Go's client writes NAME//Rocketmq
+        proof = hmac.new((key.secret if key else "").encode(), time.encode(), hashlib.sha1).hexdigest()
+        signed = hmac.compare_digest(proof.encode(), found[2].lower().encode() if found else b"")
+        if key is None or not signed or not hmac.compare_digest(key.token.encode(), token.encode()):
+            raise StatusError(v2.UNAUTHORIZED, _NO_KEY)
+        return key.access
+
+
+def read_keyring(settings: Mapping[str, KeySettings]) -> Keyring:
+    """The keys of *settings*. Raises :class:`BrokerCredentialsError` where a secret cannot be read."""
+    return Keyring({name: _read_key(name, key) for name, key in settings.items()})
+
+
+def _read_key(name: str, settings: KeySettings) -> AccessKey:
+    if not re.fullmatch(r"[^,\s]{1,256}", name):
+        raise BrokerCredentialsError(f"setting broker.keys: {name[:80]!r} is no access key: no blanks and no commas")
+    secret = _read_secret(settings.secret_file, f"broker.keys.{name}.secret_file")
+    token = _read_secret(settings.token_file, f"broker.keys.{name}.token_file") if settings.token_file else ""
+    access = CallerPermissions(name, settings.publish, settings.subscribe, settings.groups, settings.admin)
+    return AccessKey(secret, access, token)
+
+
+def _read_secret(path: str, setting: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            secret = file.read(_MOST_SECRET_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BrokerCredentialsError(f"setting {setting}: cannot read {path}: {reason}") from error
+    if not secret:
+        raise BrokerCredentialsError(f"setting {setting}: {path} is empty; write the secret into it")
+    return secret
+
+
+@lru_cache(maxsize=8192)
+def _matches(patterns: tuple[str, ...], name: str) -> bool:
+    return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) for pattern in patterns)

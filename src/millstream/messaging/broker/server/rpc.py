@@ -1,0 +1,178 @@
+"""The broker's methods as gRPC calls them: who calls, what goes wrong, and where it goes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millstream.log import LogError
+from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
+from millstream.messaging.broker.handlers.call_context import CallContext
+from millstream.messaging.broker.handlers.telemetry import serve
+from millstream.messaging.broker.security.access_keys import UNRESTRICTED, Keyring
+from millstream.messaging.broker.security.permissions import check_admin, check_call
+from millstream.messaging.broker.server.supervisor import BrokerSupervisor
+from millstream.messaging.errors import MessagingError, StatusError
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batch_calls import ACK, BATCH_SERVICE, RECEIVE, SEND, BatchMethod, write_answer
+from millstream.messaging.protocol.methods import SERVICE, Method, methods
+
+if TYPE_CHECKING:
+    import grpc
+
+_log = logging.getLogger(__name__)
+
+
+class AuthInterceptor:
+    """Where calls come in: it looks at who calls before *room* hears of it."""
+
+    def __init__(self, supervisor: BrokerSupervisor, keys: Keyring) -> None:
+        self.supervisor = supervisor
+        self.keys = keys
+
+    def authorize(self, method: str, request: Any, context: Any) -> CallContext:
+        """Who calls the *method*. Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED."""
+        headers = _headers(context)
+        access = self.keys.access(headers)
+        client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
+        if not client_id:
+            raise StatusError(v2.CLIENT_ID_REQUIRED, "a call needs the header x-mq-client-id")
+        if access is not UNRESTRICTED:
+            client_id = f"{access.name}/{client_id}"  # nobody speaks for a client of another key
+            check_call(method, request, access, namespace)
+        core = self.supervisor.core
+        connection = context.peer()
+        core.sessions.touch(client_id, core.clock.now(), access, connection)
+        language = str(headers.get("x-mq-language", ""))
+        return CallContext(client_id, namespace, context.time_remaining, access, connection, language)
+
+
+def service_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
+    """The methods of the protocol, behind *auth*."""
+    import grpc
+
+    handlers: dict[str, Any] = {}
+    for name, method in methods().items():
+        if name == "Telemetry":
+            make, behaviour = grpc.stream_stream_rpc_method_handler, _telemetry(auth)
+        elif method.streams_responses:
+            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, auth)
+        else:
+            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, auth)
+        handlers[name] = make(behaviour, method.request.FromString, method.response.SerializeToString)
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+
+def _unary(method: Method, auth: AuthInterceptor) -> Any:
+    name = _own_name(method)
+
+    async def behaviour(request: Any, context: Any) -> Any:
+        try:
+            handle = getattr(auth.supervisor.service, name, None)
+            if handle is None:
+                raise StatusError(v2.UNSUPPORTED, f"{method.name} is not supported by this broker")
+            return await handle(request, auth.authorize(method.name, request, context))
+        except Exception as error:
+            auth.supervisor.report_failure(error)
+            return method.response(status=_status(method, error))
+
+    return behaviour
+
+
+def _stream(method: Method, auth: AuthInterceptor) -> Any:
+    name = _own_name(method)
+
+    async def behaviour(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for response in getattr(auth.supervisor.service, name)(
+                request, auth.authorize(method.name, request, context)
+            ):
+                yield response
+        except Exception as error:
+            auth.supervisor.report_failure(error)
+            yield method.response(status=_status(method, error))
+
+    return behaviour
+
+
+def _telemetry(auth: AuthInterceptor) -> Any:
+    async def behaviour(requests: Any, context: Any) -> None:
+        try:
+            call, supervisor = auth.authorize("Telemetry", None, context), auth.supervisor
+        except StatusError as refused:
+            command = v2.TelemetryCommand()
+            command.status.code, command.status.message = refused.code, str(refused)  # type: ignore[assignment]
+            await context.write(command)
+            return
+        session = supervisor.core.sessions.touch(call.client_id, supervisor.core.clock.now(), call.access)
+        await serve(lambda: supervisor.telemetry, session, call, requests, context.write)
+
+    return behaviour
+
+
+def batch_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
+    """Batches of our clients, behind *auth*; see :mod:`millstream.messaging.protocol.batch_calls`."""
+    import grpc
+
+    handlers: dict[str, Any] = {
+        method.name: grpc.unary_unary_rpc_method_handler(_batch(method, auth), method.read_request, write_answer)
+        for method in (SEND, RECEIVE, ACK)
+    }
+    return grpc.method_handlers_generic_handler(BATCH_SERVICE, handlers)
+
+
+def _batch(method: BatchMethod, auth: AuthInterceptor) -> Any:
+    name = f"{method.name.lower()}_batch"
+
+    async def behaviour(request: Any, context: Any) -> Any:
+        try:
+            return await getattr(auth.supervisor.service, name)(request, auth.authorize(method.path, request, context))
+        except Exception as error:
+            auth.supervisor.report_failure(error)
+            status = _status(method, error)
+            return method.answer(status.code, status.message)
+
+    return behaviour
+
+
+def admin_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
+    """What people ask of a broker, behind *auth*; requests and answers are JSON."""
+    import grpc
+
+    names = auth.supervisor.admin.calls()
+    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(auth, name)) for name in names}
+    return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
+
+
+def _asked(auth: AuthInterceptor, name: str) -> Any:
+    async def behaviour(request: bytes, context: Any) -> bytes:
+        try:
+            check_admin(auth.keys.access(_headers(context)))
+            return await auth.supervisor.admin.calls()[name](request)
+        except MessagingError as error:
+            return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
+
+    return behaviour
+
+
+def _own_name(method: Method) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+
+
+def _headers(context: Any) -> dict[str, str | bytes]:
+    return dict(context.invocation_metadata() or ())
+
+
+def _status(method: Method | BatchMethod, error: Exception) -> v2.Status:
+    if isinstance(error, StatusError):
+        code: Any = error.code
+        return v2.Status(code=code, message=str(error))
+    if isinstance(error, LogError):
+        _log.error("%s failed: %s", method.name, error)
+        return v2.Status(code=v2.INTERNAL_SERVER_ERROR, message=f"the message store failed: {type(error).__name__}")
+    _log.error("%s failed", method.name, exc_info=error)
+    return v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the broker failed; its log says why")

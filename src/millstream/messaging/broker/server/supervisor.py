@@ -1,0 +1,119 @@
+"""The core behind a running server, and a new one in its place when its journal has failed.
+
+What a core holds in memory runs ahead of its journal. Once a commit failed (the disk was full, say) that cannot be
+trusted any more: the journal is read again, as after a restart, as soon as it can be written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from millstream.core.clock import Clock
+from millstream.log import FencedError, LogError, LogStore, Writer, WriterFailedError
+from millstream.messaging.broker.admin import AdminService
+from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.handlers.service import BrokerService
+from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
+from millstream.messaging.broker.validation import Limits
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+
+_RETRY_SECONDS = 1.0
+_SWEEP_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerSupervisor:
+    """Keeps a core on *store* for as long as :meth:`run` runs. For one event loop.
+
+    Raises the log's ``WriterBusyError`` where another broker has the store.
+    """
+
+    def __init__(self, store: LogStore, clock: Clock, limits: Limits | None, endpoints: v2.Endpoints) -> None:
+        self._store = store
+        self._clock = clock
+        self._limits = limits
+        self._endpoints = endpoints
+        self._failure_reported = asyncio.Event()
+        self._is_open = True
+        self._install(BrokerCore(store, clock, limits))
+
+    def _install(self, core: BrokerCore) -> None:
+        self._core = core
+        self._delayed_messages = DelayedMessageStore(core)
+        self._service = BrokerService(core, self._delayed_messages, self._endpoints)
+        self._admin = AdminService(core)
+        self._delayed_task = asyncio.ensure_future(self._delayed_messages.run())
+
+    @property
+    def core(self) -> BrokerCore:
+        """The present core. Raises INTERNAL_SERVER_ERROR while there is none."""
+        self._require_open()
+        return self._core
+
+    @property
+    def service(self) -> BrokerService:
+        """The protocol on the present core. Raises like :attr:`core`."""
+        self._require_open()
+        return self._service
+
+    @property
+    def telemetry(self) -> TelemetryHandler:
+        """The streams on the present core, or on the last one while there is none."""
+        return self._service.telemetry
+
+    @property
+    def admin(self) -> AdminService:
+        """What people ask, on the present core. Raises like :attr:`core`."""
+        self._require_open()
+        return self._admin
+
+    def writer_of(self, name: str) -> Writer | None:
+        """The writer of the log *name* where a topic of the present core has it open. From any thread."""
+        return self._core.writer_of(name) if self._is_open else None
+
+    def report_failure(self, error: Exception) -> None:
+        """A call failed with *error*: perhaps the core has to be replaced."""
+        if isinstance(error, WriterFailedError | FencedError):
+            self._failure_reported.set()
+
+    async def run(self) -> None:
+        """Replace a core whose journal has failed, renew what clients have, forget those that are gone; for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SWEEP_SECONDS):
+                    await self._failure_reported.wait()
+            self._failure_reported.clear()
+            self._core.sessions.sweep(self._clock.now())
+            self._core.renew()
+            if not self._core.journal.is_usable:
+                await self._replace()
+
+    async def close(self) -> None:
+        """Let the next broker in."""
+        self._delayed_task.cancel()
+        await asyncio.gather(self._delayed_task, return_exceptions=True)
+        self._core.close()
+
+    async def _replace(self) -> None:
+        _log.error("the broker's journal could not be written to; it is read again as soon as it can be")
+        self._is_open = False
+        with contextlib.suppress(LogError):
+            await self.close()
+        while True:
+            try:
+                self._install(BrokerCore(self._store, self._clock, self._limits, before=self._core))
+            except LogError as error:
+                _log.warning("the broker cannot go on yet: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._is_open = True
+                return
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the broker's store has failed; try again in a moment")

@@ -1,0 +1,174 @@
+"""All that the journal adds up to: topics, how every group stands with them, and which held messages are free."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery, LeaseTerms
+from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
+from millstream.messaging.broker.storage.delayed_messages import DelayedMessageIndex
+from millstream.messaging.broker.storage.journal_events import (
+    DelayedMessagesSnapshot,
+    DeliverySnapshot,
+    Event,
+    Finished,
+    GroupConfigured,
+    Hidden,
+    Ids,
+    InFlightSnapshot,
+    MessagesLeased,
+    OffsetMoved,
+    OffsetReset,
+    Released,
+    TopicDropped,
+    TopicMade,
+    TransactionChecked,
+)
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.validation import GroupSpec
+
+
+class BrokerState:
+    """What the broker knows. :meth:`apply` changes it by an event, live and when the journal is read again."""
+
+    def __init__(self, renew_step: int = RENEW_STEP) -> None:
+        self._renew_step = renew_step
+        self.topics: dict[str, TopicSpec] = {}
+        self.groups: dict[str, GroupSpec] = {}
+        self.deliveries: dict[tuple[str, str], GroupDelivery] = {}
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.delayed = DelayedMessageIndex()
+        self._recovering = True
+        self._released_ids: set[int] = set()
+        self._delayed_snapshot = DelayedMessagesSnapshot(0, [])
+
+    def delivery(self, group: str, topic: str) -> GroupDelivery:
+        """How *group* stands with *topic*; from its beginning where the group is new."""
+        found = self.deliveries.get((group, topic))
+        if found is None:
+            spec = self.topics.get(topic)
+            fifo = spec is not None and spec.type == "FIFO"
+            found = self.deliveries[group, topic] = GroupDelivery(fifo=fifo, renew_step=self._renew_step)
+        return found
+
+    def apply(self, event: Event, number: int) -> None:  # noqa: C901 (one case an event)
+        """Change by *event*, which is message *number* of the journal."""
+        match event:
+            case MessagesLeased():
+                self._lease(event, number)
+            case Finished(group, topic, ids):
+                self.delivery(group, topic).finish(ids)
+            case Hidden(group, topic, message, until):
+                self.delivery(group, topic).hide(message, number, until)
+            case OffsetReset(group, topic, first):
+                self.delivery(group, topic).reset_offset(first)
+            case GroupConfigured(group, max_attempts, backoff):
+                self._configure(GroupSpec(group, max_attempts, backoff))
+            case OffsetMoved(group, topic, queue, offset):
+                self.offsets[group, topic, queue] = offset
+            case TopicMade(topic, kind, queues):
+                self.topics[topic] = TopicSpec(topic, kind, queues)
+            case TopicDropped(topic):
+                self._drop(topic)
+            case Released(ids):
+                self._release(ids)
+            case TransactionChecked(message, count):
+                self._ask(message, count)
+            case DeliverySnapshot():
+                self._restore(event)
+            case DelayedMessagesSnapshot():
+                self._delayed_snapshot = event
+
+    def end_recovery(self, now: int) -> tuple[list[int], int]:
+        """The journal has been read; *now* in microseconds.
+
+        Returns which held messages of the last snapshot are still held, and up to which id it knew them.
+        """
+        for delivery in self.deliveries.values():
+            delivery.end_recovery(now)
+        self._recovering = False
+        kept = [number for first, last in self._delayed_snapshot.ids for number in range(first, last + 1)]
+        return [number for number in kept if number not in self._released_ids], self._delayed_snapshot.upto
+
+    def take_connections(self, before: BrokerState) -> None:
+        """The connections are still there by which messages went out that the state *before* knows too."""
+        for key, delivery in self.deliveries.items():
+            known = before.deliveries[key].flights if key in before.deliveries else {}
+            for flight in delivery.flights.values():
+                found = known.get(flight.id)
+                if found is not None and found.token == flight.token:
+                    flight.connection = found.connection
+
+    def forget_recovery(self) -> None:
+        """Let go of what only the recovery needed."""
+        self._released_ids.clear()
+        self._delayed_snapshot = DelayedMessagesSnapshot(0, [])
+
+    @property
+    def size(self) -> int:
+        """About how many things there are to know, as a snapshot would list them."""
+        return len(self.delayed) + len(self.offsets) + sum(len(each.flights) for each in self.deliveries.values())
+
+    def is_free(self, hold: int) -> bool:
+        """Whether the held message *hold* was released before the journal was read."""
+        return hold in self._released_ids
+
+    def asked_before(self, hold: int) -> int:
+        """How often was asked about *hold* before the journal was read."""
+        return self._delayed_snapshot.asked.get(hold, 0)
+
+    def _lease(self, event: MessagesLeased, number: int) -> None:
+        delivery = self.delivery(event.group, event.topic)
+        delivery.finish(event.skipped)
+        loan = LeaseTerms(number, event.until, event.at, event.client, event.renew, event.attempt_id)
+        delivery.lease((each for first, last in event.ids for each in range(first, last + 1)), loan)
+
+    def _configure(self, spec: GroupSpec) -> None:
+        if spec == GroupSpec(spec.name):
+            self.groups.pop(spec.name, None)
+        else:
+            self.groups[spec.name] = spec
+
+    def _drop(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+        for key in [key for key in self.deliveries if key[1] == topic]:
+            del self.deliveries[key]
+        for place in [place for place in self.offsets if place[1] == topic]:
+            del self.offsets[place]
+
+    def _release(self, ids: Ids) -> None:
+        numbers = [number for first, last in ids for number in range(first, last + 1)]
+        if self._recovering:  # the held messages are read after the journal
+            self._released_ids.update(numbers)
+        self.delayed.remove(numbers)
+
+    def _ask(self, hold: int, count: int) -> None:
+        found = self.delayed.get(hold)
+        if found is not None:
+            found.asked = count
+        elif self._recovering:
+            self._delayed_snapshot.asked[hold] = count
+
+    def _restore(self, event: DeliverySnapshot) -> None:
+        flights = (InFlightMessage(**msgspec.structs.asdict(kept)) for kept in event.flights)
+        self.delivery(event.group, event.topic).restore(event.pointer, event.ahead, flights)
+
+
+def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery) -> DeliverySnapshot:
+    """How *group* stands with *topic*, for a snapshot."""
+    pointer, ahead, flights = delivery.keep()
+    kept = [
+        InFlightSnapshot(
+            each.id,
+            each.attempts,
+            each.until,
+            each.token,
+            each.away,
+            each.client,
+            each.renew,
+            each.since,
+            each.attempt_id,
+        )
+        for each in flights
+    ]
+    return DeliverySnapshot(group, topic, pointer, ahead, kept)

@@ -1,0 +1,191 @@
+"""The broker's journal: what it has decided, durable, and read again when it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
+from millstream.messaging.broker.delivery.group_delivery import to_ranges
+from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot
+from millstream.messaging.broker.storage.delayed_messages import (
+    DelayedMessage,
+    read_delayed_message,
+    read_delayed_messages,
+)
+from millstream.messaging.broker.storage.journal_events import (
+    DelayedMessagesSnapshot,
+    Event,
+    GroupConfigured,
+    OffsetMoved,
+    TopicMade,
+    event_message,
+    read_event,
+)
+from millstream.messaging.broker.storage.message_cache import MessageCache
+from millstream.messaging.broker.validation import Limits
+
+JOURNAL = system_log("broker.journal", "journal")
+HELD = system_log("broker.held", "journal")
+GROUP_PREFIX = "group."
+"""The consumer group ``g`` is the consumer ``group.g`` of its topics' logs, so that retention can look at it."""
+
+_POINTER = "snapshot"
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerJournal:
+    """Records events and keeps :attr:`state` in step with them. For one event loop.
+
+    After ``snapshot_after`` events of *limits*, more where the state is larger, it sums up what it knows and trims the
+    rest.
+    A broker that has the journal open is the only one: a second gets the log's ``WriterBusyError``.
+    """
+
+    def __init__(self, store: LogStore, now: int, limits: Limits) -> None:
+        self._store = store
+        self._snapshot_after = limits.snapshot_after
+        self._snapshot: asyncio.Future[None] | None = None
+        self._saved_positions: Mapping[tuple[str, str], int] = {}
+        self._log = store.log(JOURNAL)
+        self._writer = self._log.writer("broker")
+        self._held_log = store.log(HELD)
+        self._message_cache = MessageCache(self._held_log)
+        try:
+            self._held_writer = self._held_log.writer("broker")
+            self._held = self._held_writer.last_id
+            self.state, self._since_snapshot = _recover(BrokerState(limits.renewed_for), self._log, self._held_log, now)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether no commit has failed, and no other broker has taken over."""
+        try:
+            for writer in (self._writer, self._held_writer):
+                writer.append_nowait([])
+        except (WriterFailedError, FencedError):
+            return False
+        return True
+
+    def record(self, event: Event) -> int:
+        """Append *event* and apply it; its number. It is in order at once, and durable after :meth:`confirm`."""
+        ids = self._writer.append_nowait([event_message(event)])
+        assert ids is not None
+        self.state.apply(event, ids.last)
+        self._since_snapshot += 1
+        return ids.last
+
+    async def confirm(self, number: int) -> None:
+        """Return once the event *number* is durable."""
+        await self._writer.durable_async(number)
+        if self._is_snapshot_due:
+            self._since_snapshot = 0
+            self._snapshot = asyncio.ensure_future(self._take_snapshot())
+
+    async def write(self, event: Event) -> int:
+        """Record *event*, durably; its number."""
+        number = self.record(event)
+        await self.confirm(number)
+        return number
+
+    async def hold(self, messages: list[Message]) -> list[DelayedMessage]:
+        """Hold *messages* back, durably."""
+        ids = self._held_writer.append_nowait(messages)
+        assert ids is not None
+        self._held = ids.last
+        delayed = [read_delayed_message(message.headers, number) for number, message in zip(ids, messages, strict=True)]
+        for hold in delayed:
+            self.state.delayed.add(hold)
+        try:
+            await self._held_writer.durable_async(ids.last)
+        except BaseException:
+            self.state.delayed.remove(ids)
+            raise
+        return delayed
+
+    async def held(self, numbers: Sequence[int]) -> list[Message]:
+        """The messages held back under *numbers* (ascending)."""
+        await self._held_writer.durable_async(numbers[-1])
+        found = await self._message_cache.read_ids(numbers)
+        return [found[number] for number in numbers]
+
+    def close(self) -> None:
+        """Let the next broker in."""
+        if self._snapshot is not None:
+            self._snapshot.cancel()
+        try:
+            self._held_writer.close()
+        finally:
+            self._writer.close()
+
+    def is_at_rest(self) -> bool:
+        """Whether no snapshot is under way."""
+        return self._snapshot is None or self._snapshot.done()
+
+    @property
+    def _is_snapshot_due(self) -> bool:
+        return self._since_snapshot >= max(self._snapshot_after, self.state.size) and self.is_at_rest()
+
+    async def _take_snapshot(self) -> None:
+        """Sum up what is known, and trim what that makes superfluous; nobody waits for it."""
+        try:
+            ids = self._writer.append_nowait([event_message(event) for event in snapshot(self.state, self._held)])
+            assert ids is not None
+            first_held = min((hold.id for hold in self.state.delayed), default=self._held + 1)
+            places = self._group_positions()
+            await self._writer.durable_async(ids.last)
+            await asyncio.to_thread(self._trim_before_snapshot, ids.first, first_held, places)
+        except LogError:  # what was asked for is durable; the next snapshot tries again
+            _log.exception("a snapshot of the broker's journal failed")
+
+    def _trim_before_snapshot(self, first_id: int, first_held: int, places: Mapping[tuple[str, str], int]) -> None:
+        """Begin the journal at its snapshot, and the held messages at the first that is held; note where groups are."""
+        self._log.set_pointer(_POINTER, first_id - 1)
+        self._log.trim(first_id)
+        self._held_log.trim(min(first_held, self._held_log.last_id + 1))
+        for (group, topic), pointer in places.items():
+            log = self._store.log(LogSpec(topic), create=False)
+            log.set_pointer(GROUP_PREFIX + group, min(pointer, log.last_id))
+
+    def _group_positions(self) -> Mapping[tuple[str, str], int]:
+        """Up to where groups are done with their topics, where that has moved since the last snapshot."""
+        deliveries = self.state.deliveries.items()
+        found = {key: each.done.pointer for key, each in deliveries if key[1] in self.state.topics}
+        moved = {key: pointer for key, pointer in found.items() if self._saved_positions.get(key) != pointer}
+        self._saved_positions = found
+        return moved
+
+
+def snapshot(state: BrokerState, held_upto: int) -> Iterator[Event]:
+    """Events that lead to *state* by themselves; *held_upto* is the last message held."""
+    for spec in state.topics.values():
+        yield TopicMade(spec.name, spec.type, spec.queues)
+    for rules in state.groups.values():
+        yield GroupConfigured(rules.name, rules.max_attempts, rules.backoff)
+    for (group, topic), delivery in state.deliveries.items():
+        yield delivery_snapshot(group, topic, delivery)
+    for (group, topic, queue), offset in state.offsets.items():
+        yield OffsetMoved(group, topic, queue, offset)
+    delayed = sorted(hold.id for hold in state.delayed if hold.id <= held_upto)
+    yield DelayedMessagesSnapshot(
+        held_upto, to_ranges(delayed), {hold.id: hold.asked for hold in state.delayed if hold.asked}
+    )
+
+
+def _recover(state: BrokerState, log: Log, held: Log, now: int) -> tuple[BrokerState, int]:
+    read, pointer = 0, log.pointer(_POINTER)
+    for batch in log.read(pointer + 1, gaps="none"):
+        for message in batch:
+            state.apply(read_event(message), message.id)
+            read += 1
+    kept, upto = state.end_recovery(now)
+    for hold in read_delayed_messages(held, kept, upto):
+        if not state.is_free(hold.id):
+            hold.asked = state.asked_before(hold.id)
+            state.delayed.add(hold)
+    state.forget_recovery()
+    return state, read

@@ -1,0 +1,167 @@
+"""What the broker has decided, as messages of its journal: JSON bodies, keyed by what was done.
+
+Ids are ranges with both ends included; times are microseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.core.message import Message
+from millstream.messaging.errors import DamagedJournalError
+
+Ids = list[tuple[int, int]]
+
+
+class TopicMade(msgspec.Struct, frozen=True, tag_field="did", tag="make-topic"):
+    """A topic is there, of this type (``NORMAL`` …) and with so many queues."""
+
+    topic: str
+    type: str
+    queues: int
+
+
+class TopicDropped(msgspec.Struct, frozen=True, tag_field="did", tag="drop-topic"):
+    """A topic takes and gives no messages any more; its log stays."""
+
+    topic: str
+
+
+class MessagesLeased(msgspec.Struct, frozen=True, tag_field="did", tag="lend", omit_defaults=True):
+    """Messages went to a consumer; the number of this event is the token of their handles.
+
+    ``skipped`` are those that the group has no use for. See ``InFlightMessage``.
+    """
+
+    group: str
+    topic: str
+    ids: Ids
+    at: int
+    until: int
+    client: str = ""
+    renew: bool = False
+    attempt_id: str = ""
+    skipped: Ids = []
+
+
+class Finished(msgspec.Struct, frozen=True, tag_field="did", tag="finish", omit_defaults=True):
+    """The group is done with these messages; ``dead`` says why it gave up, if it did."""
+
+    group: str
+    topic: str
+    ids: Ids
+    dead: str = ""
+
+
+class Hidden(msgspec.Struct, frozen=True, tag_field="did", tag="hide"):
+    """A message comes back at ``until``; the number of this event is the token of its new handle."""
+
+    group: str
+    topic: str
+    id: int
+    until: int
+
+
+class OffsetReset(msgspec.Struct, frozen=True, tag_field="did", tag="restart"):
+    """The group goes on at the message ``next``, as if it had seen nothing from there on."""
+
+    group: str
+    topic: str
+    next: int
+
+
+class GroupConfigured(msgspec.Struct, frozen=True, tag_field="did", tag="configure-group", omit_defaults=True):
+    """A group has rules of its own; 0 and nothing are the broker's. See ``GroupSpec``."""
+
+    group: str
+    max_attempts: int = 0
+    backoff: tuple[int, ...] = ()
+
+
+class OffsetMoved(msgspec.Struct, frozen=True, tag_field="did", tag="move-offset"):
+    """A consumer that pulls has stored its offset of a queue."""
+
+    group: str
+    topic: str
+    queue: int
+    offset: int
+
+
+class Released(msgspec.Struct, frozen=True, tag_field="did", tag="release"):
+    """Messages that were held back (by their ids in the log of held messages) are in their topics, or dropped."""
+
+    ids: Ids
+    dropped: bool = False
+
+
+class TransactionChecked(msgspec.Struct, frozen=True, tag_field="did", tag="ask"):
+    """A producer was asked for the ``count``-th time how a transaction ends."""
+
+    id: int
+    count: int
+
+
+class InFlightSnapshot(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+    """A message in flight, in a snapshot."""
+
+    id: int
+    attempts: int
+    until: int
+    token: int
+    away: bool
+    client: str = ""
+    renew: bool = False
+    since: int = 0
+    attempt_id: str = ""
+
+
+class DeliverySnapshot(msgspec.Struct, frozen=True, tag_field="did", tag="keep-delivery"):
+    """How a group stands with a topic, in a snapshot."""
+
+    group: str
+    topic: str
+    pointer: int
+    ahead: Ids
+    flights: list[InFlightSnapshot]
+
+
+class DelayedMessagesSnapshot(msgspec.Struct, frozen=True, tag_field="did", tag="keep-holds"):
+    """Which of the held messages up to ``upto`` are still held, in a snapshot; how often was asked about some."""
+
+    upto: int
+    ids: Ids
+    asked: dict[int, int] = {}
+
+
+Event = (
+    TopicMade
+    | TopicDropped
+    | MessagesLeased
+    | Finished
+    | Hidden
+    | OffsetReset
+    | GroupConfigured
+    | OffsetMoved
+    | Released
+    | TransactionChecked
+    | DeliverySnapshot
+    | DelayedMessagesSnapshot
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def event_message(event: Event) -> Message:
+    """The message that records *event*."""
+    return Message(_encoder.encode(event), key=str(event.__struct_config__.tag))
+
+
+def read_event(message: Message) -> Event:
+    """The event of a message. Raises :class:`DamagedJournalError`."""
+    try:
+        return _decoder.decode(message.body)
+    except msgspec.DecodeError as error:
+        raise DamagedJournalError(
+            f"message {message.id} of the broker's journal is no event of a broker ({error}): is the log another's?"
+        ) from error

@@ -1,0 +1,254 @@
+"""A topic: a log with a type, shared out over queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from pyarrow import RecordBatch
+
+from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
+from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
+from millstream.messaging.broker.storage.message_cache import MessageCache
+from millstream.messaging.broker.storage.wire_codec import ID
+from millstream.messaging.errors import StatusError, TopicError
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.siphash import group_queue
+
+TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+MAX_QUEUES: Final = 256
+DEDUPLICATION_WINDOW: Final = 65_536
+"""At least so many of a topic's last messages are remembered by id: one that is sent again is not stored again."""
+
+_GATHERED: Final = 64  # calls with fewer messages go together
+
+_KINDS: Final[dict[str, int]] = {name: v2.MessageType.Value(name) for name in TYPES}
+_NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
+
+
+class TopicSpec(msgspec.Struct, frozen=True):
+    """What a topic is. ``name`` is 1 to 127 letters, digits and ``_ % -``; ``type`` one of :data:`TYPES`."""
+
+    name: str
+    type: str = "NORMAL"
+    queues: int = 4
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise TopicError(
+                f"{self.name[:80]!r} is no name for a topic: use 1 to 127 letters, digits, '_', '%' and '-', and do "
+                "not begin with '-'"
+            )
+        if self.type not in TYPES:
+            raise TopicError(f"a topic is of the type {', '.join(TYPES)}, not {self.type!r}")
+        if not 1 <= self.queues <= MAX_QUEUES:
+            raise TopicError(f"topic {self.name!r} can have 1 to {MAX_QUEUES} queues, not {self.queues}")
+
+    @property
+    def kind(self) -> int:
+        """The protocol's number of its type."""
+        return _KINDS[self.type]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class PendingAppend:
+    """Messages of several calls that are appended together."""
+
+    messages: list[Message] = dataclasses.field(default_factory=list)
+    waiting: list[tuple[asyncio.Future[Sequence[int]], int, int]] = dataclasses.field(default_factory=list)
+    """Those who wait for their ids, and where their messages begin and end."""
+
+    async def join(self, messages: Sequence[Message]) -> Sequence[int]:
+        """Add *messages*; their ids once they are durable."""
+        begin = len(self.messages)
+        self.messages.extend(messages)
+        ids: asyncio.Future[Sequence[int]] = asyncio.get_running_loop().create_future()
+        self.waiting.append((ids, begin, len(self.messages)))
+        return await ids
+
+    def finish(self, ids: Sequence[int]) -> None:
+        """All have their *ids*; whoever was cancelled meanwhile does not learn of it."""
+        for waiter, begin, end in self.waiting:
+            if not waiter.done():
+                waiter.set_result(ids[begin:end])
+
+    def fail(self, error: Exception) -> None:
+        """Whoever still waits gets *error*."""
+        for waiter, _, _ in self.waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+class Topic:
+    """The log of *spec* in *store*, open for writing. For one event loop."""
+
+    def __init__(self, spec: TopicSpec, store: LogStore) -> None:
+        self.spec = spec
+        self._log = store.log(LogSpec(spec.name, kind="topic"))
+        self._writer: Writer = self._log.writer("broker")
+        self._turns = itertools.count()
+        self._known = DeduplicationIndex(DEDUPLICATION_WINDOW)
+        self._gathering: PendingAppend | None = None
+        self._task: asyncio.Future[None] | None = None
+        self.message_cache = MessageCache(self._log)
+        self._remember_tail()
+
+    @property
+    def writer(self) -> Writer:
+        """The writer of its log, which others in this process may append by too; another one after a commit failed."""
+        return self._writer
+
+    @property
+    def last_id(self) -> int:
+        """The last durable message (0 in an empty topic)."""
+        return self._writer.last_id
+
+    @property
+    def first_id(self) -> int:
+        """The first message that its log still has; what lay before was trimmed."""
+        return self._log.first_id
+
+    def first_id_since(self, time: int) -> int:
+        """The first message that was stored at *time* (microseconds) or later; one past the end without."""
+        return self._log.first_id_since(time)
+
+    def assign_queue(self, group: str) -> int | None:
+        """The queue of the next message, of the message group *group* if it has one; None where there is but one."""
+        queues = self.spec.queues
+        if queues == 1:
+            return None
+        return group_queue(group, queues) if group else next(self._turns) % queues
+
+    def assign_queues(self, count: int) -> list[int]:
+        """The queues of the next *count* messages without a message group."""
+        begin = next(self._turns)
+        self._turns = itertools.count(begin + count)
+        return [number % self.spec.queues for number in range(begin, begin + count)]
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[int]:
+        """Append *messages* and return their ids once they are durable.
+
+        One whose id of the protocol is remembered is not appended again: its first id is returned. Calls with few
+        messages that come while others are being stored are appended together. Raises the log's errors; after a commit
+        that failed the same messages may be published again.
+        """
+        if len(messages) >= _GATHERED:
+            return await self.publish_columns([_name(message) for message in messages], messages)
+        if self._gathering is None:
+            self._gathering = PendingAppend()
+            self._task = self._task or asyncio.ensure_future(self._publish_gathered())
+        return await self._gathering.join(messages)
+
+    async def publish_columns(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+        """Like :meth:`publish`, of *messages* whose ids of the protocol are *names*; in one append."""
+        writer = self._writer
+        try:
+            ids = self._append_new(names, messages)
+            await writer.durable_async(max(ids))
+        except WriterFailedError:
+            self._replace(writer)
+            raise
+        return ids
+
+    def close(self) -> None:
+        """Let the next writer in."""
+        if self._task is not None:
+            self._task.cancel()
+        self._writer.close()
+
+    async def _publish_gathered(self) -> None:
+        """Append what has gathered, and then what has gathered meanwhile."""
+        present: PendingAppend | None = None
+        try:
+            while self._gathering is not None:
+                await asyncio.sleep(0)  # whoever is ready in this moment goes along
+                present, self._gathering = self._gathering, None
+                names = [_name(message) for message in present.messages]
+                try:
+                    present.finish(await self.publish_columns(names, present.messages))
+                except Exception as error:
+                    present.fail(error)
+        finally:
+            self._task = None
+            for gathering in (present, self._gathering):
+                if gathering is not None:
+                    gathering.fail(StatusError(v2.INTERNAL_SERVER_ERROR, "the topic is being changed; send it again"))
+
+    def _append_new(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+        if b"" not in names and len(set(names)) == len(names) and self._known.contains_none(names):
+            begin = self._append(messages)
+            ids: Sequence[int] = range(begin, begin + len(names))
+        else:
+            ids = self._append_unknown(names, messages)
+        self._known.add(names, ids)
+        return ids
+
+    def _append_unknown(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+        """Append those of *messages* that are not remembered, each once; the ids of all."""
+        rows: list[int] = []  # of those that are appended
+        places: list[
+            int
+        ] = []  # the id of one that is remembered; else its place among those appended, less all of them
+        first_of: dict[bytes, int] = {}
+        for row, name in enumerate(names):
+            known = self._known.get(name) if name else None
+            if known is None and name in first_of:
+                known = -1 - first_of[name]
+            if known is None:
+                if name:
+                    first_of[name] = len(rows)
+                known = -1 - len(rows)
+                rows.append(row)
+            places.append(known)
+        begin = self._append(_rows(messages, rows)) if rows else 0
+        return [place if place > 0 else begin - 1 - place for place in places]
+
+    def _append(self, messages: Sequence[Message] | RecordBatch) -> int:
+        ids = self._writer.append_nowait(messages)
+        assert ids is not None
+        return ids.first
+
+    def _replace(self, failed: Writer) -> None:
+        """Take a new writer in the place of the one that *failed*, and forget what that one did not confirm."""
+        if self._writer is failed:
+            with contextlib.suppress(LogError):
+                failed.close()
+            self._writer = self._log.writer("broker")
+            self._known.discard_after(failed.last_id)
+
+    def _remember_tail(self) -> None:
+        if not self.last_id:
+            return
+        first = max(self.last_id - DEDUPLICATION_WINDOW + 1, self.first_id)
+        for batch in self._log.read(first, columns=["headers"]):
+            found = list(_ids_of_clients(batch.arrow.column("headers")))
+            self._known.add([name for _, name in found], [batch.first_id + row for row, _ in found])
+
+
+def _ids_of_clients(headers: Any) -> Iterator[tuple[int, bytes]]:
+    """The rows of a column of headers whose first header is an id of the protocol, and those ids."""
+
+    pairs, offsets = headers.flatten(), np.asarray(headers.offsets)
+    begins = offsets - offsets[0]
+    rows = np.flatnonzero(begins[1:] > begins[:-1])  # those with headers
+    firsts = pairs.take(begins[rows])
+    ids = np.asarray(firsts.field("name").to_pylist(), dtype=object) == ID
+    yield from zip(rows[ids].tolist(), firsts.field("value").filter(ids).to_pylist(), strict=True)
+
+
+def _name(message: Message) -> bytes:
+    """The id of the protocol, which :func:`~millstream.messaging.broker.storage.wire_codec.to_log` puts first."""
+    if message.headers and message.headers[0][0] == ID:
+        return message.headers[0][1]
+    return b""
+
+
+def _rows(messages: Sequence[Message] | RecordBatch, rows: Sequence[int]) -> Sequence[Message] | RecordBatch:
+    return messages.take(rows) if isinstance(messages, RecordBatch) else [messages[row] for row in rows]

@@ -1,0 +1,178 @@
+"""Messages of the protocol as messages of a log, and back.
+
+Body, event time (when it was born), receive time (when it was stored), source (the host it was born on) and key (the
+first of its keys) are the log's own; user properties are headers of the same name; all else is in headers that begin
+with ``mq:``, which no user property may. What was written to a log by other means can be received as well, but for
+ticks (:mod:`millstream.batching.ticks`), which are there for who batches the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import pyarrow.compute as pc
+from pyarrow import RecordBatch
+
+from millstream.batching.message_events import TICK_SOURCE
+from millstream.log import Message
+from millstream.messaging.protocol import v2
+
+PREFIX: Final = "mq:"
+ID: Final = "mq:id"
+TAG: Final = "mq:tag"
+KEY: Final = "mq:key"
+GROUP: Final = "mq:group"
+TYPE: Final = "mq:type"
+QUEUE: Final = "mq:queue"
+DELIVER_AT: Final = "mq:deliver-at"
+TRANSACTION: Final = "mq:transaction"
+ENCODING: Final = "mq:encoding"
+TRACE: Final = "mq:trace"
+DEAD_TOPIC: Final = "mq:dead-topic"
+DEAD_ID: Final = "mq:dead-id"
+
+Headers = list[tuple[str, bytes]]
+_KINDS: Final[dict[bytes, Any]] = {name.encode(): number for name, number in v2.MessageType.items()}
+
+
+class DeliveryInfo(msgspec.Struct, frozen=True):
+    """What a delivery adds to a message: of which topic it is for the client, its handle, and its attempts.
+
+    ``namespace`` and ``topic`` are the client's own spelling; ``invisible`` is in microseconds.
+    """
+
+    namespace: str
+    topic: str
+    handle: str = ""
+    attempt: int = 0
+    invisible: int = 0
+
+
+def to_log(message: v2.Message, kind: int, queue: int | None) -> Message:
+    """*message*, of type *kind*, as it is appended to its topic; *queue* is its queue, None where there is but one."""
+    system = message.system_properties
+    headers: Headers = [(ID, system.message_id.encode())]
+    if queue is not None:
+        headers.append((QUEUE, b"%d" % queue))
+    tag, group, keys, pairs = system.tag, system.message_group, system.keys, message.user_properties
+    if tag:
+        headers.append((TAG, tag.encode()))
+    if group:
+        headers.append((GROUP, group.encode()))
+    if kind != v2.NORMAL:
+        headers.append((TYPE, v2.MessageType.Name(kind).encode()))
+    if system.body_encoding == v2.GZIP:
+        headers.append((ENCODING, b"gzip"))
+    if system.trace_context:
+        headers.append((TRACE, system.trace_context.encode()))
+    if keys:
+        headers += [(KEY, key.encode()) for key in keys[1:]]
+    if pairs:
+        headers += [(name, value.encode()) for name, value in pairs.items()]
+    born = system.born_timestamp
+    time = born.seconds * 1_000_000 + born.nanos // 1000 or None
+    return Message(message.body, keys[0] if keys else "", system.born_host, time, None, tuple(headers))
+
+
+def to_wire(message: Message, frame: DeliveryInfo) -> v2.Message:
+    """A message of a topic's log as a consumer gets it."""
+    wire = v2.Message(body=message.body)
+    topic, system = wire.topic, wire.system_properties
+    topic.name = frame.topic
+    if frame.namespace:
+        topic.resource_namespace = frame.namespace
+    known, more_keys = _sort_headers(message, wire)
+    system.message_id = message_id(message, known)
+    system.message_type = _KINDS.get(known.get(TYPE, b""), v2.NORMAL)
+    system.body_encoding = v2.GZIP if ENCODING in known else v2.IDENTITY
+    digest = system.body_digest
+    digest.type = v2.MD5
+    digest.checksum = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
+    system.born_host = message.source
+    _set_time(system.born_timestamp, message.event_time or 0)
+    _set_time(system.store_timestamp, message.received_at or 0)
+    system.queue_offset = max(message.id - 1, 0)
+    system.queue_id = int(known.get(QUEUE, b"0"))
+    if message.key:
+        system.keys.append(message.key)
+        system.keys.extend(more_keys)
+    _set_optional(system, known)
+    _set_delivery(system, frame)
+    return wire
+
+
+def _sort_headers(message: Message, wire: v2.Message) -> tuple[dict[str, bytes], list[str]]:
+    """Our own headers of *message*, and its further keys; all others become user properties of *wire*."""
+    known: dict[str, bytes] = {}
+    keys: list[str] = []
+    for name, value in message.headers:
+        if name == KEY:
+            keys.append(value.decode())
+        elif name.startswith(PREFIX):
+            known[name] = value
+        else:
+            with contextlib.suppress(UnicodeDecodeError):
+                wire.user_properties[name] = value.decode()
+    return known, keys
+
+
+def properties(message: Message) -> Iterator[tuple[str, str]]:
+    """The user properties of a message of a log: its headers; one that is not text gives none."""
+    for name, value in message.headers:
+        if not name.startswith(PREFIX):
+            try:
+                yield name, value.decode()
+            except UnicodeDecodeError:
+                continue
+
+
+def header(message: Message, name: str) -> str:
+    """The header *name* of a message; empty where it has none."""
+    return next((value.decode() for found, value in message.headers if found == name), "")
+
+
+def is_tick(message: Message) -> bool:
+    """Whether *message* is a tick, which no consumer gets."""
+    return message.source == TICK_SOURCE
+
+
+def have_ticks(messages: RecordBatch) -> bool:
+    """Whether a tick is among *messages* (``MESSAGE_SCHEMA``)."""
+    return pc.index(messages.column("source"), TICK_SOURCE).as_py() >= 0  # type: ignore[no-any-return]
+
+
+def message_id(message: Message, known: dict[str, bytes] | None = None) -> str:
+    """The id by which clients know a message; one that no client sent is named after its place in the log."""
+    found = (known or dict(message.headers)).get(ID)
+    return found.decode() if found else f"LOG{message.id:019d}"
+
+
+def _set_optional(system: v2.SystemProperties, known: dict[str, bytes]) -> None:
+    if TAG in known:
+        system.tag = known[TAG].decode()
+    if GROUP in known:
+        system.message_group = known[GROUP].decode()
+    if DELIVER_AT in known:
+        _set_time(system.delivery_timestamp, int(known[DELIVER_AT]))
+    if TRACE in known:
+        system.trace_context = known[TRACE].decode()
+    if DEAD_TOPIC in known:
+        system.dead_letter_queue.topic = known[DEAD_TOPIC].decode()
+        system.dead_letter_queue.message_id = known.get(DEAD_ID, b"").decode()
+
+
+def _set_delivery(system: v2.SystemProperties, frame: DeliveryInfo) -> None:
+    if frame.handle:
+        system.receipt_handle = frame.handle
+        system.delivery_attempt = frame.attempt
+        _set_time(system.invisible_duration, frame.invisible)
+
+
+def _set_time(target: Any, microseconds: int) -> None:
+    """Set a timestamp or a duration of the protocol; its own methods take ten times as long."""
+    target.seconds, rest = divmod(microseconds, 1_000_000)
+    target.nanos = rest * 1000

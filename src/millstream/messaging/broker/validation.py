@@ -1,0 +1,218 @@
+"""What a broker refuses, and with which status: the rules of the RocketMQ proxy, as functions without side effects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP
+from millstream.messaging.broker.names import enum_name
+from millstream.messaging.broker.settings import BACKOFF, MAX_ATTEMPTS, BrokerSettings, check_retries
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.storage.wire_codec import PREFIX
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+
+MAX_BODY: Final = 4 << 20
+MAX_PROPERTIES: Final = 128
+MAX_PROPERTY_BYTES: Final = 16 << 10
+MAX_GROUP_BYTES: Final = 63
+MAX_DELAY: Final = 24 * 3600 * 1_000_000
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_RESERVED: Final = frozenset(
+    (
+        "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET",
+        "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
+        "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "FIRST_POP_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO",
+        "BORN_HOST", "BORN_TIMESTAMP", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME",
+        "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET", "INNER_MULTI_DISPATCH", "TIMER_DELAY_MS",
+        "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "__SHARDINGKEY",
+    )
+)  # fmt: skip
+
+
+class GroupSpec(msgspec.Struct, frozen=True):
+    """How often a message is delivered to a group before it is dead, and for how long consumers wait between (µs).
+
+    ``max_attempts`` is 1 to 1,000; of ``backoff``, up to 100 lengths of time up to 12 hours, the last one repeats. 0
+    and nothing stand for what the broker's settings say.
+    """
+
+    name: str
+    max_attempts: int = 0
+    backoff: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_retries(self.max_attempts, self.backoff, f"group {self.name!r}")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a broker takes and how long it waits; times in microseconds.
+
+    Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages; what the broker renews is
+    hidden for ``renewed_for`` at a time. Where a group has no rules of its own a message is delivered ``max_attempts``
+    times, then it is dead; between them consumers are told to wait for ``backoff`` (the last one repeats). A producer
+    is asked about a transaction first after ``first_check``, then again ``check_every``, ``max_checks`` times in all.
+    After ``snapshot_after`` events the journal is summed up and trimmed. Put off with TOO_MANY_REQUESTS are sends while
+    more than ``max_pending_bytes`` bytes are being stored, and receives that have to wait while ``max_waiting`` others
+    do.
+    """
+
+    shortest: int = 10 * 1_000_000
+    longest: int = 12 * 3600 * 1_000_000
+    shortest_poll: int = 0
+    longest_poll: int = 20 * 1_000_000
+    renewed_for: int = RENEW_STEP
+    batch: int = 1024
+    max_delay: int = MAX_DELAY
+    max_attempts: int = MAX_ATTEMPTS
+    backoff: tuple[int, ...] = BACKOFF
+    first_check: int = 6 * 1_000_000
+    check_every: int = 30 * 1_000_000
+    max_checks: int = 15
+    snapshot_after: int = 20_000
+    max_pending_bytes: int = 32 << 20
+    max_waiting: int = 10_000
+
+
+def limits_of(settings: BrokerSettings) -> Limits:
+    """The limits of a broker with these *settings*."""
+    return Limits(max_attempts=settings.max_attempts, backoff=settings.backoff)
+
+
+def check_client_type(kind: int) -> None:
+    """Raise UNSUPPORTED where clients of the *kind* (the protocol's ``ClientType``) need what no topic here has."""
+    if kind in (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER):
+        raise StatusError(v2.UNSUPPORTED, "this broker has no lite topics; use a topic of its own for each")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise ILLEGAL_TOPIC unless *name* can be a topic's."""
+    if not _TOPIC.fullmatch(name):
+        raise StatusError(v2.ILLEGAL_TOPIC, f"{name[:80]!r} is no name for a topic: 1 to 127 of % | a-z A-Z 0-9 _ -")
+
+
+def check_group_name(name: str) -> None:
+    """Raise ILLEGAL_CONSUMER_GROUP unless *name* can be a group's."""
+    if not _GROUP.fullmatch(name):
+        raise StatusError(
+            v2.ILLEGAL_CONSUMER_GROUP, f"{name[:80]!r} is no name for a group: 1 to 120 of % | a-z A-Z 0-9 _ -"
+        )
+
+
+def message_kind(system: v2.SystemProperties) -> int:
+    """The type of the message with the properties *system*: what it says, or what the others make it."""
+    return system.message_type or _kind_by_properties(system)
+
+
+def check_message(message: v2.Message, spec: TopicSpec) -> int:
+    """The type of *message*, which may go to the topic *spec*. Raises :class:`StatusError` where it may not."""
+    system = message.system_properties
+    kind = message_kind(system)
+    if kind != spec.kind and kind in (v2.LITE, v2.PRIORITY):
+        name = enum_name(v2.MessageType, kind)
+        raise StatusError(v2.UNSUPPORTED, f"messages of the type {name} are not supported by this broker")
+    check_body(len(message.body))
+    if message.user_properties:
+        check_properties(message.user_properties)
+    check_id(system.message_id)
+    group, tag, keys = system.message_group, system.tag, system.keys
+    if group:
+        check_message_group(group)
+    if tag or keys:
+        check_keys(keys, tag)
+    if kind != spec.kind:
+        raise StatusError(
+            v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"topic {spec.name} takes {spec.type} messages, not {enum_name(v2.MessageType, kind)}",
+        )
+    if kind == v2.FIFO and not system.message_group:
+        raise StatusError(v2.ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
+    return kind
+
+
+def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
+    """When the delayed *message* is due, in microseconds; a time that is past is now."""
+    if not message.system_properties.HasField("delivery_timestamp"):
+        raise StatusError(v2.ILLEGAL_DELIVERY_TIME, "a DELAY message needs a delivery timestamp")
+    stamp = message.system_properties.delivery_timestamp
+    due = stamp.seconds * 1_000_000 + stamp.nanos // 1000
+    if due > now + limits.max_delay:
+        hours = limits.max_delay / 3.6e9
+        raise StatusError(v2.ILLEGAL_DELIVERY_TIME, f"a message can be delayed by {hours:g} hours at most")
+    return max(due, now)
+
+
+def check_invisible(duration: int, limits: Limits, *, shortest: int | None = None) -> int:
+    """*duration* (microseconds) if a message may be hidden for so long; *shortest* in place of the limit."""
+    least = limits.shortest if shortest is None else shortest
+    if not least <= duration <= limits.longest:
+        raise StatusError(
+            v2.ILLEGAL_INVISIBLE_TIME,
+            f"a message is hidden for {least / 1e6:g} to {limits.longest / 1e6:g} seconds, not {duration / 1e6:g}",
+        )
+    return duration
+
+
+def _kind_by_properties(system: v2.SystemProperties) -> int:
+    if system.HasField("lite_topic"):
+        return v2.LITE
+    if system.HasField("priority"):
+        return v2.PRIORITY
+    if system.message_group:
+        return v2.FIFO
+    return v2.DELAY if system.HasField("delivery_timestamp") else v2.NORMAL
+
+
+def check_body(size: int) -> None:
+    """Raise MESSAGE_BODY_EMPTY or MESSAGE_BODY_TOO_LARGE unless a body may have *size* bytes."""
+    if not size:
+        raise StatusError(v2.MESSAGE_BODY_EMPTY, "a message needs a body")
+    if size > MAX_BODY:
+        raise StatusError(v2.MESSAGE_BODY_TOO_LARGE, f"a body of {size:,} bytes is larger than {MAX_BODY:,}")
+
+
+def check_properties(pairs: Mapping[str, str]) -> None:
+    """Raise a status unless *pairs* may be the user properties of a message."""
+    if len(pairs) > MAX_PROPERTIES:
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs)} properties are more than {MAX_PROPERTIES}")
+    size = 0
+    for name, value in pairs.items():
+        if name in _RESERVED or name.startswith(PREFIX) or not name.strip() or _CONTROL.search(name):
+            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name[:80]!r} cannot be the name of a property")
+        if _CONTROL.search(value):
+            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} has a control character in it")
+        size += len(name) + len(value)
+    if size > MAX_PROPERTY_BYTES:
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties are too many")
+
+
+def check_id(message_id: str) -> None:
+    """Raise ILLEGAL_MESSAGE_ID unless *message_id* can be a message's."""
+    if not message_id.strip():
+        raise StatusError(v2.ILLEGAL_MESSAGE_ID, "a message needs an id")
+
+
+def check_message_group(group: str) -> None:
+    """Raise ILLEGAL_MESSAGE_GROUP unless *group* can be a message group."""
+    if not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group):
+        raise StatusError(v2.ILLEGAL_MESSAGE_GROUP, f"a message group has 1 to {MAX_GROUP_BYTES} bytes, none control")
+
+
+def check_keys(keys: Sequence[str], tag: str) -> None:
+    """Raise a status unless *keys* and *tag* (empty: none) can be a message's."""
+    if tag and (not tag.strip() or "|" in tag or _CONTROL.search(tag)):
+        raise StatusError(v2.ILLEGAL_MESSAGE_TAG, f"{tag[:80]!r} is no tag: not blank, no '|', no control characters")
+    if sum(map(len, keys)) + len(tag) > MAX_PROPERTY_BYTES:
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag have more than 16 KiB")
+    for key in keys:
+        if not key.strip() or _CONTROL.search(key):
+            raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "a key must not be blank and has no control characters")

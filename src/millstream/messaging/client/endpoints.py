@@ -1,0 +1,73 @@
+"""Where servers are: ``host:port;host:port``, as every RocketMQ client takes it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import msgspec
+
+from millstream.messaging.client.errors import BadRequestError
+from millstream.messaging.protocol import v2
+
+DEFAULT_PORT = 80
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    """One server by its addresses, which are all of one ``scheme`` (the protocol's ``AddressScheme``)."""
+
+    scheme: int
+    addresses: tuple[tuple[str, int], ...]
+
+    @property
+    def target(self) -> str:
+        """The target of a gRPC channel."""
+        prefix = "ipv4:" if self.scheme == v2.IPv4 else "ipv6:" if self.scheme == v2.IPv6 else "dns:"
+        return prefix + ",".join(_join(host, port) for host, port in self.addresses)
+
+    def __str__(self) -> str:
+        return ";".join(_join(host, port) for host, port in self.addresses)
+
+    def to_wire(self) -> v2.Endpoints:
+        """The endpoints in the protocol."""
+        kind: Any = self.scheme
+        return v2.Endpoints(scheme=kind, addresses=[v2.Address(host=host, port=port) for host, port in self.addresses])
+
+
+def from_wire(endpoints: v2.Endpoints) -> Endpoints:
+    """Endpoints of the protocol; the order of addresses does not matter."""
+    return Endpoints(endpoints.scheme, tuple(sorted((each.host, each.port) for each in endpoints.addresses)))
+
+
+def parse_endpoints(text: str) -> Endpoints:
+    """What *text* names: ``host[:port]``, several IP addresses with ``;`` between, ``http://`` dropped.
+
+    Raises :class:`BadRequestError`.
+    """
+    found = [_split(part) for part in text.split(";") if part.strip()]
+    schemes = {_scheme(host) for host, _ in found}
+    if not found or len(schemes) > 1 or (v2.DOMAIN_NAME in schemes and len(found) > 1):
+        raise BadRequestError(f"{text[:80]!r} names no server: write host:port, or several IP addresses of one kind")
+    return Endpoints(schemes.pop(), tuple(sorted(found)))
+
+
+def _split(text: str) -> tuple[str, int]:
+    text = text.strip().removeprefix("http://").removeprefix("https://").rstrip("/")
+    host, mark, port = text.rpartition(":")
+    if not mark or (text.count(":") > 1 and not text.startswith("[")) or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise BadRequestError(f"{text[:80]!r} names no server: write host:port")
+    return host, int(port)
+
+
+def _scheme(host: str) -> int:
+    try:
+        return v2.IPv6 if ipaddress.ip_address(host).version == 6 else v2.IPv4
+    except ValueError:
+        return v2.DOMAIN_NAME
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

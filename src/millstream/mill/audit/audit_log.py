@@ -1,0 +1,182 @@
+"""The audit log: every change that was made to an audited store, for ever, in the order in which it was made."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.sql import insert_rows, make_tables
+from millstream.mill.merge_join import groups
+from millstream.stores.audit import AuditAction, AuditEvent
+
+_metadata = sa.MetaData()
+
+_log = sa.Table(
+    "mill_audit_log",
+    _metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("store", sa.Text, nullable=False),
+    sa.Column("store_type", sa.Text, nullable=False),
+    sa.Column("space", sa.Text, nullable=False),
+    sa.Column("content_id", sa.Text, nullable=False),
+    sa.Column("sha256", sa.Text),
+    sa.Column("size", sa.BigInteger),
+    sa.Column("mimetype", sa.Text),
+    sa.Column("properties", sa.JSON(none_as_null=True)),
+    sa.Column("acls", sa.JSON(none_as_null=True)),
+    sa.Column("source_space", sa.Text),
+    sa.Column("source_content_id", sa.Text),
+    sa.Index("mill_audit_log_item", "store", "space", "content_id", "number"),
+)
+
+COLUMNS = (
+    "account", "store", "space", "content_id", "sha256", "size", "mimetype", "properties", "acls", "source_space",
+    "source_content_id", "at", "action", "user",
+)  # fmt: skip
+"""The columns of the log as a table of text (reference mill §1.7)."""
+
+_FIELDS = tuple(column.name for column in _log.c)
+_VARIABLES = 500
+_CONTENT = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT)
+
+
+class AuditLog:
+    """The audit log in the database of *engine*; the table is made where it is absent. Events are only ever added."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        make_tables(engine, _metadata)
+
+    def append(self, events: Sequence[AuditEvent]) -> None:
+        """Add *events*; those that the log has already (by their numbers) are left out. Durable when this returns."""
+        with self._engine.begin() as connection:
+            insert_rows(connection, _log, _FIELDS, [_values(event) for event in events])
+
+    def events(
+        self,
+        store: str | None = None,
+        space: str | None = None,
+        content_id: str | None = None,
+        *,
+        account: str | None = None,
+        after: int = 0,
+        until: int | None = None,
+    ) -> Iterator[AuditEvent]:
+        """The events of a store, a space, an item, an account (of all, where None), the oldest first.
+
+        Those whose numbers are above *after*, and *until* at most.
+        """
+        query = sa.select(_log).order_by(_log.c.number).limit(1000)
+        wanted = {"store": store, "space": space, "content_id": content_id, "account": account}
+        for name, value in wanted.items():
+            query = query if value is None else query.where(_log.c[name] == value)
+        if until is not None:
+            query = query.where(_log.c.number <= until)
+        while found := self._read(query.where(_log.c.number > after)):
+            yield from found
+            after = found[-1].number
+
+    def last_events(self, store: str, space: str) -> Iterator[AuditEvent]:
+        """The last event that added, copied or deleted each item of a space, in the order of the ids' bytes."""
+        last = (
+            sa.select(sa.func.max(_log.c.number))
+            .where(_log.c.store == store, _log.c.space == space, _log.c.action.in_(_CONTENT))
+            .group_by(_log.c.content_id)
+        )
+        after = ""
+        while True:
+            page = last.where(_log.c.content_id > after).order_by(_log.c.content_id).limit(1000)
+            query = sa.select(_log).where(_log.c.number.in_(page)).order_by(_log.c.content_id)
+            found = self._read(query)
+            yield from found
+            if len(found) < 1000:
+                return
+            after = found[-1].content_id
+
+    def last(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, AuditEvent]:
+        """The last event that added, copied or deleted each of *content_ids*, by id; those without one are left out."""
+        found: dict[str, AuditEvent] = {}
+        for ids in groups(content_ids, _VARIABLES):
+            events = self._read(sa.select(_log).where(_log.c.number.in_(_last(store, space, ids))))
+            found.update((event.content_id, event) for event in events)
+        return found
+
+    def last_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
+        """The checksum (hex) that each of *content_ids* was last written with, by id; those that are deleted, or of
+        which there is no event, are left out."""
+        found: dict[str, str | None] = {}
+        columns = (_log.c.content_id, _log.c.sha256)
+        with self._engine.connect() as connection:
+            for ids in groups(content_ids, _VARIABLES):
+                last = _log.c.number.in_(_last(store, space, ids))
+                query = sa.select(*columns).where(last, _log.c.action != AuditAction.DELETE_CONTENT)
+                found.update((name, sha256) for name, sha256 in connection.execute(query))
+        return found
+
+    def spaces(self) -> Sequence[tuple[str, str]]:
+        """Every (store, space) that has events, sorted."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(_log.c.store, _log.c.space).distinct())
+            return sorted((store, space) for store, space in rows)
+
+    def spaces_by_account(self) -> Sequence[tuple[str, str, str]]:
+        """Every (account, store, space) that has events, sorted."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(_log.c.account, _log.c.store, _log.c.space).distinct())
+            return sorted((account, store, space) for account, store, space in rows)
+
+    def _read(self, query: sa.Select[Any]) -> list[AuditEvent]:
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).mappings()
+            return [msgspec.convert({str(name): row[name] for name in row}, AuditEvent) for row in rows]
+
+
+def _last(store: str, space: str, content_ids: Sequence[str]) -> sa.Select[tuple[int]]:
+    """The number of the last event that added, copied or deleted each of *content_ids*."""
+    return (
+        sa.select(sa.func.max(_log.c.number))
+        .where(_log.c.store == store, _log.c.space == space, _log.c.content_id.in_(content_ids))
+        .where(_log.c.action.in_(_CONTENT))
+        .group_by(_log.c.content_id)
+    )
+
+
+def tsv_lines(events: Iterable[AuditEvent]) -> Iterator[str]:
+    """The log as a table of text: a line of names, then one line an event.
+
+    Tabs, line breaks and backslashes in a value are escaped with a backslash, so that a line is always an event.
+    """
+    yield "\t".join(COLUMNS) + "\n"
+    for event in events:
+        yield "\t".join(_text(getattr(event, name)) for name in COLUMNS) + "\n"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8")
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+
+
+_plain: Callable[[AuditEvent], tuple[Any, ...]] = operator.attrgetter(*_FIELDS)
+_ACTION, _PROPERTIES, _ACLS = map(_FIELDS.index, ("action", "properties", "acls"))
+
+
+def _values(event: AuditEvent) -> list[Any]:
+    """The values of :data:`_FIELDS`, of the driver's own types."""
+    values = list(_plain(event))
+    values[_ACTION] = event.action.value
+    values[_PROPERTIES], values[_ACLS] = _json(event.properties), _json(event.acls)
+    return values
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode("utf-8")

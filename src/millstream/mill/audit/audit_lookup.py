@@ -1,0 +1,51 @@
+"""What the audit says of content items: the fourth source of a bit check."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.bit_check_table import SourceAnswer
+from millstream.mill.manifest import CheckResult
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+
+_ANSWERS = frozenset(SourceAnswer)
+
+MILL_USER = "mill"
+"""Who is named as the user of an event that a check found to be missing."""
+
+
+class AuditLookup:
+    """The audit of the stores *audited* (by id): *log*, and *outbox* with what is still on its way there."""
+
+    def __init__(self, log: AuditLog, outbox: AuditOutbox, audited: Collection[str], *, account: str = "local") -> None:
+        self._log, self._outbox, self._audited, self._account = log, outbox, frozenset(audited), account
+
+    def sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
+        """The checksum (hex) that each item was last written with, by id; None where the log does not know it.
+
+        An item says :data:`SourceAnswer.NOT_KEPT` where its store is not audited, or while an event of it is on its
+        way.
+        """
+        if store not in self._audited:
+            return dict.fromkeys(content_ids, SourceAnswer.NOT_KEPT)
+        pending = self._outbox.pending(store, space, content_ids)
+        last = self._log.last_sums(store, space, content_ids)
+        return {name: SourceAnswer.NOT_KEPT if name in pending else last.get(name) for name in content_ids}
+
+    def missing_event(self, found: CheckResult, mimetype: str | None) -> AuditEvent:
+        """The event that the audit log lacks, by what a check *found*: that the item was added as it is."""
+        sums = [each for each in (found.content, found.provider) if each not in _ANSWERS]
+        return AuditEvent(
+            AuditAction.ADD_CONTENT,
+            MILL_USER,
+            found.checked_at,
+            self._account,
+            found.store,
+            "",
+            found.space,
+            found.content_id,
+            sums[0] if sums else None,
+            found.size,
+            mimetype,
+        )

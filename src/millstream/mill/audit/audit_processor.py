@@ -1,0 +1,106 @@
+"""The audit processor: what an audited change means for the audit log, the manifest, and the copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from millstream.core.clock import MICROSECONDS
+from millstream.mill.manifest import ManifestEvent
+from millstream.mill.notices.receivers import NewSpace, NoticeReceiver
+from millstream.mill.policies.repository import Policies
+from millstream.mill.tasks import Audit, Duplicate, Notify, QueueName, Task
+from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from millstream.stores.protocol import DEFAULT_MIMETYPE
+
+DUPLICATED = frozenset(
+    {
+        AuditAction.ADD_CONTENT,
+        AuditAction.COPY_CONTENT,
+        AuditAction.SET_CONTENT_PROPERTIES,
+        AuditAction.DELETE_CONTENT,
+        AuditAction.DELETE_SPACE,
+    }
+)
+"""What is brought to the copies at once; a new, empty space is not (reference mill §1.7)."""
+
+
+class AuditProcessor:
+    """Takes :class:`Audit` tasks to their end. An event that is not in *outbox* any more was processed before.
+
+    *policies* gives the policies as they are now. Tasks go to the high-priority queue, however long it is. With
+    *notify* people are told of new spaces.
+    """
+
+    def __init__(self, outbox: AuditOutbox, policies: Callable[[], Policies], *, notify: bool = False) -> None:
+        self._outbox, self._policies, self._notify = outbox, policies, notify
+
+    def process(self, task: Audit, attempt: int) -> TaskResult:  # noqa: ARG002
+        """The audit log's row, the manifest's row, and a task for each copy."""
+        return self._result(task, self._outbox.get([task.number]).get(task.number))
+
+    def process_group(self, tasks: Sequence[Audit]) -> Sequence[TaskResult | None]:
+        """All of them, with one look into the outbox."""
+        events = self._outbox.get([task.number for task in tasks])
+        return [self._result(task, events.get(task.number)) for task in tasks]
+
+    def _result(self, task: Audit, event: AuditEvent | None) -> TaskResult:
+        if event is None:
+            return TaskResult(f"audit event {task.number} was processed before")
+        recorded = manifest_event(event)
+        tasks = tuple(_duplications(event, self._policies()))
+        if self._notify and event.action == AuditAction.CREATE_SPACE:
+            notify = Notify(event.account, event.store, event.space, event.user, event.at)
+            tasks = (*tasks, (QueueName.AUDIT, notify))
+        return TaskResult(
+            f"{event.action.value} {event.space}/{event.content_id}: {len(tasks)} tasks",
+            events=(recorded,) if recorded else (),
+            tasks=tasks,
+            audits=(event,),
+        )
+
+
+class NotifyProcessor:
+    """Takes :class:`Notify` tasks to their end: every one of *receivers* is told, or the task fails.
+
+    It is a task of its own, so that no mail server keeps a change from the audit log, the manifest or the copies.
+    """
+
+    def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
+        self._receivers = receivers
+
+    def process(self, task: Notify, attempt: int) -> TaskResult:  # noqa: ARG002
+        """Raises :class:`~millstream.mill.notices.receivers.NoticeError` where one of the receivers was not told."""
+        at = f"{datetime.fromtimestamp(task.at / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        text = f"{task.user} made the space {task.space!r} in store {task.store!r} of {task.account!r} at {at}"
+        notice = NewSpace(task.account, task.store, task.space, text)
+        for receiver in self._receivers:
+            receiver.tell(notice)
+        return TaskResult(f"{len(self._receivers)} receivers told of the space {task.space!r}")
+
+
+def manifest_event(event: AuditEvent) -> ManifestEvent | None:
+    """What *event* says to the manifest; None where the manifest has nothing of it."""
+    if event.action not in (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT):
+        return None
+    return ManifestEvent(
+        event.store,
+        event.space,
+        event.content_id,
+        event.at,
+        event.sha256,
+        event.size or 0,
+        event.mimetype or DEFAULT_MIMETYPE,
+        deleted=event.action == AuditAction.DELETE_CONTENT,
+    )
+
+
+def _duplications(event: AuditEvent, policies: Policies) -> Iterator[tuple[QueueName, Task]]:
+    policy = policies.by_account.get(event.account)
+    if policy is None or event.action not in DUPLICATED:
+        return
+    for pair in policy.lookup(event.space):
+        if pair.source == event.store:
+            task = Duplicate(pair.source, pair.destination, event.space, event.content_id)
+            yield QueueName.DUPLICATION_HIGH, task

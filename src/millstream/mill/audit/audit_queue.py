@@ -1,0 +1,80 @@
+"""The audit queue, which fills itself from the outbox whenever somebody asks it for work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.mill.tasks import Audit, encode_task
+from millstream.queue.protocol import DeadTask, Depth, Lease, WorkQueue
+from millstream.stores.audit import AuditOutbox
+
+MOST = 1000
+"""Events that are put on the queue together."""
+
+
+class AuditQueue:
+    """The work queue *queue*, with an :class:`Audit` task for each event of *outbox*. See :class:`WorkQueue`."""
+
+    def __init__(self, queue: WorkQueue, outbox: AuditOutbox) -> None:
+        self._queue, self._outbox = queue, outbox
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    def pump(self) -> int:
+        """Put the events that wait in the outbox on the queue; returns how many."""
+        count = 0
+        while True:
+            moved = self._outbox.deliver(lambda numbers: self.put([encode_task(Audit(n)) for n in numbers]), limit=MOST)
+            count += moved
+            if moved < MOST:
+                return count
+
+    def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
+        return self._queue.put(tasks, delay=delay)
+
+    def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
+        leases = self._queue.lease(count, visibility=visibility)
+        if len(leases) < count and self.pump():  # else the outbox would be asked for every few tasks
+            leases = [*leases, *self._queue.lease(count - len(leases), visibility=visibility)]
+        return leases
+
+    def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
+        return self._queue.extend(leases, visibility=visibility)
+
+    def ack(self, leases: Sequence[Lease]) -> None:
+        self._queue.ack(leases)
+
+    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
+        self._queue.nack(lease, delay=delay)
+
+    def dead_letter(self, lease: Lease, *, cause: str) -> None:
+        self._queue.dead_letter(lease, cause=cause)
+
+    def depth(self) -> Depth:
+        """Events that wait in the outbox are counted as ready."""
+        depth = self._queue.depth()
+        waiting = [at for at in (depth.oldest, self._outbox.oldest()) if at is not None]
+        ready = depth.ready + self._outbox.undelivered()
+        return msgspec.structs.replace(depth, ready=ready, oldest=min(waiting, default=None))
+
+    def unsettled(self, first: int, last: int) -> int:
+        return self._queue.unsettled(first, last)
+
+    def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
+        return self._queue.dead(limit=limit, after=after)
+
+    def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
+        return self._queue.redrive(task_ids, per_second=per_second)
+
+    def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
+        return self._queue.amend(task_id, body, seen=seen)
+
+    def discard(self, task_ids: Sequence[int]) -> int:
+        return self._queue.discard(task_ids)
+
+    def close(self) -> None:
+        self._queue.close()

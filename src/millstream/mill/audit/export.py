@@ -1,0 +1,139 @@
+"""The audit log as files of text at a storage provider, for those who have no access to the node (reference mill §1.7).
+
+Each (account, store, space) has files of its own, which begin with a heading; a new one begins at 10 MiB. What was
+exported stands with the newest file itself, so that nothing else has to be kept, and a run that dies loses nothing.
+The format is ``docs/formats/audit.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from millstream.mill.audit.audit_log import AuditLog, tsv_lines
+from millstream.mill.errors import MillError
+from millstream.mill.providers import Providers
+from millstream.mill.reports.folder import encode_name
+from millstream.stores.audit import AuditEvent, AuditOutbox
+from millstream.stores.protocol import Entry, ItemInfo
+
+MOST_BYTES = 10 * 1024 * 1024
+"""A file that would be longer with one more event is full."""
+
+MIMETYPE = "text/tab-separated-values"
+
+_HEADING = next(tsv_lines([])).encode()
+_FIRST, _LAST = "first-event", "last-event"
+
+
+class AuditExportError(MillError):
+    """A file of the exported audit log is not as it was written."""
+
+
+class Exported(msgspec.Struct):
+    """What a run has written: ``events``, and ``files``, those that were there and grew counted as well."""
+
+    events: int = 0
+    files: int = 0
+
+
+class AuditExport:
+    """Exports *log* to *space* of *store*. Events of that space itself are left out, or there would be no end of them.
+
+    An event is exported once all before it are in the log: *outbox* has those that are not.
+    """
+
+    def __init__(self, providers: Providers, log: AuditLog, outbox: AuditOutbox, store: str, space: str) -> None:
+        self._providers, self._log, self._outbox = providers, log, outbox
+        self._store, self._space = store, space
+
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
+        """Export what was not exported before.
+
+        Raises :class:`AuditExportError` where the newest file of a space is damaged, or was written by somebody else;
+        nothing is added to it then.
+        """
+        done = Exported()
+        spaces_by_account = [
+            place for place in self._log.spaces_by_account() if place[1:] != (self._store, self._space)
+        ]
+        if spaces_by_account:
+            self._providers.make_space(self._store, self._space)
+        for account, store_id, space in spaces_by_account:
+            if stopping():
+                break
+            self._export(account, store_id, space, done)
+        return done
+
+    def _export(self, account: str, store: str, space: str, done: Exported) -> None:
+        prefix = "".join(f"{encode_name(name)}/" for name in (account, store, space))
+        before = self._newest(prefix)
+        settled = self._outbox.settled(store, space)
+        after = int(before.properties[_LAST]) if before is not None else 0
+        events = self._log.events(store, space, account=account, after=after, until=settled)
+        first = next(events, None)
+        if first is None:
+            return
+        name, start, data = f"{prefix}{first.number:012d}.tsv", first.number, bytearray(_HEADING)
+        if before is not None and before.size < MOST_BYTES:
+            name, start, data = before.content_id, int(before.properties[_FIRST]), bytearray(self._read(before))
+        last = 0
+        for event, line in _lines(itertools.chain([first], events)):
+            if last and len(data) + len(line) > MOST_BYTES:
+                self._write(name, data, start, last, done)
+                name, start, data = f"{prefix}{event.number:012d}.tsv", event.number, bytearray(_HEADING)
+            data += line
+            last = event.number
+            done.events += 1
+        self._write(name, data, start, last, done)
+
+    def _newest(self, prefix: str) -> ItemInfo | None:
+        newest: Entry | None = None
+        for entry in self._providers.entries(self._store, self._space, prefix=prefix):
+            newest = entry
+        if newest is None:
+            return None
+        store, name = self._providers[self._store], newest.content_id
+        info = self._providers.call(lambda: store.info(self._space, name))
+        if not all(info.properties.get(key, "").isdecimal() for key in (_FIRST, _LAST)):
+            raise AuditExportError(f"{self._where(name)} was not written by this export: move it away")
+        return info
+
+    def _read(self, info: ItemInfo) -> bytes:
+        store = self._providers[self._store]
+
+        def read() -> bytes:
+            with store.open(self._space, info.content_id) as file:
+                return file.read()
+
+        data = self._providers.call(read)
+        if info.checksum() not in (None, hashlib.sha256(data).hexdigest()):
+            raise AuditExportError(
+                f"{self._where(info.content_id)} is damaged: heal it (`millstream mill repair`), or delete it, and "
+                "what it had is exported anew"
+            )
+        return data
+
+    def _write(self, name: str, data: bytearray, first: int, last: int, done: Exported) -> None:
+        store, kept = self._providers[self._store], bytes(data)
+        properties, sha256 = {_FIRST: str(first), _LAST: str(last)}, hashlib.sha256(kept).hexdigest()
+        self._providers.call(
+            lambda: store.put(
+                self._space, name, io.BytesIO(kept), mimetype=MIMETYPE, properties=properties, sha256=sha256
+            )
+        )
+        done.files += 1
+
+    def _where(self, name: str) -> str:
+        return f"{name!r} in space {self._space!r} of store {self._store!r}"
+
+
+def _lines(events: Iterator[AuditEvent]) -> Iterator[tuple[AuditEvent, bytes]]:
+    """Each event with its line, without the heading."""
+    for event in events:
+        _, line = tsv_lines([event])
+        yield event, line.encode()

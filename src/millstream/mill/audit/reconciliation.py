@@ -1,0 +1,65 @@
+"""Comparing what a store lists with what the audit says of it: which event is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.merge_join import outer_join
+from millstream.mill.providers import Providers
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from millstream.stores.protocol import Entry
+
+
+class MissingEvent(msgspec.Struct, frozen=True):
+    """A change that somebody made behind the back of the audit: what it must have been, and how one can tell."""
+
+    action: AuditAction
+    store: str
+    space: str
+    content_id: str
+    reason: str
+
+
+def missing_events(
+    providers: Providers, log: AuditLog, outbox: AuditOutbox, store: str, space: str
+) -> Iterator[MissingEvent]:
+    """The events that the audit of a space lacks, in the order of the ids.
+
+    Items with events that were not processed yet are left out: what is said of them may change. An item is taken for
+    replaced where its size differs from that of its last event; of the same size, where its bytes have another checksum
+    by what the provider recorded.
+    """
+    pending = outbox.pending(store, space)
+    for content_id, entry, event in outer_join(providers.entries(store, space), log.last_events(store, space)):
+        if content_id in pending:
+            continue
+        found = _judge(providers, ItemRef(store, space, content_id), entry, event)
+        if found is not None:
+            action, reason = found
+            yield MissingEvent(action, store, space, content_id, reason)
+
+
+def _judge(
+    providers: Providers, place: ItemRef, entry: Entry | None, event: AuditEvent | None
+) -> tuple[AuditAction, str] | None:
+    exists = event is not None and event.action != AuditAction.DELETE_CONTENT
+    if entry is None:
+        return (AuditAction.DELETE_CONTENT, "it was added and is not listed") if exists else None
+    if event is None:
+        return AuditAction.ADD_CONTENT, "it is listed and was never added"
+    if not exists:
+        return AuditAction.ADD_CONTENT, "it is listed and was deleted"
+    if entry.size != event.size:
+        return AuditAction.ADD_CONTENT, f"it has {entry.size:,} bytes and was added with {event.size or 0:,}"
+    if entry.modified is not None and entry.modified > event.at and _is_other(providers, place, event):
+        return AuditAction.ADD_CONTENT, f"it has another checksum than it was added with ({event.sha256})"
+    return None
+
+
+def _is_other(providers: Providers, place: ItemRef, event: AuditEvent) -> bool:
+    info = providers.find(place)
+    return info is not None and info.checksum() != event.sha256

@@ -1,0 +1,330 @@
+"""The bit check: what a set of observed checksums means, as one pure total function.
+
+Four sources speak of a content item (seed document duracloud-mill, "Bit Integrity Check Task Processor"): its bytes,
+the storage provider, the manifest (the document's content index) and the audit log. Where no audit log is kept the
+manifest speaks for both. The rows B1–B22 are those of the reference table; what differs from it on purpose:
+
+- B3 with bytes that cannot be found is a row of its own, B3V "vanished during the check", and is tried again first.
+- B6, B8, B14 and B17 ask for a delay on the queue; no worker sleeps.
+- B9 rewrites the manifest only where bytes and provider agree and no other copy still matches the manifest; where the
+  provider alone disagrees (the document's row 4) it is an error for people. B10 and B16 never rewrite it.
+- B12 and B13: an unknown age counts as old.
+- B19: an object without a provider checksum is judged by its bytes against the manifest.
+- B21: a tombstone without an object is as it should be. B24: a tombstone with an object is a failure of its own.
+- A failure whose manifest sum is recorded for another copy asks for a repair instead of a bit error.
+
+The result depends only on which sums are equal, so there are finitely many cases (:func:`canonical_observation`);
+each is decided once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from functools import cache
+
+import msgspec
+
+LAST_ATTEMPT = 3
+"""The attempt whose outcome is final (seed document, "Worker Manager": dead letter after the third failure)."""
+
+RETRY_DELAY = 300.0
+"""Seconds before the last attempt (seed document, rows 4 and 8–10: "wait 5 minutes")."""
+
+FRESH_MICROSECONDS = 24 * 3600 * 1_000_000
+"""A change younger than a day may still be on its way into the manifest (reference table, row B11)."""
+
+
+class SourceAnswer(enum.StrEnum):
+    """What a source says instead of a checksum."""
+
+    MISSING = "missing"  # there is no such object (404)
+    NO_CHECKSUM = "no-checksum"  # the provider has the object, and no checksum of it
+    UNREACHABLE = "unreachable"  # the provider did not answer
+    UNREADABLE = "unreadable"  # the object is there and its bytes cannot be read
+    NOT_READ = "not-read"  # bytes are not read on this kind of store
+    NOT_KEPT = "not-kept"  # there is no audit log
+
+
+class Verdict(enum.StrEnum):
+    """What is written down about the check."""
+
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    ERROR = "ERROR"  # it could not be checked
+    IGNORE = "IGNORE"  # nothing to check, for a known reason
+    RETRY = "RETRY"  # not settled: check again
+
+
+class ManifestAction(enum.StrEnum):
+    """What is to be done to the manifest row."""
+
+    KEEP = "keep"
+    SET_TO_STORE = "set-to-store"
+    CREATE = "create"
+    MARK_MISSING = "mark-missing"
+
+
+class FollowUp(enum.StrEnum):
+    """The task that a finding asks for."""
+
+    NONE = "none"
+    REPAIR = "repair"  # another copy is recorded with the manifest's sum
+    BIT_ERROR = "bit-error"  # for people
+    AUDIT = "audit"  # tell the audit log
+
+
+class Observation(msgspec.Struct, frozen=True, gc=False):
+    """What the sources said of one content item. A sum is lower-case hex; anything else is an :class:`SourceAnswer`.
+
+    ``manifest`` is None without a row; ``store`` may be MISSING, NO_CHECKSUM or UNREACHABLE; ``content`` MISSING,
+    UNREADABLE or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt`` counts from 1, :data:`LAST_ATTEMPT` is
+    final and what a sweep uses. ``fresh``: the provider took the object less than a day ago (:func:`is_fresh`).
+    ``elsewhere``: another store's manifest row of this item is live and has the same sum.
+    """
+
+    manifest: str | None
+    store: str
+    content: str
+    deleted: bool = False
+    audit: str | None = SourceAnswer.NOT_KEPT
+    attempt: int = LAST_ATTEMPT
+    fresh: bool = False
+    elsewhere: bool = False
+
+
+class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
+    """What an observation means. ``document`` is the row in the seed document's table, ``delay`` is in seconds."""
+
+    row: str
+    verdict: Verdict
+    kind: str
+    detail: str
+    document: int | None = None
+    manifest: ManifestAction = ManifestAction.KEEP
+    task: FollowUp = FollowUp.NONE
+    delay: float = 0.0
+
+    @property
+    def explained(self) -> bool:
+        """Whether the item counts as explained in a report although its bytes were not compared."""
+        return self.verdict == Verdict.IGNORE
+
+
+class _Row(msgspec.Struct, frozen=True):
+    kind: str
+    detail: str
+    document: int | None = None
+
+
+ROWS: Mapping[str, _Row] = {
+    "B1": _Row("intact", "bytes, provider and manifest agree", 1),
+    "B2": _Row("intact", "provider and manifest agree; bytes are not read on this store", 1),
+    "B3": _Row("sour", "the bytes do not match the provider's and the manifest's checksum", 2),
+    "B3V": _Row("vanished", "the object vanished while it was checked"),
+    "B4": _Row("unreadable", "the bytes could not be read"),
+    "B5": _Row("store-checksum", "the provider's checksum differs from bytes and manifest", 3),
+    "B6": _Row("store-checksum", "the provider's checksum differs from bytes and manifest", 3),
+    "B7": _Row("store-checksum", "the provider's checksum differs from bytes and manifest: ask the provider", 3),
+    "B8": _Row("manifest", "the manifest differs from the provider's checksum", 4),
+    "B9": _Row("manifest", "the provider holds other bytes than the manifest says", 10),
+    "B10": _Row("neither", "bytes, provider and manifest all differ"),
+    "B11": _Row("fresh", "changed less than a day ago: the manifest may not know yet"),
+    "B14": _Row("unrecorded", "the manifest does not know this object", 9),
+    "B15": _Row("unrecorded", "the manifest does not know this object", 9),
+    "B16": _Row("neither", "the manifest does not know it, and its bytes do not match the provider's checksum"),
+    "B17": _Row("missing", "the manifest has it and the store has not", 8),
+    "B18": _Row("missing", "the manifest has it and the store has not", 8),
+    "B19": _Row("no-checksum", "the provider keeps no checksum of this object"),
+    "B20": _Row("gone", "neither the store nor the manifest has it", 11),
+    "B21": _Row("gone", "deleted, as the manifest says", 11),
+    "B22": _Row("unreachable", "the provider did not answer"),
+    "B24": _Row("undeleted", "deleted in the manifest and still in the store"),
+    "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
+    "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
+    "A7": _Row("audit", "the audit log does not know this object", 7),
+}
+"""Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7)."""
+
+
+def is_fresh(modified: int | None, now: int) -> bool:
+    """Whether a change at *modified* is less than a day before *now* (microseconds).
+
+    An unknown age is old, and so is a time that lies more than a day ahead: it says nothing about the age.
+    """
+    return modified is not None and abs(now - modified) < FRESH_MICROSECONDS
+
+
+def decide_bit_check(seen: Observation) -> BitCheckOutcome:
+    """The outcome of *seen*, for every possible observation."""
+    return _decide_shape(canonical_observation(seen))
+
+
+def canonical_observation(seen: Observation) -> Observation:
+    """*seen* with its sums renamed to "a", "b", "c", "d" in order of appearance and its attempt brought to 1–3.
+
+    Observations of one shape have one outcome; there are a few thousand shapes.
+    """
+    names: dict[str, str] = {}
+    return Observation(
+        manifest=_rename(seen.manifest, names),
+        store=_rename(seen.store, names) or "",
+        content=_rename(seen.content, names) or "",
+        deleted=seen.deleted and seen.manifest is not None,
+        audit=_rename(seen.audit, names),
+        attempt=min(max(seen.attempt, 1), LAST_ATTEMPT),
+        fresh=seen.fresh,
+        elsewhere=seen.elsewhere and seen.manifest is not None and not seen.deleted,
+    )
+
+
+_ANSWERS = {str(answer): answer for answer in SourceAnswer}
+
+
+def _rename(value: str | None, names: dict[str, str]) -> str | None:
+    if value is None:
+        return None
+    return _ANSWERS.get(value) or names.setdefault(value, "abcd"[len(names)])
+
+
+@cache
+def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one return a branch of the table)
+    if seen.store == SourceAnswer.UNREACHABLE:
+        return _settle(seen, "B22", Verdict.ERROR)
+    if seen.store == SourceAnswer.MISSING:
+        return _decide_missing(seen)
+    if seen.content == SourceAnswer.UNREADABLE:
+        return _settle(seen, "B4", Verdict.ERROR)
+    if seen.deleted:
+        return _fail_old(seen, "B24", "B24")
+    if seen.store == SourceAnswer.NO_CHECKSUM:
+        return _decide_without_checksum(seen)
+    if seen.manifest is None:
+        return _decide_unrecorded(seen)
+    if seen.store == seen.manifest:
+        return _decide_recorded(seen)
+    return _decide_differing(seen)
+
+
+def _decide_missing(seen: Observation) -> BitCheckOutcome:
+    if seen.deleted:
+        return _outcome("B21", Verdict.IGNORE)
+    if seen.manifest is None and seen.audit in (None, SourceAnswer.NOT_KEPT):
+        return _outcome("B20", Verdict.IGNORE)
+    if seen.attempt < LAST_ATTEMPT:
+        return _retry("B17", seen)
+    known = seen.manifest is not None
+    return _fail("B18", seen, ManifestAction.MARK_MISSING if known else ManifestAction.KEEP)
+
+
+def _decide_without_checksum(seen: Observation) -> BitCheckOutcome:
+    """B19: the bytes against the manifest are all there is."""
+    if seen.content == SourceAnswer.MISSING:
+        return _vanished(seen)
+    if seen.manifest is not None and seen.content == seen.manifest:
+        return _audited(seen, "B19")
+    if seen.attempt < LAST_ATTEMPT:
+        return _retry("B19", seen)
+    if seen.manifest is None and seen.fresh:
+        return _outcome("B11", Verdict.IGNORE)
+    return _fail("B19", seen)
+
+
+def _decide_unrecorded(seen: Observation) -> BitCheckOutcome:
+    """B14–B16, and rows 9 and 10 of the document."""
+    if seen.content == SourceAnswer.MISSING:
+        return _vanished(seen)
+    if seen.content not in (seen.store, SourceAnswer.NOT_READ):
+        return _fail_old(seen, "B14", "B16")
+    if seen.audit == seen.store:  # row 5: only the manifest does not know
+        return _outcome("A5", Verdict.FAILURE, ManifestAction.CREATE)
+    return _fail_old(seen, "B14", "B15", ManifestAction.CREATE, FollowUp.AUDIT)
+
+
+def _decide_recorded(seen: Observation) -> BitCheckOutcome:
+    """Provider and manifest agree: B1–B3, and rows 6 and 7 of the document."""
+    if seen.content == SourceAnswer.MISSING:
+        return _vanished(seen)
+    if seen.content not in (seen.manifest, SourceAnswer.NOT_READ):
+        return _fail("B3", seen)
+    return _audited(seen, "B2" if seen.content == SourceAnswer.NOT_READ else "B1")
+
+
+def _decide_differing(seen: Observation) -> BitCheckOutcome:
+    """Provider and manifest differ: B5–B11, and rows 3–5 and 10 of the document."""
+    if seen.content == seen.manifest:
+        if seen.attempt < LAST_ATTEMPT:
+            return _retry("B5" if seen.attempt < LAST_ATTEMPT - 1 else "B6", seen)
+        return _outcome("B7", Verdict.FAILURE, task=FollowUp.BIT_ERROR)
+    if seen.content not in (seen.store, SourceAnswer.NOT_READ):
+        return _fail_old(seen, "B8", "B10")
+    if seen.audit == seen.store:  # row 5
+        return _outcome("A5", Verdict.FAILURE, ManifestAction.SET_TO_STORE)
+    proven = seen.content == seen.store and not seen.elsewhere
+    if not proven:
+        return _fail_old(seen, "B8", "B9")
+    told = (
+        FollowUp.NONE if seen.audit == SourceAnswer.NOT_KEPT else FollowUp.AUDIT
+    )  # row 10: neither index nor log knows it
+    return _fail_old(seen, "B8", "B9", ManifestAction.SET_TO_STORE, told)
+
+
+def _audited(seen: Observation, row: str) -> BitCheckOutcome:
+    """All agree with the manifest: SUCCESS under *row*, unless the audit log does not."""
+    if seen.audit is None:
+        return _outcome("A7", Verdict.FAILURE, task=FollowUp.AUDIT)
+    if seen.audit not in (seen.manifest, SourceAnswer.NOT_KEPT):
+        return _outcome("A6", Verdict.FAILURE, task=FollowUp.BIT_ERROR)
+    return _outcome(row, Verdict.SUCCESS)
+
+
+def _vanished(seen: Observation) -> BitCheckOutcome:
+    if seen.attempt < LAST_ATTEMPT:
+        return _retry("B3V", seen)
+    if seen.manifest is None:
+        return _outcome("B3V", Verdict.IGNORE)
+    return _fail("B3V", seen, ManifestAction.MARK_MISSING)
+
+
+def _fail_old(
+    seen: Observation,
+    early: str,
+    late: str,
+    action: ManifestAction = ManifestAction.KEEP,
+    task: FollowUp = FollowUp.NONE,
+) -> BitCheckOutcome:
+    """RETRY under row *early* until the last attempt, then FAILURE under row *late* unless the change is fresh."""
+    if seen.attempt < LAST_ATTEMPT:
+        return _retry(early, seen)
+    if seen.fresh:
+        return _outcome("B11", Verdict.IGNORE)
+    return _fail(late, seen, action, task)
+
+
+def _fail(
+    row: str, seen: Observation, action: ManifestAction = ManifestAction.KEEP, task: FollowUp = FollowUp.NONE
+) -> BitCheckOutcome:
+    default = FollowUp.REPAIR if seen.elsewhere else FollowUp.BIT_ERROR
+    return _outcome(row, Verdict.FAILURE, action, default if task == FollowUp.NONE else task)
+
+
+def _settle(seen: Observation, row: str, verdict: Verdict) -> BitCheckOutcome:
+    if seen.attempt < LAST_ATTEMPT:
+        return _retry(row, seen)
+    return _outcome(row, verdict, task=FollowUp.BIT_ERROR)
+
+
+def _retry(row: str, seen: Observation) -> BitCheckOutcome:
+    delay = RETRY_DELAY if seen.attempt == LAST_ATTEMPT - 1 else 0.0
+    return _outcome(row, Verdict.RETRY, delay=delay)
+
+
+def _outcome(
+    row: str,
+    verdict: Verdict,
+    manifest: ManifestAction = ManifestAction.KEEP,
+    task: FollowUp = FollowUp.NONE,
+    delay: float = 0.0,
+) -> BitCheckOutcome:
+    text = ROWS[row]
+    return BitCheckOutcome(row, verdict, text.kind, text.detail, text.document, manifest, task, delay)

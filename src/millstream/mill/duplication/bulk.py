@@ -1,0 +1,151 @@
+"""The plain duplication, many items at a time: small ones that the destination has not got, and those in order.
+
+That is what nearly all tasks of a first copy and of a loop are. All else is left to the processor of single tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from millstream.mill.duplication.decision_table import (
+    DuplicationAct,
+    DuplicationAction,
+    EndState,
+    ObservedEnd,
+    SourceRecord,
+    clean_properties,
+    decide_duplication,
+)
+from millstream.mill.errors import UnknownStoreError
+from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.providers import Providers
+from millstream.mill.tasks import Duplicate
+from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of
+from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
+
+HELD = 8 * SMALL
+"""Bytes of items that one thread holds in memory."""
+
+Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
+"""What the source and the destination say of an item."""
+
+
+def duplicate_group(
+    providers: Providers, manifest: Manifest, tasks: Sequence[Duplicate]
+) -> Sequence[TaskResult | None]:
+    """What each of *tasks* came to; None for one that has to be done alone."""
+    results: dict[Duplicate, TaskResult] = {}
+
+    def place(task: Duplicate) -> tuple[str, str, str]:
+        return task.source, task.destination, task.space
+
+    for (source, destination, space), some in groupby(sorted(set(tasks), key=place), key=place):
+        ids = [task.content_id for task in some if task.content_id]
+        try:
+            ends = bulk_of(providers[source]), bulk_of(providers[destination])
+        except UnknownStoreError:
+            continue
+        if not space or not ids or ends[0] is None or ends[1] is None:
+            continue
+        done = _BulkGroup(providers, manifest, (ends[0], ends[1]), (source, destination), space).done(ids)
+        results |= {Duplicate(source, destination, space, name): result for name, result in done.items()}
+    return [results.get(task) for task in tasks]
+
+
+class _BulkGroup:
+    """Items of one space of two stores that can do many at once."""
+
+    def __init__(
+        self, providers: Providers, manifest: Manifest, ends: tuple[Bulk, Bulk], stores: tuple[str, str], space: str
+    ) -> None:
+        self._providers, self._manifest, self._space = providers, manifest, space
+        self._from, self._to = ends
+        _, self._destination = stores
+
+    def done(self, ids: Sequence[str]) -> Mapping[str, TaskResult]:
+        """The result of each item that could be done together with others."""
+        sources = self._providers.call(lambda: self._from.infos(self._space, ids))
+        copies = self._copies(ids, wanted=any(isinstance(one, ItemInfo) and one.checksum() for one in sources))
+        actions, new, same = {}, {}, {}
+        for name, source, copy in zip(ids, sources, copies, strict=True):
+            if not isinstance(source, ItemInfo) or not isinstance(copy, (ItemInfo, ItemNotFoundError)):
+                continue
+            actions[name] = action = decide_duplication(
+                self._space, name, _side(source), _side(copy), SourceRecord.NONE
+            )
+            if action.act == DuplicationAct.NOTHING and isinstance(copy, ItemInfo):
+                same[name] = copy
+            elif action.act == DuplicationAct.COPY and not isinstance(copy, ItemInfo) and source.size <= SMALL:
+                new[name] = source
+        events = self._adopted(same)
+        for some in _portions(new):
+            events |= self._copied(some)
+        done = [*same, *(name for name in new if name in events)]
+        return {name: _result(actions[name], events.get(name)) for name in done}
+
+    def _copies(self, ids: Sequence[str], *, wanted: bool) -> Sequence[ItemInfo | StoreError]:
+        """What the destination says of each item; where one of them is *wanted* there, its space is made (D23)."""
+        call, space = self._providers.call, self._space
+        found = call(lambda: self._to.infos(space, ids))
+        if not wanted or not any(isinstance(one, SpaceNotFoundError) for one in found):
+            return found
+        self._providers.make_space(self._destination, space)
+        return call(lambda: self._to.infos(space, ids))
+
+    def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, ManifestEvent]:
+        """The event of each of *new* that was copied, and is proven to be what the source's provider recorded.
+
+        They are held in memory. The destination hashes what it gets before any of it is in place, and refuses what is
+        not as promised.
+        """
+        read = self._providers.call(lambda: self._from.read(self._space, list(new)))
+        items = [
+            NewItem(name, data, sha256, info.mimetype, clean_properties(info.properties))
+            for (name, info), data in zip(new.items(), read, strict=True)
+            if isinstance(data, bytes) and (sha256 := info.checksum())
+        ]
+        stored = self._providers.call(lambda: self._to.put(self._space, items)) if items else []
+        return {
+            item.content_id: self._event(one)
+            for item, one in zip(items, stored, strict=True)
+            if isinstance(one, ItemInfo) and one.checksum() == item.sha256
+        }
+
+    def _adopted(self, same: Mapping[str, ItemInfo]) -> dict[str, ManifestEvent]:
+        """An event for each copy that is in place and that the manifest does not know yet."""
+        rows = self._manifest.get_many(self._destination, self._space, list(same)) if same else {}
+        return {
+            name: self._event(info)
+            for name, info in same.items()
+            if (row := rows.get(name)) is None or row.deleted or row.sha256 != info.checksum()
+        }
+
+    def _event(self, info: ItemInfo) -> ManifestEvent:
+        now = self._providers.clock.now()
+        sha256, mimetype = info.checksum(), info.mimetype
+        return ManifestEvent(self._destination, self._space, info.content_id, now, sha256, info.size, mimetype)
+
+
+def _portions(infos: Mapping[str, ItemInfo]) -> Iterator[Mapping[str, ItemInfo]]:
+    """*infos*, some at a time, of so many bytes together as may be held in memory."""
+    some, size = dict[str, ItemInfo](), 0
+    for name, info in infos.items():
+        if some and size + info.size > HELD:
+            yield some
+            some, size = {}, 0
+        some[name] = info
+        size += info.size
+    if some:
+        yield some
+
+
+def _side(found: ItemInfo | StoreError) -> ObservedEnd:
+    if not isinstance(found, ItemInfo):
+        return ObservedEnd(EndState.NO_ITEM)
+    return ObservedEnd(EndState.ITEM, found.checksum(), found.properties)
+
+
+def _result(action: DuplicationAction, event: ManifestEvent | None) -> TaskResult:
+    return TaskResult(f"{action.row} {action.act.value}: {action.reason}", events=() if event is None else (event,))

@@ -1,0 +1,150 @@
+"""What duplication has to do for one item or space: the decision table D1–D24 as a pure total function.
+
+The task does not say what to do; the states of both ends and of the manifest do (seed document duracloud-mill,
+"Duplication Task Processor"). A stale task is therefore harmless. No action ever writes to the source (promise P8).
+
+What differs from the reference table on purpose:
+
+- D2 creates the space and lets an error show.
+- D14 fails at once instead of downloading three times.
+- D18: without a manifest row nothing is deleted. A delete on a copy needs a tombstone (promise P8); the item is
+  held, with the reason, until its deletion is recorded or it is put back.
+- D23: only a copy creates the destination space, so that a late delete task does not bring a deleted space back.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+
+class EndState(enum.StrEnum):
+    """What was found at one end."""
+
+    ITEM = "item"
+    NO_ITEM = "no-item"  # the space is there, the item is not
+    EMPTY_SPACE = "empty-space"
+    FILLED_SPACE = "filled-space"
+    NO_SPACE = "no-space"
+    UNREACHABLE = "unreachable"  # the provider did not answer, all retries used
+
+
+class SourceRecord(enum.StrEnum):
+    """What the manifest says of the item at the source."""
+
+    NONE = "none"
+    LIVE = "live"
+    DELETED = "deleted"
+
+
+class ObservedEnd(msgspec.Struct, frozen=True):
+    """One end of a duplication: its state and, for an item, its checksum (hex or None) and properties."""
+
+    end: EndState
+    sha256: str | None = None
+    properties: Mapping[str, str] = {}
+
+
+class DuplicationAct(enum.StrEnum):
+    """What is to be done at the destination."""
+
+    NOTHING = "nothing"
+    CREATE_SPACE = "create-space"
+    DELETE_SPACE = "delete-space"
+    SET_PROPERTIES = "set-properties"
+    COPY = "copy"
+    DELETE = "delete"
+    FAIL = "fail"
+    RETRY = "retry"
+
+
+class DuplicationAction(msgspec.Struct, frozen=True, gc=False):
+    """What to do, by which row of the table, and why."""
+
+    row: str
+    act: DuplicationAct
+    reason: str
+
+
+CALCULATED = frozenset(
+    name.lower()
+    for name in (
+        "content-md5",
+        "content-checksum",
+        "content-modified",
+        "content-size",
+        "Content-Length",
+        "Content-Type",
+        "Last-Modified",
+        "Date",
+        "ETag",
+    )
+)
+"""Properties that a provider calculates; they are neither compared nor copied (reference mill §2.1, "clean set")."""
+
+
+def clean_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """*properties* without those that providers calculate."""
+    return {name: value for name, value in properties.items() if name.lower() not in CALCULATED}
+
+
+def decide_duplication(
+    space: str, content_id: str, source: ObservedEnd, destination: ObservedEnd, record: SourceRecord
+) -> DuplicationAction:
+    """The action for one duplication task; an empty *content_id* asks about the space itself."""
+    if not space:
+        return DuplicationAction("D1", DuplicationAct.FAIL, "the task names no space")
+    if EndState.UNREACHABLE in (source.end, destination.end):
+        return DuplicationAction("D22" if content_id else "D6", DuplicationAct.RETRY, "a provider did not answer")
+    if not content_id:
+        return _decide_space(source.end, destination.end)
+    if source.end == EndState.ITEM:
+        return _decide_present(source, destination)
+    if destination.end != EndState.ITEM:
+        return DuplicationAction("D21", DuplicationAct.NOTHING, "neither end has it")
+    return _decide_absent(record)
+
+
+def _decide_space(source: EndState, destination: EndState) -> DuplicationAction:
+    if source != EndState.NO_SPACE:
+        return DuplicationAction("D2", DuplicationAct.CREATE_SPACE, "the source has the space")
+    if destination == EndState.NO_SPACE:
+        return DuplicationAction("D5", DuplicationAct.NOTHING, "neither end has the space")
+    if destination == EndState.EMPTY_SPACE:
+        return DuplicationAction(
+            "D3", DuplicationAct.DELETE_SPACE, "the source has no such space and the copy is empty"
+        )
+    return DuplicationAction(
+        "D4", DuplicationAct.NOTHING, "the source has no such space, and the copy still holds items"
+    )
+
+
+def _decide_present(source: ObservedEnd, destination: ObservedEnd) -> DuplicationAction:
+    copied = destination.end == EndState.ITEM
+    if source.sha256 is None:
+        return DuplicationAction(
+            "D13" if copied else "D14", DuplicationAct.FAIL, "the source's provider has no checksum of it"
+        )
+    if not copied:
+        return DuplicationAction("D12", DuplicationAct.COPY, "the destination has not got it")
+    if destination.sha256 != source.sha256:
+        return DuplicationAction("D11", DuplicationAct.COPY, "the checksums differ")
+    if clean_properties(source.properties) != clean_properties(destination.properties):
+        return DuplicationAction("D8", DuplicationAct.SET_PROPERTIES, "the properties differ")
+    return DuplicationAction("D7", DuplicationAct.NOTHING, "both ends agree")
+
+
+def _decide_absent(record: SourceRecord) -> DuplicationAction:
+    if record == SourceRecord.DELETED:
+        return DuplicationAction("D19", DuplicationAct.DELETE, "the manifest has its tombstone")
+    if record == SourceRecord.LIVE:
+        return DuplicationAction(
+            "D20", DuplicationAct.FAIL, "the source appears to be missing content that the manifest has"
+        )
+    return DuplicationAction(
+        "D18",
+        DuplicationAct.FAIL,
+        "the source has not got it and the manifest has no tombstone of it: record its deletion first",
+    )

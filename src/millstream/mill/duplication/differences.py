@@ -1,0 +1,238 @@
+"""How the items of a space differ between a source and a destination, in bounded memory."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator
+from operator import le
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from millstream.mill.column_join import ItemColumns, join_columns
+from millstream.mill.duplication.source_recorder import is_unchanged, record_columns
+from millstream.mill.manifest import Manifest
+from millstream.mill.manifest_table import COMPARISON_COLUMNS, ComparisonRow
+from millstream.mill.policies.policy import Pair
+from millstream.mill.providers import Providers
+
+EXAMPLES = 10
+
+
+class ItemDifference(enum.StrEnum):
+    """How an item differs between source and destination."""
+
+    COPY = "copy"  # the destination has not got it
+    CHANGE = "change"  # it may have changed at the source
+    SAME = "same"
+    DELETE = "delete"  # only the destination has it, and the manifest has its tombstone
+    HELD = "held"  # only the destination has it, and nothing says that it was deleted
+
+
+class ListedItem(Protocol):
+    """What an end lists of an item."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def modified(self) -> int | None: ...
+
+
+class RecordedItem(Protocol):
+    """What the manifest has of an item at one end."""
+
+    @property
+    def sha256(self) -> str | None: ...
+    @property
+    def modified(self) -> int: ...
+    @property
+    def deleted(self) -> bool: ...
+
+
+class ComparedItem(NamedTuple):
+    """An item of a space, how it differs, its bytes at the source, and whether a recorded copy would be replaced."""
+
+    name: str
+    kind: ItemDifference
+    size: int
+    replaces: bool
+
+
+class DuplicationPlan(msgspec.Struct, frozen=True):
+    """What was found for one pair of stores and one space, in items.
+
+    ``bytes`` are those of the items to copy and to compare. ``replaced`` of the changes would put other bytes in the
+    place of a recorded copy; ``copied`` items are at the destination by now. ``held`` items are only there and have no
+    tombstone, so nothing may be deleted (promise P8): record their deletion, or put them back at the source.
+    ``held_examples`` names the first of them. ``hold`` is the number under which the whole plan waits for an approval
+    (:mod:`millstream.mill.duplication.change_guard`); nothing of it was put on the queue then.
+    """
+
+    pair: Pair
+    space: str
+    copies: int = 0
+    changes: int = 0
+    deletes: int = 0
+    same: int = 0
+    held: int = 0
+    held_examples: tuple[str, ...] = ()
+    bytes: int = 0
+    replaced: int = 0
+    copied: int = 0
+    hold: int | None = None
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that were put on the queue, or in a dry run would have been."""
+        return self.copies + self.changes + self.deletes
+
+
+def differences(
+    providers: Providers, manifest: Manifest, pair: Pair, space: str, *, after: str = "", same: bool = True
+) -> Iterator[ComparedItem]:
+    """Every item that either store of *pair* lists in *space*, with an id above *after*, in order.
+
+    Two items are the same where their sizes agree and the manifest has one checksum for both that is no older than the
+    source's last change. With *same* False they are left out.
+    """
+    now = providers.clock.now()
+    for run in _joined(providers, manifest, pair, space, after):
+        if not _is_same(run):
+            yield from (one for one in _found(run, now) if same or one.kind != ItemDifference.SAME)
+        elif same:
+            yield from (
+                ComparedItem(name, ItemDifference.SAME, size, False)
+                for name, size in zip(run.keys, run.columns[0], strict=True)
+            )
+
+
+def count_differences(
+    providers: Providers,
+    manifest: Manifest,
+    pair: Pair,
+    space: str,
+    *,
+    everything: bool = False,
+    record: bool = False,
+) -> DuplicationPlan:
+    """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change.
+
+    With *record* the manifest is brought up to date with the source on the way
+    (:mod:`millstream.mill.duplication.source_recorder`).
+    """
+    counts: Counter[ItemDifference] = Counter()
+    examples: list[str] = []
+    size = replaced = 0
+    now = providers.clock.now()
+    for read in _joined(providers, manifest, pair, space, ""):
+        if _is_same(read):
+            counts[ItemDifference.SAME] += len(read.keys)
+            size += sum(read.columns[0]) if everything else 0
+            continue
+        run = _recorded(providers, manifest, pair.source, space, read, now=now) if record else read
+        for found in _found(run, now):
+            counts[found.kind] += 1
+            replaced += found.replaces
+            if found.kind in (ItemDifference.COPY, ItemDifference.CHANGE) or (
+                everything and found.kind == ItemDifference.SAME
+            ):
+                size += found.size
+            elif found.kind == ItemDifference.HELD and len(examples) < EXAMPLES:
+                examples.append(found.name)
+    return DuplicationPlan(
+        pair,
+        space,
+        copies=counts[ItemDifference.COPY],
+        changes=counts[ItemDifference.CHANGE] + (counts[ItemDifference.SAME] if everything else 0),
+        deletes=counts[ItemDifference.DELETE],
+        same=0 if everything else counts[ItemDifference.SAME],
+        held=counts[ItemDifference.HELD],
+        held_examples=tuple(examples),
+        bytes=size,
+        replaced=replaced,
+        copied=counts.total() - counts[ItemDifference.COPY],
+    )
+
+
+def _joined(providers: Providers, manifest: Manifest, pair: Pair, space: str, after: str) -> Iterator[ItemColumns]:
+    """What both ends list and what the manifest has of each, with the columns of :func:`_is_same`."""
+    source, destination = pair.source, pair.destination
+    listed, recorded = 2, len(COMPARISON_COLUMNS) - 1
+    return join_columns(
+        join_columns(
+            providers.runs(source, space, after=after), providers.runs(destination, space, after=after), listed, listed
+        ),
+        join_columns(
+            manifest.scan_columns(source, space, after=after), manifest.scan_columns(destination, space, after=after),
+            recorded, recorded,
+        ),
+        2 * listed, 2 * recorded,
+    )  # fmt: skip
+
+
+def _recorded(
+    providers: Providers, manifest: Manifest, source: str, space: str, run: ItemColumns, *, now: int
+) -> ItemColumns:
+    """*run* with the rows of the source as they are once it is recorded."""
+    columns, end = run.columns, 4 + len(COMPARISON_COLUMNS) - 1
+    known = ItemColumns(run.keys, columns[:2] + columns[4:end])
+    if not record_columns(providers, manifest, source, space, known, now=now).recorded:
+        return run
+    rows = manifest.get_many(source, space, run.keys)
+    values = [
+        [getattr(rows[key], name) if key in rows else None for key in run.keys] for name in COMPARISON_COLUMNS[1:]
+    ]
+    return ItemColumns(run.keys, (*columns[:4], *values, *columns[end:]))
+
+
+def _is_same(run: ItemColumns) -> bool:
+    """Whether every item of *run* is plainly the same at both ends; what is not may be so all the same.
+
+    An item that is not as long as it was recorded is not: it is to be recorded first.
+    """
+    sizes, times, copied_sizes, _, sums, recorded_sizes, recorded, gone, copied_sums, _, _, copied_gone = run.columns
+    if not sizes == copied_sizes == recorded_sizes or sums != copied_sums or None in sums or None in times:
+        return False
+    return not any(gone) and not any(copied_gone) and all(map(le, times, recorded))
+
+
+def _found(run: ItemColumns, now: int) -> Iterator[ComparedItem]:
+    """Each item of *run* that either end lists, compared by itself."""
+    for name, size, time, copied_size, copied_time, *rows in zip(run.keys, *run.columns, strict=True):
+        source = None if size is None else _ListedItem(size, time)
+        copy = None if copied_size is None else _ListedItem(copied_size, copied_time)
+        if source is not None or copy is not None:
+            row, copied = (None if one[2] is None else ComparisonRow(name, *one) for one in (rows[:4], rows[4:]))
+            kind, replaces = compare(source, copy, row, copied, now)
+            yield ComparedItem(name, kind, size or 0, replaces)
+
+
+class _ListedItem(NamedTuple):
+    size: int
+    modified: int | None
+
+
+def compare(
+    source: ListedItem | None,
+    copy: ListedItem | None,
+    row: RecordedItem | None,
+    copied: RecordedItem | None,
+    now: int | None = None,
+) -> tuple[ItemDifference, bool]:
+    """How an item that at least one end lists differs, and whether a copy that is recorded would be replaced.
+
+    *source* and *copy* are what the two ends list, *row* and *copied* what the manifest has of them. A change that is
+    to come after *now* (microseconds) is none: see :func:`is_unchanged`.
+    """
+    if source is None:
+        return (ItemDifference.DELETE if row is not None and row.deleted else ItemDifference.HELD), False
+    if copy is None:
+        return ItemDifference.COPY, False
+    if row is None or copied is None or row.deleted or copied.deleted:
+        return ItemDifference.CHANGE, False
+    unchanged = is_unchanged(source.modified, row.modified, now)
+    alike = row.sha256 is not None and row.sha256 == copied.sha256
+    if unchanged and alike and source.size == copy.size:
+        return ItemDifference.SAME, False
+    return ItemDifference.CHANGE, not (alike and unchanged)

@@ -1,0 +1,241 @@
+"""The duplication processor: finds the states of both ends, lets the table decide, and acts at the destination."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from millstream.mill.duplication.bulk import duplicate_group
+from millstream.mill.duplication.change_guard import ChangeGuard, ChangeKind
+from millstream.mill.duplication.decision_table import (
+    DuplicationAct,
+    DuplicationAction,
+    EndState,
+    ObservedEnd,
+    SourceRecord,
+    clean_properties,
+    decide_duplication,
+)
+from millstream.mill.duplication.transfer import transfer
+from millstream.mill.errors import DuplicationError, NoAnswerError
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.policies.policy import Pair
+from millstream.mill.policies.repository import Policies
+from millstream.mill.providers import Providers
+from millstream.mill.tasks import Duplicate
+from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.protocol import (
+    ItemInfo,
+    ItemNotFoundError,
+    SpaceNotFoundError,
+    StoreError,
+    StoreRefusedError,
+)
+
+
+class _LookedUpEnd(ObservedEnd, frozen=True):
+    """A side, with what its provider says of the item and what it answered instead."""
+
+    info: ItemInfo | None = None
+    error: str = ""
+
+
+class DuplicationProcessor:
+    """Takes :class:`Duplicate` tasks to their end.
+
+    The source is only read. Deletes, and copies in the place of other recorded bytes, are made within the budget of
+    *brake*, where there is one; a task that it holds is done, and found again once a person approves. What was copied,
+    deleted or found in place is recorded in the manifest for the destination; what the manifest says of the source is
+    written by whoever writes to the source. *policies* gives the policies as they are now: a task that none of them
+    asks for any more does nothing. Without it every task is done.
+    """
+
+    def __init__(
+        self,
+        providers: Providers,
+        manifest: Manifest,
+        change_guard: ChangeGuard | None = None,
+        *,
+        policies: Callable[[], Policies] | None = None,
+    ) -> None:
+        self._providers = providers
+        self._manifest = manifest
+        self._change_guard = change_guard
+        self._policies = policies
+
+    def process(self, task: Duplicate, attempt: int) -> TaskResult:
+        """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
+
+        It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything.
+        """
+        source, destination = self._look(task.source, task), self._look(task.destination, task)
+        if not self._is_asked(task):
+            return TaskResult(f"nothing: no policy asks for {task.space!r} {_pair(task)} any more")
+        action = decide_duplication(task.space, task.content_id, source, destination, self._record(task, source))
+        if action.act in (DuplicationAct.FAIL, DuplicationAct.RETRY):
+            raise _failure(task, action, source.error or destination.error)
+        try:
+            with self._guarded(action, task, source) as hold:
+                if hold is not None:
+                    return TaskResult(f"{action.row} held under number {hold} until it is approved: {action.reason}")
+                events = self._act(action, task, source, destination)
+            if (
+                action.act == DuplicationAct.DELETE and self._look(task.source, task).end == EndState.ITEM
+            ):  # it was added meanwhile
+                again = self.process(task, attempt)
+                return TaskResult(f"{action.row}, then {again.summary}", events=(*events, *again.events))
+        except StoreRefusedError as error:
+            if action.act != DuplicationAct.SET_PROPERTIES:
+                raise
+            return TaskResult(f"D9 nothing: the destination refuses new properties in its present state: {error}")
+        return TaskResult(f"{action.row} {action.act.value}: {action.reason}", events=events)
+
+    def process_group(self, tasks: Sequence[Duplicate]) -> Sequence[TaskResult | None]:
+        """Those of *tasks* that are small new copies or find nothing to do, where both stores can do many at once."""
+        asked = [task for task in tasks if self._is_asked(task)]
+        done = dict(zip(asked, duplicate_group(self._providers, self._manifest, asked), strict=True))
+        return [done.get(task) for task in tasks]
+
+    def _is_asked(self, task: Duplicate) -> bool:
+        if self._policies is None or not task.space:
+            return True
+        policies = self._policies()
+        if not policies.found:
+            raise NoAnswerError(f"{policies.missing} ({task.space!r} {_pair(task)} waits for them)")
+        return policies.asks(task.space, _pair(task))
+
+    def _look(self, store: str, task: Duplicate) -> _LookedUpEnd:
+        try:
+            return self._look_at_item(store, task) if task.content_id else self._look_at_space(store, task.space)
+        except StoreError as error:
+            return _LookedUpEnd(EndState.UNREACHABLE, error=str(error))
+
+    def _look_at_item(self, store: str, task: Duplicate) -> _LookedUpEnd:
+        provider = self._providers[store]
+        try:
+            info = self._providers.call(lambda: provider.info(task.space, task.content_id))
+        except ItemNotFoundError:
+            return _LookedUpEnd(EndState.NO_ITEM)
+        except SpaceNotFoundError:
+            return _LookedUpEnd(EndState.NO_SPACE)
+        return _LookedUpEnd(EndState.ITEM, info.checksum(), info.properties, info=info)
+
+    def _look_at_space(self, store: str, space: str) -> _LookedUpEnd:
+        provider = self._providers[store]
+        if not space or not self._providers.call(lambda: provider.has_space(space)):
+            return _LookedUpEnd(EndState.NO_SPACE)
+        first = self._providers.call(lambda: provider.entries(space, limit=1))
+        return _LookedUpEnd(EndState.FILLED_SPACE if first else EndState.EMPTY_SPACE)
+
+    def _record(self, task: Duplicate, source: ObservedEnd) -> SourceRecord:
+        if source.end == EndState.ITEM or not task.content_id:
+            return SourceRecord.NONE
+        row = self._manifest.get(task.source, task.space, task.content_id)
+        if row is None:
+            return SourceRecord.NONE
+        return SourceRecord.DELETED if row.deleted else SourceRecord.LIVE
+
+    @contextlib.contextmanager
+    def _guarded(self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd) -> Iterator[int | None]:
+        """Count the action against the budget while it is done; the number of the hold where that is used up."""
+        kind = self._loss(action, task, source)
+        if self._change_guard is None or kind is None:
+            yield None
+            return
+        pair = _pair(task)
+        hold = self._change_guard.spend(pair, task.space, kind)
+        try:
+            yield hold
+        except BaseException:
+            if hold is None:
+                self._change_guard.refund(pair, task.space, kind)
+            raise
+
+    def _loss(self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd) -> ChangeKind | None:
+        """What the destination would lose by *action*."""
+        if action.act == DuplicationAct.DELETE:
+            return "deletes"
+        if action.row != "D11":
+            return None
+        row = self._manifest.get(task.destination, task.space, task.content_id)
+        recorded = row is not None and not row.deleted and row.sha256 not in (None, source.sha256)
+        return "changes" if recorded else None
+
+    def _act(
+        self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd, destination: _LookedUpEnd
+    ) -> tuple[ManifestEvent, ...]:
+        if action.act == DuplicationAct.CREATE_SPACE:
+            self._providers.make_space(task.destination, task.space)
+        elif action.act == DuplicationAct.DELETE_SPACE:
+            self._delete_space(task)
+        elif action.act == DuplicationAct.DELETE:
+            return (self._delete(task),)
+        elif action.act == DuplicationAct.COPY and source.info is not None:
+            return (self._copy(task, source.info, destination),)
+        elif action.act == DuplicationAct.SET_PROPERTIES and source.info is not None:
+            self._set_properties(task, source.info)
+        return self._adopt(task, destination)
+
+    def _delete_space(self, task: Duplicate) -> None:
+        with contextlib.suppress(SpaceNotFoundError):
+            self._providers.call(lambda: self._providers[task.destination].delete_space(task.space))
+
+    def _delete(self, task: Duplicate) -> ManifestEvent:
+        with contextlib.suppress(ItemNotFoundError):
+            self._providers.call(lambda: self._providers[task.destination].delete(task.space, task.content_id))
+        return ManifestEvent(task.destination, task.space, task.content_id, self._now(task), deleted=True)
+
+    def _copy(self, task: Duplicate, source: ItemInfo, destination: _LookedUpEnd) -> ManifestEvent:
+        if destination.end == EndState.NO_SPACE:
+            self._providers.make_space(task.destination, task.space)
+        stored = transfer(
+            self._providers,
+            ItemRef(task.source, task.space, task.content_id),
+            ItemRef(task.destination, task.space, task.content_id),
+            source.checksum() or "",
+            mimetype=source.mimetype,
+            properties=clean_properties(source.properties),
+        )
+        return self._event(task, stored)
+
+    def _set_properties(self, task: Duplicate, source: ItemInfo) -> None:
+        properties = clean_properties(source.properties)
+        store = self._providers[task.destination]
+        self._providers.call(lambda: store.set_properties(task.space, task.content_id, properties))
+
+    def _adopt(self, task: Duplicate, destination: _LookedUpEnd) -> tuple[ManifestEvent, ...]:
+        """Record a copy that is in place and that the manifest does not know yet."""
+        if destination.info is None or destination.sha256 is None:
+            return ()
+        row = self._manifest.get(task.destination, task.space, task.content_id)
+        if row is not None and not row.deleted and row.sha256 == destination.sha256:
+            return ()
+        return (self._event(task, destination.info),)
+
+    def _event(self, task: Duplicate, info: ItemInfo) -> ManifestEvent:
+        return ManifestEvent(
+            task.destination,
+            task.space,
+            task.content_id,
+            self._now(task),
+            sha256=info.checksum(),
+            size=info.size,
+            mimetype=info.mimetype,
+        )
+
+    def _now(self, task: Duplicate) -> int:
+        """The time, or that of the copy's row, where the clock was set back since: what was done now is the latest."""
+        row = self._manifest.get(task.destination, task.space, task.content_id)
+        now = self._providers.clock.now()
+        return now if row is None else max(now, row.modified)
+
+
+def _pair(task: Duplicate) -> Pair:
+    return Pair(task.source, task.destination)
+
+
+def _failure(task: Duplicate, action: DuplicationAction, answer: str) -> DuplicationError:
+    where = f"{task.content_id!r} in space {task.space!r} from store {task.source!r} to store {task.destination!r}"
+    kind = NoAnswerError if action.act == DuplicationAct.RETRY else DuplicationError
+    return kind(f"{action.row}: {action.reason} ({where})" + (f": {answer}" if answer else ""))

@@ -1,0 +1,133 @@
+"""Planning duplication: which items of a space differ between source and destination, as tasks on a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+
+import msgspec
+
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.duplication.differences import (
+    ComparedItem,
+    DuplicationPlan,
+    ItemDifference,
+    count_differences,
+    differences,
+)
+from millstream.mill.manifest import Manifest
+from millstream.mill.merge_join import groups
+from millstream.mill.policies.policy import Pair, Policy
+from millstream.mill.policies.repository import Policies
+from millstream.mill.providers import Providers
+from millstream.mill.tasks import Duplicate, encode_task
+from millstream.queue.protocol import WorkQueue
+from millstream.stores.protocol import StoreError
+
+GROUP = 1000
+"""Tasks put on the queue together (seed document: "it will only add 1000 items at a time")."""
+
+
+def plan_space_duplication(
+    providers: Providers,
+    manifest: Manifest,
+    pair: Pair,
+    space: str,
+    queue: WorkQueue | None,
+    *,
+    everything: bool = False,
+    record: bool = False,
+    change_guard: ChangeGuard | None = None,
+) -> DuplicationPlan:
+    """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
+
+    All deletes come before all copies; last comes a task for the space itself where one end has not got it. With
+    *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
+    Nothing is put on it where *brake* holds the plan. Without a queue this is a dry run. With *record* the manifest is
+    brought up to date with the source first.
+    """
+    plan = count_differences(providers, manifest, pair, space, everything=everything, record=record)
+    if queue is None:
+        return plan
+    hold = change_guard.check(plan) if change_guard is not None else None
+    if hold is not None:
+        return msgspec.structs.replace(plan, hold=hold)
+    if plan.deletes:
+        put_deletes(providers, manifest, pair, space, queue)
+    if plan.copies or plan.changes:
+        kinds = {ItemDifference.COPY, ItemDifference.CHANGE} | ({ItemDifference.SAME} if everything else set())
+        _put_found(differences(providers, manifest, pair, space, same=everything), kinds, pair, space, queue)
+    put_space(providers, pair, space, queue)
+    return plan
+
+
+def put_deletes(providers: Providers, manifest: Manifest, pair: Pair, space: str, queue: WorkQueue) -> int:
+    """A task for each item that only the destination has, and whose deletion is recorded; how many they were."""
+    found = differences(providers, manifest, pair, space, same=False)
+    return _put_found(found, {ItemDifference.DELETE}, pair, space, queue)
+
+
+def put_items(pair: Pair, space: str, names: Sequence[str], queue: WorkQueue) -> None:
+    """A task for each of *names*, in one go."""
+    if names:
+        queue.put([encode_task(Duplicate(pair.source, pair.destination, space, name)) for name in names])
+
+
+def put_space(providers: Providers, pair: Pair, space: str, queue: WorkQueue) -> bool:
+    """A task for the space itself where one end has not got it; whether there was one."""
+    lacking = not all(_has_space(providers, store, space) for store in (pair.source, pair.destination))
+    if lacking:
+        put_items(pair, space, [""], queue)
+    return lacking
+
+
+def duplication_rounds(
+    policies: Policies, providers: Providers, space: str | None = None, *, unlisted: dict[str, str] | None = None
+) -> Sequence[Sequence[tuple[Pair, str]]]:
+    """What the policies ask to be copied: pairs of stores with a space of at least one of them, in rounds.
+
+    A pair whose source is itself a copy (A → B, B → C) comes in a later round than the pair that fills it. With
+    *space*, only that one. Stores that cannot be listed are added to *unlisted*, with the reason, and their pairs left
+    out; without it they are an error. Raises :class:`UnknownStoreError` for a pair whose store is not configured.
+    """
+    away = {} if unlisted is None else unlisted
+    rounds: dict[int, list[tuple[Pair, str]]] = {}
+    for policy in policies.by_account.values():
+        listed = _spaces(policy, providers, None if unlisted is None else away)
+        for name in sorted(listed if space is None else {space}):
+            pairs = policy.lookup(name)
+            for pair in pairs:
+                if pair.source not in away and pair.destination not in away:
+                    rounds.setdefault(_depth(pair, pairs), []).append((pair, name))
+    return [list(dict.fromkeys(rounds[depth])) for depth in sorted(rounds)]
+
+
+def _spaces(policy: Policy, providers: Providers, unlisted: dict[str, str] | None) -> set[str]:
+    found = set[str]()
+    for store in sorted({store for pair in policy.pairs for store in (pair.source, pair.destination)}):
+        try:
+            found |= set(providers.spaces(store))
+        except StoreError as error:
+            if unlisted is None:
+                raise
+            unlisted[store] = str(error)
+    return found
+
+
+def _depth(pair: Pair, pairs: Sequence[Pair], seen: frozenset[Pair] = frozenset()) -> int:
+    """How many copies lie between the original and this pair's source; a circle ends where it closes."""
+    feeding = [other for other in pairs if other.destination == pair.source and other not in seen and other != pair]
+    return max((1 + _depth(other, pairs, seen | {pair}) for other in feeding), default=0)
+
+
+def _has_space(providers: Providers, store: str, space: str) -> bool:
+    return providers.call(lambda: providers[store].has_space(space))
+
+
+def _put_found(
+    found: Iterable[ComparedItem], kinds: Container[ItemDifference], pair: Pair, space: str, queue: WorkQueue
+) -> int:
+    count = 0
+    for group in groups((one.name for one in found if one.kind in kinds), GROUP):
+        put_items(pair, space, group, queue)
+        count += len(group)
+    return count

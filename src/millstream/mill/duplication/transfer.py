@@ -1,0 +1,156 @@
+"""Copying one content item between stores so that only proven bytes arrive."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from typing import Any, BinaryIO, cast
+
+from millstream.core.errors import NotFoundError
+from millstream.mill.errors import DuplicationError
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.providers import QUARANTINE, Providers
+from millstream.stores.protocol import ChecksumMismatchError, ItemInfo, StoreError
+
+READ_ATTEMPTS = 3
+"""How often a source is read whose bytes do not match its checksum (reference mill, D15 and D16)."""
+
+WRITE_ATTEMPTS = 4
+"""How often a destination is written that confirms another checksum (reference mill, D17)."""
+
+MAX_ID_BYTES = 1024
+"""The longest content id that every store takes, in bytes of UTF-8."""
+
+
+class HashingReader(io.RawIOBase):
+    """Reads from *source* and knows the SHA-256 of what has been read."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._hasher = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._source.read(size)
+        self._hasher.update(data)
+        return data
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 (hex) of all bytes read so far."""
+        return self._hasher.hexdigest()
+
+
+def transfer(
+    providers: Providers,
+    source: ItemRef,
+    destination: ItemRef,
+    sha256: str,
+    *,
+    mimetype: str,
+    properties: Mapping[str, str],
+) -> ItemInfo:
+    """Copy the bytes at *source* to *destination* and return what was stored, proven to hash to *sha256*.
+
+    Bytes are hashed while they are read, and the destination is told what must arrive, so that it keeps nothing else.
+    What it then confirms is compared again (read back, where it confirms nothing); a wrong object that was left all
+    the same is moved to its quarantine. Raises :class:`DuplicationError` when the source was wrong
+    :data:`READ_ATTEMPTS` times or the destination :data:`WRITE_ATTEMPTS` times.
+    """
+    reads = writes = 0
+    while reads < READ_ATTEMPTS and writes < WRITE_ATTEMPTS:
+        try:
+            stored, read = _copy_once(providers, source, destination, sha256, mimetype=mimetype, properties=properties)
+        except OSError:
+            reads += 1
+            continue
+        if stored is not None:
+            if read == sha256 == _confirmed(providers, destination, stored):
+                return stored
+            set_aside(providers, destination, f"arrived wrong from store {source.store}")
+        reads, writes = (reads + 1, writes) if read != sha256 else (reads, writes + 1)
+    if reads >= READ_ATTEMPTS:
+        raise DuplicationError(
+            f"{source} was read {reads} times and never matched its checksum {sha256}: it may have rotted; "
+            "check it with `millstream mill check`"
+        )
+    raise DuplicationError(f"{destination} was written {writes} times and never confirmed the checksum {sha256}")
+
+
+def set_aside(providers: Providers, place: ItemRef, reason: str) -> ItemRef | None:
+    """Move what lies at *place* into the quarantine of its store; where it went, or None where nothing was there."""
+    kept = quarantine(providers, place, reason)
+    if kept is not None:
+        providers.call(lambda: providers[place.store].delete(place.space, place.content_id))
+    return kept
+
+
+def quarantine(providers: Providers, place: ItemRef, reason: str) -> ItemRef | None:
+    """Copy what lies at *place* into the quarantine of its store, whatever its bytes are; None where nothing is there.
+
+    Its name is ``<space>/<content id>/<microseconds>`` (with the id's SHA-256 where that is too long); its properties
+    say where it came from and why.
+    """
+    store = providers[place.store]
+    now = providers.clock.now()
+    kept = ItemRef(place.store, QUARANTINE, _quarantine_id(place, now))
+    note = {"from-space": place.space, "from-content-id": place.content_id, "reason": reason}
+
+    def keep() -> None:
+        with store.open(place.space, place.content_id) as file:
+            store.put(kept.space, kept.content_id, file, properties=note)
+
+    try:
+        providers.make_space(place.store, QUARANTINE)
+        providers.call(keep)
+    except NotFoundError:
+        return None
+    return kept
+
+
+def _quarantine_id(place: ItemRef, now: int) -> str:
+    name = f"{place.space}/{place.content_id}/{now}"
+    if len(name.encode()) <= MAX_ID_BYTES:
+        return name
+    return f"{place.space}/{hashlib.sha256(place.content_id.encode()).hexdigest()}/{now}"
+
+
+def _copy_once(
+    providers: Providers, source: ItemRef, destination: ItemRef, sha256: str, **described: Any
+) -> tuple[ItemInfo | None, str]:
+    """What the destination stored (None where it refused the bytes), and the checksum of what was read."""
+
+    def copy() -> tuple[ItemInfo | None, str]:
+        with providers[source.store].open(source.space, source.content_id) as file:
+            reader = HashingReader(file)
+            try:
+                stored = providers[destination.store].put(
+                    destination.space,
+                    destination.content_id,
+                    cast(BinaryIO, reader),
+                    sha256=sha256,
+                    **described,
+                )
+            except ChecksumMismatchError:
+                return None, reader.sha256
+            return stored, reader.sha256
+
+    return providers.call(copy)
+
+
+def _confirmed(providers: Providers, place: ItemRef, stored: ItemInfo) -> str | None:
+    confirmed = stored.checksum()
+    if confirmed is not None:
+        return confirmed
+    try:
+        return providers.hash(place).sha256
+    except StoreError:
+        return None

@@ -1,0 +1,26 @@
+"""The one who writes down what checks found: in the bit log, and beside the checksums of the content index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.manifest import CheckResult, Manifest
+from millstream.mill.merge_join import groups
+
+_GROUP = 10_000
+
+
+class CheckWriter:
+    """Writes to *bit_log*, where there is one, and to *manifest*. Durable when :meth:`write` returns."""
+
+    def __init__(self, manifest: Manifest, bit_log: BitLog | None = None) -> None:
+        self._manifest = manifest
+        self._bit_log = bit_log
+
+    def write(self, results: Iterable[CheckResult]) -> None:
+        """Write down *results*, group by group; doing so twice changes nothing more."""
+        for group in groups(results, _GROUP):
+            if self._bit_log is not None:
+                self._bit_log.append(group)
+            self._manifest.writer.apply(group)

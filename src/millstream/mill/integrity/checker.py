@@ -1,0 +1,281 @@
+"""The bit check of one content item: ask the sources, let the table decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+
+from millstream.core.errors import NotFoundError
+from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.bit_check_table import (
+    LAST_ATTEMPT,
+    BitCheckOutcome,
+    FollowUp,
+    Observation,
+    SourceAnswer,
+    Verdict,
+    decide_bit_check,
+    is_fresh,
+)
+from millstream.mill.errors import UnknownStoreError
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.providers import Providers
+from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
+from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.audit import AuditEvent
+from millstream.stores.bulk import SMALL
+from millstream.stores.hashing import Digests
+from millstream.stores.protocol import ItemInfo, StoreError
+
+MAX_LOOKS = 3
+"""How often an item is looked at that others go on changing."""
+
+_ANSWERS = frozenset(SourceAnswer)
+
+
+class ItemReading(msgspec.Struct, frozen=True, gc=False):
+    """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken, its type."""
+
+    provider: str
+    content: str
+    size: int = 0
+    modified: int | None = None
+    mimetype: str | None = None
+
+
+class BitChecker:
+    """Checks single content items against the manifest."""
+
+    def __init__(self, providers: Providers, manifest: Manifest, audit_lookup: AuditLookup | None = None) -> None:
+        self._providers = providers
+        self._manifest = manifest
+        self._audit_lookup = audit_lookup
+
+    def check(self, place: ItemRef, *, attempt: int = LAST_ATTEMPT) -> CheckedItem:
+        """Read the item and decide; :data:`LAST_ATTEMPT` gives a final outcome."""
+        row = self._manifest.get(place.store, place.space, place.content_id)
+        audit = self.audit_sums(place.store, place.space, [place.content_id])[place.content_id]
+        return self.check_row(place, row, audit, attempt=attempt)
+
+    def check_many(self, store: str, space: str, content_ids: Sequence[str]) -> Iterator[CheckedItem]:
+        """Check those of *content_ids* that can be looked at and read together; the others are left out."""
+        looked = zip(content_ids, self.observe_many(store, space, content_ids), strict=True)
+        found = {name: seen for name, seen in looked if seen is not None}
+        rows = self._manifest.get_many(store, space, list(found))
+        audit = self.audit_sums(store, space, list(found)) if found else {}
+        for name, seen in found.items():
+            yield self.check_row(ItemRef(store, space, name), rows.get(name), audit[name], seen=seen)
+
+    def audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
+        """What the audit says of some items, by id (:meth:`AuditLookup.sums`)."""
+        if self._audit_lookup is None:
+            return dict.fromkeys(content_ids, SourceAnswer.NOT_KEPT)
+        return self._audit_lookup.sums(store, space, content_ids)
+
+    def sweep(
+        self,
+        place: ItemRef,
+        row: ManifestRow | None,
+        audit: str | None = SourceAnswer.NOT_KEPT,
+        *,
+        seen: ItemReading | None = None,
+    ) -> CheckedItem:
+        """Check with *row* and *audit* as what is recorded; what is not in order is looked at again as it is now.
+
+        So a change that a long sweep overtakes is not taken for damage. What was read as damaged and has vanished by
+        then stays damaged: Swift sets a rotted object aside once it has given its bytes out. What was *seen* of the
+        item just now is not looked at first.
+        """
+        checked = self.check_row(place, row, audit, seen=seen)
+        if checked.outcome.verdict == Verdict.SUCCESS:
+            return checked
+        again = self.check(place)
+        return checked if (checked.outcome.kind, again.outcome.kind) == ("sour", "missing") else again
+
+    def check_row(
+        self,
+        place: ItemRef,
+        row: ManifestRow | None,
+        audit: str | None = SourceAnswer.NOT_KEPT,
+        *,
+        attempt: int = LAST_ATTEMPT,
+        seen: ItemReading | None = None,
+    ) -> CheckedItem:
+        """Read the item and decide, with *row* as the manifest's word and *audit* as that of the audit log."""
+        seen = seen or self.observe(place)
+        now = self._providers.clock.now()
+        observation = Observation(
+            manifest=row.sha256 if row is not None else None,
+            store=seen.provider,
+            content=seen.content,
+            deleted=row is not None and row.deleted,
+            audit=audit,
+            attempt=attempt,
+            fresh=is_fresh(seen.modified, now),
+        )
+        outcome = decide_bit_check(observation)
+        if outcome.task in (FollowUp.BIT_ERROR, FollowUp.AUDIT) and self._is_elsewhere(row):
+            outcome = decide_bit_check(msgspec.structs.replace(observation, elsewhere=True))
+        result = _result(place, observation, seen, outcome, now)
+        missed = None
+        if self._audit_lookup is not None and outcome.task == FollowUp.AUDIT:
+            missed = self._audit_lookup.missing_event(result, seen.mimetype)
+        return CheckedItem(result, outcome, missed, seen.mimetype)
+
+    def observe(self, place: ItemRef) -> ItemReading:
+        """Ask the provider, then read the bytes; where they do not match, look again.
+
+        So neither a fault on the way nor a change between question and reading counts as damage. What was read as
+        damaged and cannot be had the second time is damaged: Swift sets a rotted object aside once it has given out its
+        bytes.
+        """
+        seen = self._look(place)
+        for _ in range(MAX_LOOKS - 1):
+            if not _differs(seen):
+                return seen
+            again = self._look(place)
+            if {again.content, again.provider} & _ANSWERS:
+                return seen
+            if _differs(again) and (again.provider, again.modified) == (seen.provider, seen.modified):
+                return again
+            seen = again
+        return (
+            ItemReading(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ) if _differs(seen) else seen
+        )  # it never stood still
+
+    def _look(self, place: ItemRef) -> ItemReading:
+        try:
+            info = self._providers.find(place)
+        except StoreError:
+            return ItemReading(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ)
+        if info is None:
+            return ItemReading(SourceAnswer.MISSING, SourceAnswer.MISSING)
+        provider = info.checksum() or SourceAnswer.NO_CHECKSUM
+        try:
+            read = self._providers.hash(place)
+        except UnknownStoreError:
+            raise
+        except NotFoundError:
+            return ItemReading(provider, SourceAnswer.MISSING, info.size, info.modified)
+        except (StoreError, OSError):
+            return ItemReading(provider, SourceAnswer.UNREADABLE, info.size, info.modified)
+        return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype)
+
+    def observe_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemReading | None]:
+        """:meth:`observe` for those of *content_ids* that can be looked at and read together; None for the others."""
+        try:
+            infos = self._providers.head_many(store, space, content_ids)
+            there = [info for info in infos if info is not None and info.size <= SMALL]
+            read = self._providers.hash_many(store, space, [info.content_id for info in there])
+        except StoreError:  # whatever it is, it is found again with each of them, and is said of it
+            return [None] * len(content_ids)
+        sums = {info.content_id: one for info, one in zip(there, read, strict=True)}
+        return [_seen(info, sums.get(info.content_id)) if info is not None else None for info in infos]
+
+    def _is_elsewhere(self, row: ManifestRow | None) -> bool:
+        if row is None or row.deleted or row.sha256 is None:
+            return False
+        replicas = self._manifest.replicas(row.space, row.content_id)
+        others = [one for one in replicas if one.store != row.store and one.store in self._providers]
+        return any(not one.deleted and one.sha256 == row.sha256 for one in others)
+
+
+class CheckedItem(msgspec.Struct, frozen=True, gc=False):
+    """A finished check: the line to write down, the outcome with what it asks for, and the event the audit missed.
+
+    ``mimetype`` is what the provider says of the item.
+    """
+
+    result: CheckResult
+    outcome: BitCheckOutcome
+    missed: AuditEvent | None = None
+    mimetype: str | None = None
+
+    @property
+    def task(self) -> tuple[QueueName, Task] | None:
+        """The task that the outcome asks for, and its queue."""
+        found = self.result
+        if self.outcome.task == FollowUp.NONE or self.missed is not None:
+            return None
+        if self.outcome.task == FollowUp.REPAIR:
+            return QueueName.REPAIR, Repair(found.space, found.content_id, f"{found.store}: {found.row} {found.kind}")
+        return QueueName.BIT_ERROR, BitError(
+            found.store,
+            found.space,
+            found.content_id,
+            found.row,
+            found.detail,
+            found.manifest,
+            found.provider,
+            found.content,
+        )
+
+
+class BitCheckProcessor:
+    """Takes :class:`BitCheck` tasks to their end; a RETRY goes back to the queue, with the delay the table asks for."""
+
+    def __init__(self, checker: BitChecker) -> None:
+        self._checker = checker
+
+    def process(self, task: BitCheck, attempt: int) -> TaskResult:
+        """Check the item for the *attempt*-th time."""
+        checked = self._checker.check(ItemRef(task.store, task.space, task.content_id), attempt=attempt)
+        if checked.outcome.verdict == Verdict.RETRY:
+            return TaskResult(_summary(checked), again=checked.outcome.delay)
+        return TaskResult(
+            _summary(checked),
+            checks=(checked.result,),
+            tasks=(checked.task,) if checked.task else (),
+            missed=(checked.missed,) if checked.missed else (),
+        )
+
+    def process_group(self, tasks: Sequence[BitCheck]) -> Sequence[TaskResult | None]:
+        """Those of *tasks* that find all in order with items that can be looked at and read together."""
+        results: dict[BitCheck, TaskResult] = {}
+        wanted = sorted(set(tasks), key=lambda task: (task.store, task.space))
+        for (store, space), some in groupby(wanted, key=lambda task: (task.store, task.space)):
+            for checked in self._checker.check_many(store, space, [task.content_id for task in some]):
+                if checked.outcome.verdict == Verdict.SUCCESS and checked.task is None and checked.missed is None:
+                    task = BitCheck(store, space, checked.result.content_id)
+                    results[task] = TaskResult(_summary(checked), checks=(checked.result,))
+        return [results.get(task) for task in tasks]
+
+
+def _differs(seen: ItemReading) -> bool:
+    """Whether the provider has a checksum, and the bytes were read and have another one."""
+    return seen.content != seen.provider and not {seen.content, seen.provider} & _ANSWERS
+
+
+def _summary(checked: CheckedItem) -> str:
+    return f"{checked.outcome.row} {checked.outcome.verdict.value}: {checked.outcome.detail}"
+
+
+def _seen(info: ItemInfo, read: Digests | None) -> ItemReading | None:
+    if read is None:
+        return None
+    return ItemReading(
+        info.checksum() or SourceAnswer.NO_CHECKSUM, read.sha256, read.size, info.modified, info.mimetype
+    )
+
+
+def _result(
+    place: ItemRef, observation: Observation, seen: ItemReading, outcome: BitCheckOutcome, now: int
+) -> CheckResult:
+    return CheckResult(
+        store=place.store,
+        space=place.space,
+        content_id=place.content_id,
+        verdict=outcome.verdict,
+        row=outcome.row,
+        kind=outcome.kind,
+        detail=outcome.detail,
+        checked_at=now,
+        size=seen.size,
+        manifest=observation.manifest,
+        provider=seen.provider,
+        content=seen.content,
+        action=outcome.manifest,
+    )

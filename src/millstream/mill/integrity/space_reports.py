@@ -1,0 +1,202 @@
+"""Making the report on a space out of the bit log, with nothing left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.checker import BitChecker, CheckedItem
+from millstream.mill.integrity.sweep import is_lately_verified
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.manifest_table import last_check
+from millstream.mill.merge_join import outer_join
+from millstream.mill.notices.receivers import BadReport, NoticeReceiver
+from millstream.mill.providers import Providers
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import (
+    IntegrityReport,
+    ReportResult,
+    SpaceTally,
+    build_report,
+    report_lines,
+    tsv_lines,
+)
+from millstream.mill.tasks import BitReport, NotifyReport, QueueName, Task
+from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.protocol import Entry, StoreError
+
+Lines = Iterable[CheckResult]
+
+Anchor = Callable[[IntegrityReport], object]
+"""Writes down elsewhere that this report was made, so that not even the last one can be changed unseen."""
+
+
+MOST_TEXT = 8_000
+"""Characters of a report that people are told, so that a task has room for them."""
+
+LATELY = "– lately"
+"""The kind of items that were not checked again, since they were found good a short while ago."""
+
+
+class Reporter:
+    """Keeps the reports of an *account* in *folder*, with the rows of *bit_log* as their table of text.
+
+    Each is handed to *anchor* once it is kept; a report that was kept and not anchored is anchored when its task comes
+    again. *kinds* are the kinds of stores by id (``file``, ``s3``), for the table.
+    """
+
+    def __init__(
+        self,
+        folder: ReportFolder,
+        bit_log: BitLog,
+        *,
+        account: str = "local",
+        anchor: Anchor | None = None,
+        kinds: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder, self._bit_log, self._account, self._anchor = folder, bit_log, account, anchor
+        self._kinds = kinds or {}
+
+    def make(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int) -> IntegrityReport:
+        """The report of *tally*, of checks from *since* to *until* (microseconds)."""
+        return build_report(tally, store, space, started_at=since, ended_at=until, account=self._account)
+
+    def keep(self, made: IntegrityReport, more: Lines = ()) -> IntegrityReport:
+        """Keep the report *made*, chained to the one before; the bit log forgets what it speaks of.
+
+        *more* are results that are not in the bit log, in the order of the ids. A report that began at the same moment
+        and is there already, because whoever kept it died before he could say so, is not kept twice.
+        """
+        store, space, since = made.store, made.space, made.started_at
+        report = self._kept(store, space, since)
+        if report is None:
+            results = _merged(self._bit_log.results(store, space, since=since), more)
+            kind = self._kinds.get(store, "")
+            self._folder.save(made, tsv_lines(results, account=self._account, store_type=kind))
+            report = self._kept(store, space, since) or made
+        if self._anchor is not None:
+            self._anchor(report)
+        self._bit_log.purge(store, space, until=report.ended_at)
+        return report
+
+    def _kept(self, store: str, space: str, since: int) -> IntegrityReport | None:
+        latest = self._folder.latest(store, space)
+        return latest if latest is not None and latest.started_at == since else None
+
+
+class BitReportProcessor:
+    """Takes :class:`BitReport` tasks to their end (seed document, "Looping Bit Task Producer").
+
+    The listing and the manifest say what there is to check, the bit log what was checked. What is not listed any more
+    is looked at now, and so is every finding that was made under another manifest row than there is now, or at a time
+    that has not come (a clock was set back); what nobody checked keeps the report from saying SUCCESS. Items that the
+    producer left out because they were found good lately are counted as :data:`LATELY`, and have no line: the report on
+    that check has it. So it is with those that another report was made on since the loop began. With *notify* people
+    are told of a report that does not say SUCCESS.
+    """
+
+    def __init__(
+        self,
+        providers: Providers,
+        manifest: Manifest,
+        bit_log: BitLog,
+        checker: BitChecker,
+        reporter: Reporter,
+        *,
+        notify: bool = False,
+    ) -> None:
+        self._providers, self._manifest, self._bit_log = providers, manifest, bit_log
+        self._checker, self._reporter, self._notify = checker, reporter, notify
+
+    def process(self, task: BitReport, attempt: int) -> TaskResult:  # noqa: ARG002
+        """Make the report, and check what only now turns out to need it."""
+        tally, late = SpaceTally(), list[CheckedItem]()
+        until = self._providers.clock.now()  # what is found from now on is for the next report
+        if task.note:
+            tally.fail(task.note)
+        try:
+            for content_id, entry, row, found in self._joined(task):
+                place = ItemRef(task.store, task.space, content_id)
+                if found is None and row is not None and _is_good(task, entry, row, until):
+                    tally.count(Verdict.SUCCESS, LATELY)
+                    continue
+                if found is None and entry is not None:
+                    tally.add([_noted(task, row) or self._unchecked(place)])
+                    continue
+                if found is not None and found.checked_at <= until and not _is_outdated(found, row):
+                    tally.add([found])
+                    continue
+                late.append(self._checker.check(place))
+                tally.add([late[-1].result])
+        except StoreError as error:
+            tally.fail(f"the listing broke off: {error}")
+        more = [one.result for one in late]
+        made = self._reporter.make(tally, task.store, task.space, since=task.since, until=until)
+        report = self._reporter.keep(made, more)
+        return TaskResult(
+            f"{task.store}/{task.space}: {report.result.value}, coverage {report.coverage:.1%}",
+            checks=tuple(more),
+            tasks=(*(one.task for one in late if one.task), *self._notices(report)),
+            missed=tuple(one.missed for one in late if one.missed),
+        )
+
+    def _notices(self, report: IntegrityReport) -> Iterator[tuple[QueueName, Task]]:
+        if self._notify and report.result != ReportResult.SUCCESS:
+            text = "\n".join(report_lines(report))[:MOST_TEXT]
+            yield QueueName.BIT_REPORT, NotifyReport(report.store, report.space, report.result.value, text)
+
+    def _joined(self, task: BitReport) -> Iterator[tuple[str, Entry | None, ManifestRow | None, CheckResult | None]]:
+        """Everything that is listed or should be there, with what was found."""
+        store, space = task.store, task.space
+        there = outer_join(self._providers.entries(store, space), self._manifest.scan(store, space))
+        for content_id, known, found in outer_join(there, self._bit_log.results(store, space, since=task.since)):
+            entry, row = (known.left, known.right) if known is not None else (None, None)
+            if entry is not None or (row is not None and not row.deleted):
+                yield content_id, entry, row, found
+
+    def _unchecked(self, place: ItemRef) -> CheckResult:
+        now, detail = self._providers.clock.now(), "listed, and no check of it has ended"
+        return CheckResult(
+            place.store, place.space, place.content_id, Verdict.ERROR, "–", "unchecked", detail, checked_at=now
+        )
+
+
+class NotifyReportProcessor:
+    """Takes :class:`NotifyReport` tasks to their end: every one of *receivers* is told, or the task fails."""
+
+    def __init__(self, receivers: Sequence[NoticeReceiver]) -> None:
+        self._receivers = receivers
+
+    def process(self, task: NotifyReport, attempt: int) -> TaskResult:  # noqa: ARG002
+        """Raises :class:`~millstream.mill.notices.receivers.NoticeError` where one of the receivers was not told."""
+        notice = BadReport(task.store, task.space, task.result, task.text)
+        for receiver in self._receivers:
+            receiver.tell(notice)
+        return TaskResult(f"{len(self._receivers)} receivers told of the report on {task.store}/{task.space}")
+
+
+def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow, until: int) -> bool:
+    return task.good_since is not None and is_lately_verified(entry, row, task.good_since, until)
+
+
+def _noted(task: BitReport, row: ManifestRow | None) -> CheckResult | None:
+    """The check of an item since the loop began of which another report, made meanwhile, has taken the line."""
+    noted = last_check(row) if row is not None else None
+    return noted if noted is not None and noted.checked_at >= task.since else None
+
+
+def _is_outdated(found: CheckResult, row: ManifestRow | None) -> bool:
+    """Whether a finding was made under another manifest row than there is now."""
+    if found.verdict in (Verdict.SUCCESS, Verdict.IGNORE):
+        return False
+    return row is not None and (row.deleted or (row.sha256 != found.manifest and row.modified > found.checked_at))
+
+
+def _merged(logged: Iterator[CheckResult], late: Lines) -> Iterator[CheckResult]:
+    """Both, in the order of the ids; of an item that is in both the late one."""
+    for _, early, later in outer_join(logged, late):
+        result = later or early
+        if result is not None:
+            yield result

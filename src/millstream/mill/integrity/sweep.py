@@ -1,0 +1,134 @@
+"""The integrity sweep of one space without Spark: list, compare with the manifest, read every byte.
+
+While a group of items is compared, the next is being read, and the one before written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from typing import NamedTuple
+
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.integrity.check_writer import CheckWriter
+from millstream.mill.integrity.checker import BitChecker, CheckedItem, ItemReading
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import Manifest, ManifestRow
+from millstream.mill.merge_join import groups, one_behind, outer_join
+from millstream.mill.providers import Providers
+from millstream.mill.reports.report import SpaceTally
+from millstream.stores.protocol import Entry, StoreError
+
+GROUP = 1000
+"""Items checked, and written to the manifest, together."""
+
+_TOGETHER = 100
+"""Items that one thread looks at and reads together."""
+
+OnChecked = Callable[[Sequence[CheckedItem]], None]
+"""Called with each group of finished checks, for progress, reports and follow-up tasks."""
+
+
+def check_space(
+    providers: Providers,
+    manifest: Manifest,
+    store: str,
+    space: str,
+    *,
+    threads: int = 4,
+    on_checked: OnChecked | None = None,
+    checker: BitChecker | None = None,
+    writer: CheckWriter | None = None,
+) -> SpaceTally:
+    """Check every item that the store lists or the manifest knows, and write the outcomes down.
+
+    *checker* and *writer* are by default such as know only the manifest. Returns the tally, complete only if the
+    listing went through to its end. Raises :class:`UnknownStoreError`.
+    """
+    checker, tally = checker or BitChecker(providers, manifest), SpaceTally()
+    write = (writer or CheckWriter(manifest)).write
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool,
+        ThreadPoolExecutor(1, thread_name_prefix="mill-check-writer") as recorder,
+    ):
+        try:
+            looked_at = (
+                _look_at(pool, checker, store, space, items)
+                for items in groups(items_to_check(providers, manifest, store, space), GROUP)
+            )
+            checked = (_check_group(pool, checker, store, space, group) for group in one_behind(looked_at))
+            written = ((some, recorder.submit(write, [one.result for one in some])) for some in checked)
+            for some, writing in one_behind(written):
+                writing.result()
+                tally.add([one.result for one in some])
+                if on_checked is not None:
+                    on_checked(some)
+        except StoreError as error:
+            tally.fail(f"the listing broke off: {error}")
+    return tally
+
+
+class _Group(NamedTuple):
+    """Items to check, and what threads are seeing of them, as far as they can be looked at and read together."""
+
+    items: Sequence[tuple[str, ManifestRow | None]]
+    parts: Sequence[Future[Sequence[ItemReading | None]]]
+
+
+def _look_at(
+    pool: ThreadPoolExecutor,
+    checker: BitChecker,
+    store: str,
+    space: str,
+    items: Sequence[tuple[str, ManifestRow | None]],
+) -> _Group:
+    names = [name for name, _ in items]
+    return _Group(items, [pool.submit(checker.observe_many, store, space, some) for some in groups(names, _TOGETHER)])
+
+
+def _check_group(
+    pool: ThreadPoolExecutor, checker: BitChecker, store: str, space: str, group: _Group
+) -> list[CheckedItem]:
+    """Check the items of *group*; those that could not be looked at together, one by one."""
+    names = [name for name, _ in group.items]
+    audit = checker.audit_sums(store, space, names)
+    seen = dict(zip(names, chain.from_iterable(part.result() for part in group.parts), strict=True))
+
+    def check(item: tuple[str, ManifestRow | None]) -> CheckedItem:
+        name, row = item
+        return checker.sweep(ItemRef(store, space, name), row, audit[name], seen=seen[name])
+
+    alone = pool.map(check, [item for item in group.items if seen[item[0]] is None])
+    return [check(item) if seen[item[0]] is not None else next(alone) for item in group.items]
+
+
+def items_to_check(
+    providers: Providers, manifest: Manifest, store: str, space: str, *, after: str = ""
+) -> Iterator[tuple[str, ManifestRow | None]]:
+    """What there is to check above *after*: all that is listed, and all that the manifest says should be."""
+    for content_id, _, row in listed_or_known(providers, manifest, store, space, after=after):
+        yield content_id, row
+
+
+def listed_or_known(
+    providers: Providers, manifest: Manifest, store: str, space: str, *, after: str = ""
+) -> Iterator[tuple[str, Entry | None, ManifestRow | None]]:
+    """All that is listed above *after*, and all that the manifest says should be, with what each says of it."""
+    listed, known = providers.entries(store, space, after=after), manifest.scan(store, space, after=after)
+    for content_id, entry, row in outer_join(listed, known):
+        if entry is not None or (row is not None and not row.deleted):
+            yield content_id, entry, row
+
+
+def is_lately_verified(entry: Entry | None, row: ManifestRow | None, since: int, until: int) -> bool:
+    """Whether the last check of a listed item found its bytes good between *since* and *until* (microseconds).
+
+    Nothing that the listing shows may speak against them: they have the size that is recorded, and were not changed
+    after the check. A check that is dated later than *until*, the present, is of a clock that was wrong.
+    """
+    if entry is None or row is None or row.deleted or row.outcome != Verdict.SUCCESS or row.verified_at is None:
+        return False
+    unchanged = entry.modified is None or entry.modified <= row.verified_at
+    dated = since <= row.verified_at <= until and row.verified_at == row.checked_at
+    return dated and entry.size == row.size and unchanged

@@ -1,0 +1,45 @@
+"""A store that should hold items and lists no space at all is taken to be away: its disk is not mounted.
+
+An empty mount point looks like a store of which everything was deleted. Who believes it would report every item
+missing, and copy everything anew onto the disk below.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from millstream.core.clock import Clock
+from millstream.mill.manifest import Manifest
+from millstream.stores.protocol import Store, StoreUnavailableError
+
+SECONDS = 5.0
+"""How long a store that was there is believed to be there still."""
+
+
+class MountCheck:
+    """Knows which stores should not be empty, by *manifest*. Thread-safe."""
+
+    def __init__(self, manifest: Manifest, clock: Clock) -> None:
+        self._manifest, self._clock = manifest, clock
+        self._seen: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def require(
+        self, name: str, store: Store, spaces: Callable[[], Sequence[str]], *, seconds: float = SECONDS
+    ) -> None:
+        """Raise :class:`StoreUnavailableError` where *store*, called *name*, lists no *spaces* and should have items.
+
+        *spaces* asks the store, and is not called where that was done in the last *seconds*.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            if now - self._seen.get(name, float("-inf")) < seconds:
+                return
+        if not spaces() and self._manifest.has_items(name):
+            raise StoreUnavailableError(
+                f"the store {name!r} at {store.url} is empty, and the manifest knows items in it: is its disk mounted? "
+                f"Where it was replaced by a new one, say so with `millstream store make {name} SPACE`"
+            )
+        with self._lock:
+            self._seen[name] = now

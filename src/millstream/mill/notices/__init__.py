@@ -1,0 +1,1 @@
+"""Notices to operators: alarms, and the receivers that deliver them."""

@@ -1,0 +1,80 @@
+"""Alarms of the queues and of the change guard: each is told when it begins, again every hour, and when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.queue.protocol import Depth
+
+GUARD = "the change guard"
+"""What stands in the place of a queue where plans are held."""
+
+REMIND = 3600.0
+"""Seconds after which an alarm that goes on is told again."""
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """Something that a person should know of a queue; with ``over`` it has passed.
+
+    ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``; or ``held``, with :data:`GUARD` in the place of a queue.
+    """
+
+    queue: str
+    kind: str
+    message: str
+    count: int
+    over: bool = False
+
+    @property
+    def subject(self) -> str:
+        """What it is about, in a few words."""
+        return f"{self.kind} in {self.queue}" + (" (over)" if self.over else "")
+
+
+class Alarms:
+    """Watches queues: dead letters that are not empty (seed document, "Queue Monitors"), more than *most* tasks, and a
+    task that has been ready for longer than *longest* seconds without being worked on."""
+
+    def __init__(self, most: int, longest: float) -> None:
+        self._most, self._longest = most, longest
+        self._told: dict[tuple[str, str], float] = {}
+
+    def observe(self, at: float, depths: Mapping[str, Depth], held: int = 0) -> Sequence[Alarm]:
+        """What is to be told at *at* (seconds, growing) of queues of these *depths*, and of *held* plans."""
+        found = {
+            (alarm.queue, alarm.kind): alarm for name, depth in depths.items() for alarm in self.standing(name, depth)
+        }
+        if held:
+            text = f"{held:,} plans of duplication go too far and are held: see `millstream mill approve`"
+            found[GUARD, "held"] = Alarm(GUARD, "held", text, held)
+        due = [alarm for key, alarm in found.items() if at - self._told.get(key, float("-inf")) >= REMIND]
+        over = [
+            _over(queue, kind) for queue, kind in self._told if (queue, kind) not in found and queue in {*depths, GUARD}
+        ]
+        self._told.update({(alarm.queue, alarm.kind): at for alarm in due})
+        for alarm in over:
+            del self._told[alarm.queue, alarm.kind]
+        return [*due, *over]
+
+    def standing(self, name: str, depth: Depth) -> Sequence[Alarm]:
+        """What is wrong with the queue *name* at this *depth*, whoever was told of it."""
+        alarms = []
+        if depth.dead:
+            text = f"{depth.dead:,} tasks of the queue {name} are dead: see `millstream queue dead {name}`"
+            alarms.append(Alarm(name, "dead-letters", text, depth.dead))
+        if depth.open > self._most:
+            text = f"the queue {name} has {depth.open:,} tasks, more than {self._most:,}: start more workers"
+            alarms.append(Alarm(name, "too-many", text, depth.open))
+        waits = (depth.as_of - depth.oldest) / MICROSECONDS if depth.oldest is not None else 0.0
+        if waits > self._longest:
+            text = f"a task of the queue {name} has waited for {waits / 3600:,.1f} h: is anybody working on this queue?"
+            alarms.append(Alarm(name, "too-old", text, depth.ready))
+        return alarms
+
+
+def _over(queue: str, kind: str) -> Alarm:
+    text = "no plan is held any more" if queue == GUARD else f"the queue {queue} is in order again ({kind})"
+    return Alarm(queue, kind, text, 0, over=True)

@@ -1,0 +1,125 @@
+"""Where alarms and other notices go: a web hook, a command, or mail."""
+
+from __future__ import annotations
+
+import smtplib
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from email.message import EmailMessage
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from millstream.mill.errors import MillError
+from millstream.mill.notices.alarms import Alarm
+
+SECONDS = 30.0
+"""How long a receiver may take."""
+
+
+class NewSpace(msgspec.Struct, frozen=True):
+    """Somebody made a space (reference mill §1.7, the audit task's last step)."""
+
+    account: str
+    store: str
+    space: str
+    message: str
+    kind: str = "new-space"
+
+    @property
+    def subject(self) -> str:
+        """What it is about, in a few words."""
+        return f"new space {self.space} in {self.store}"
+
+
+class BadReport(msgspec.Struct, frozen=True):
+    """An integrity report that does not say SUCCESS (reference mill §1.9: "mail with every error line")."""
+
+    store: str
+    space: str
+    result: str
+    message: str
+    kind: str = "report"
+
+    @property
+    def subject(self) -> str:
+        """What it is about, in a few words."""
+        return f"integrity of {self.space} in {self.store}: {self.result}"
+
+
+Notice = Alarm | NewSpace | BadReport
+"""What people are told: it has a ``subject`` and a ``message``, and its fields are plain data."""
+
+
+class NoticeError(MillError):
+    """An alarm could not be told; it may be later."""
+
+    transient = True
+
+
+class NoticeReceiver(Protocol):
+    """Somebody who is told of alarms, and of new spaces."""
+
+    def tell(self, notice: Notice) -> None:
+        """Raises :class:`NoticeError` where it does not arrive."""
+        ...
+
+
+class WebHookReceiver:
+    """Posts the alarm as JSON to *url* (http or https)."""
+
+    def __init__(self, url: str) -> None:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise NoticeError("the web hook of the alarms is no http or https URL: correct mill.alarms.webhook")
+        self._url = url
+
+    def tell(self, notice: Notice) -> None:
+        data = msgspec.json.encode(notice)
+        request = urllib.request.Request(self._url, data, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310 - the scheme was checked
+                return
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            host = urlsplit(self._url).hostname  # the rest of the URL is often a secret
+            raise NoticeError(f"the web hook at {host} did not take the notice: {error}") from error
+
+
+class CommandReceiver:
+    """Runs the program *words* (no shell) with the alarm as JSON on its standard input."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(words)
+
+    def tell(self, notice: Notice) -> None:
+        try:
+            done = subprocess.run(
+                self._words, input=msgspec.json.encode(notice), capture_output=True, timeout=SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoticeError(f"the alarm command {self._words[0]} could not be run: {error}") from error
+        if done.returncode:
+            text = done.stderr.decode("utf-8", "replace")[-500:]
+            raise NoticeError(f"the alarm command {self._words[0]} ended with {done.returncode}: {text}")
+
+
+class MailReceiver:
+    """Sends a mail *to* people through the server *host*, by *sender*."""
+
+    def __init__(self, host: str, port: int, sender: str, to: Sequence[str]) -> None:
+        self._host, self._port, self._sender, self._to = host, port, sender, list(to)
+
+    def tell(self, notice: Notice) -> None:
+        message = EmailMessage()
+        message["Subject"] = f"Millstream: {notice.subject}"
+        message["From"], message["To"] = self._sender, ", ".join(self._to)
+        message.set_content(notice.message)
+        try:
+            with smtplib.SMTP(self._host, self._port, timeout=SECONDS) as server:
+                server.send_message(message)
+        except (OSError, smtplib.SMTPException) as error:
+            raise NoticeError(f"the mail server {self._host} did not take the notice: {error}") from error

@@ -1,0 +1,57 @@
+"""The bit error processor: the document's resolution task, which settles what can be settled without a person."""
+
+from __future__ import annotations
+
+from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.errors import UnresolvedError
+from millstream.mill.integrity.checker import BitChecker, CheckedItem
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.repair.repairer import Repairer, RepairResult
+from millstream.mill.tasks import BitError
+from millstream.mill.workers.result_sink import TaskResult
+
+REFUSED = "repair"
+"""The row of an error that a repair has left: there is nothing that could be tried again."""
+
+_AUDIT = "A6"
+
+
+class BitErrorProcessor:
+    """Takes :class:`BitError` tasks to their end, each after a fresh look at the item.
+
+    What is in order by now needs nothing. An audit log that stands alone against bytes, provider and manifest (row 6)
+    gets the event that it lacks. All else is put to the vote of the copies. What is left is for a person: the task
+    fails with the reason, and ends as a dead letter, of which the monitor tells.
+    """
+
+    def __init__(self, checker: BitChecker, repairer: Repairer, audit_lookup: AuditLookup | None = None) -> None:
+        self._checker, self._repairer, self._audit_lookup = checker, repairer, audit_lookup
+
+    def process(self, task: BitError, attempt: int) -> TaskResult:  # noqa: ARG002
+        """Raises :class:`UnresolvedError` with the place, the row and the reason in its text."""
+        place = ItemRef(task.store, task.space, task.content_id)
+        if task.row == REFUSED:
+            raise UnresolvedError(f"{place}: {task.detail}" if task.store else f"{task.content_id!r}: {task.detail}")
+        checked = self._checker.check(place)
+        found = checked.result
+        if checked.outcome.verdict in (Verdict.SUCCESS, Verdict.IGNORE):
+            return TaskResult(f"{place} is in order by now: {found.row} {found.kind}", checks=(found,))
+        if checked.outcome.row == _AUDIT and self._audit_lookup is not None:
+            missed = self._audit_lookup.missing_event(found, checked.mimetype)
+            return TaskResult(f"{place}: the audit log gets what it lacks", checks=(found,), missed=(missed,))
+        if checked.missed is not None:
+            return TaskResult(f"{place}: the audit gets what it lacks", checks=(found,), missed=(checked.missed,))
+        return self._vote(place, checked)
+
+    def _vote(self, place: ItemRef, checked: CheckedItem) -> TaskResult:
+        found = checked.result
+        result = self._repairer.repair(place.space, place.content_id, f"{place.store}: {found.row} {found.kind}")
+        if result.healed and not result.refused:
+            return TaskResult(f"{place}: {result.healed} copies healed")
+        raise UnresolvedError(f"{place}: {found.row} {found.kind}: {found.detail} ({_reason(result)})")
+
+
+def _reason(result: RepairResult) -> str:
+    reasons = [event.reason for event in result.refused]
+    return "; ".join(reasons) or "every copy agrees with the manifest: ask the storage provider for its checksum"

@@ -1,0 +1,193 @@
+"""Carrying out what the vote decided: quarantine, write, verify, record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from millstream.core.errors import MillstreamError
+from millstream.mill.bit_check_table import ROWS, SourceAnswer, Verdict
+from millstream.mill.duplication.decision_table import clean_properties
+from millstream.mill.duplication.transfer import quarantine, transfer
+from millstream.mill.errors import RepairError
+from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.providers import Providers
+from millstream.mill.repair.repair_log import RepairEvent, RepairLog
+from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
+from millstream.mill.tasks import BitError, QueueName, Repair
+from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.protocol import StoreError
+
+Sources = Callable[[str], Collection[str]]
+"""The stores that are sources of a space, and not destinations of it."""
+
+
+class RepairResult(msgspec.Struct, frozen=True):
+    """What came of one repair: the plan, and an event for each copy that was healed or was not."""
+
+    plan: RepairPlan
+    events: tuple[RepairEvent, ...] = ()
+
+    @property
+    def healed(self) -> int:
+        """Copies that were healed."""
+        return sum(event.healed for event in self.events)
+
+    @property
+    def refused(self) -> tuple[RepairEvent, ...]:
+        """What was not healed, with the reasons."""
+        return tuple(event for event in self.events if not event.healed)
+
+
+class Repairer:
+    """Heals the copies of content items, one item at a time. Every fault ends healed, or refused with a reason.
+
+    *sources* tells which stores are sources of a space; where it names none, every store counts as one, and rewritten
+    copies are left alone everywhere. What is done is written to the manifest and to *log*.
+    """
+
+    def __init__(
+        self, providers: Providers, manifest: Manifest, log: RepairLog, *, sources: Sources | None = None
+    ) -> None:
+        self._providers = providers
+        self._manifest = manifest
+        self._log = log
+        self._sources = sources
+        self._checker = BitChecker(providers, manifest)
+
+    def plan(self, space: str, content_id: str) -> RepairPlan:
+        """What a repair of this item would do; reads every copy."""
+        return self._plan(space, content_id)[0]
+
+    def _plan(self, space: str, content_id: str) -> tuple[RepairPlan, Mapping[str, CopyReading]]:
+        """The plan, and what was read, by store."""
+        known = self._manifest.replicas(space, content_id)
+        rows = [row for row in known if not row.deleted and row.store in self._providers]
+        sums = {row.sha256 for row in rows}
+        if not rows:
+            return _refusal("the manifest knows no copy of it, or only deleted ones"), {}
+        if len(sums) > 1:
+            return _refusal("the manifest has different sums for its copies: duplicate it first"), {}
+        sources = (self._sources(space) if self._sources else None) or {row.store for row in rows}
+        copies = [self._look(row, row.store in sources) for row in rows]
+        return plan_repair(sums.pop(), copies), {copy.store: copy for copy in copies}
+
+    def repair(self, space: str, content_id: str, reason: str = "") -> RepairResult:
+        """Plan, heal what may be healed, and record what was done and what was not.
+
+        Raises :class:`StoreUnavailableError` where a provider does not answer for now.
+        """
+        plan, seen = self._plan(space, content_id)
+        events = [self._event(ItemRef("", space, content_id), refusal) for refusal in plan.reasons]
+        try:
+            for action in plan.cures:
+                events.append(
+                    self._heal(plan, action, seen[action.store], ItemRef(action.store, space, content_id), reason)
+                )
+        finally:
+            self._manifest.writer.apply([_check_result(event) for event in events if event.healed])
+            self._log.append(events)
+        if any(not event.healed for event in events) and self.plan(space, content_id).health == RepairDecision.HEALTHY:
+            return RepairResult(
+                plan, tuple(event for event in events if event.healed)
+            )  # another one has healed the rest
+        return RepairResult(plan, tuple(events))
+
+    def _look(self, row: ManifestRow, source: bool) -> CopyReading:
+        seen = self._checker.observe(ItemRef(row.store, row.space, row.content_id))
+        return CopyReading(row.store, seen.content, seen.provider, source)
+
+    def _heal(
+        self, plan: RepairPlan, action: RepairAction, seen: CopyReading, bad: ItemRef, reason: str
+    ) -> RepairEvent:
+        assert plan.good is not None and plan.sha256 is not None
+        try:
+            kept = self._keep(bad, reason) if action.quarantine else None
+            self._require_same(plan, seen, bad, kept)
+            self._write(ItemRef(plan.good, bad.space, bad.content_id), bad, plan.sha256)
+        except MillstreamError as error:
+            if error.transient:
+                raise
+            return self._event(bad, str(error), sha256=plan.sha256, good=plan.good)
+        return self._event(
+            bad,
+            reason or "did not match the manifest",
+            healed=True,
+            sha256=plan.sha256,
+            good=plan.good,
+            quarantined=kept.content_id if kept else None,
+        )
+
+    def _require_same(self, plan: RepairPlan, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
+        """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is no rot."""
+        row = self._manifest.get(bad.store, bad.space, bad.content_id)
+        now = seen.vote
+        if kept is not None:
+            info = self._providers.find(kept)
+            now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
+        appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
+        if row is None or row.deleted or row.sha256 != plan.sha256 or now != seen.vote or appeared:
+            raise RepairError(f"{bad} was changed while it was repaired, and is left as it is: check it again")
+
+    def _keep(self, bad: ItemRef, reason: str) -> ItemRef | None:
+        """Keep the bad bytes, as far as they can be read."""
+        try:
+            return quarantine(self._providers, bad, reason or "did not match the manifest")
+        except StoreError as error:
+            if self._checker.observe(bad).content == SourceAnswer.UNREADABLE:
+                return None
+            raise RepairError(f"the bad copy of {bad} could not be kept in quarantine, so it stays: {error}") from error
+
+    def _write(self, good: ItemRef, bad: ItemRef, sha256: str) -> None:
+        info = self._providers.find(good)
+        if info is None:
+            raise RepairError(f"{good} vanished before it could be copied")
+        self._providers.make_space(bad.store, bad.space)
+        properties = clean_properties(info.properties)
+        transfer(self._providers, good, bad, sha256, mimetype=info.mimetype, properties=properties)
+        read = self._providers.hash(bad)
+        if read.sha256 != sha256:
+            raise RepairError(f"{bad} was written and reads back wrong: {read.sha256} instead of {sha256}")
+
+    def _event(self, place: ItemRef, reason: str, *, healed: bool = False, **known: str | None) -> RepairEvent:
+        now = self._providers.clock.now()
+        return RepairEvent(now, place.store, place.space, place.content_id, healed, reason, **known)
+
+
+class RepairProcessor:
+    """Takes :class:`Repair` tasks to their end; what is refused becomes a bit error for people, with the reason."""
+
+    def __init__(self, repairer: Repairer) -> None:
+        self._repairer = repairer
+
+    def process(self, task: Repair, attempt: int) -> TaskResult:  # noqa: ARG002
+        """Heal the item, or say why not."""
+        result = self._repairer.repair(task.space, task.content_id, task.reason)
+        errors = tuple(
+            (QueueName.BIT_ERROR, BitError(event.store, task.space, task.content_id, "repair", event.reason))
+            for event in result.refused
+        )
+        return TaskResult(f"{result.plan.health.value}: {result.healed} copies healed", tasks=errors)
+
+
+def _refusal(reason: str) -> RepairPlan:
+    return RepairPlan(RepairDecision.REFUSE, reasons=(reason,))
+
+
+def _check_result(event: RepairEvent) -> CheckResult:
+    return CheckResult(
+        store=event.store,
+        space=event.space,
+        content_id=event.content_id,
+        verdict=Verdict.SUCCESS,
+        row="B1",
+        kind=ROWS["B1"].kind,
+        detail=f"healed from store {event.good}: {event.reason}",
+        checked_at=event.at,
+        manifest=event.sha256,
+        provider=event.sha256,
+        content=event.sha256,
+    )

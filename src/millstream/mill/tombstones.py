@@ -1,0 +1,42 @@
+"""Recording that people have deleted items of a source on purpose: the tombstones without which no copy is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.core.errors import InputError
+from millstream.mill.errors import MillError
+from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.merge_join import groups
+from millstream.mill.providers import Providers
+
+_GROUP = 1000
+
+
+class NotDeletedError(MillError, InputError):
+    """An item whose deletion is to be recorded is still there."""
+
+
+def record_deletions(
+    providers: Providers, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
+) -> int:
+    """Leave a tombstone for each of *content_ids* of a space in *store*; returns how many.
+
+    A tombstone is never older than what it replaces, whatever the clocks say, so that none is without effect. Raises
+    :class:`~millstream.mill.errors.UnknownStoreError`, and :class:`NotDeletedError` for an item that the store still
+    has; nothing is recorded then.
+    """
+    names = list(dict.fromkeys(content_ids))
+    for group in groups(names, _GROUP):
+        there = [name for name, info in zip(group, providers.find_many(store, space, group), strict=True) if info]
+        if there:
+            raise NotDeletedError(
+                f"{there[0]!r} is still in space {space!r} of store {store!r}"
+                + (f", and {len(there) - 1:,} more are" if len(there) > 1 else "")
+                + ": delete it there first (`millstream store rm`); nothing was recorded"
+            )
+    now = providers.clock.now()
+    rows = manifest.get_many(store, space, names)
+    at = {name: max(now, row.modified) for name, row in rows.items()}
+    manifest.writer.record([ManifestEvent(store, space, name, at.get(name, now), deleted=True) for name in names])
+    return len(names)

@@ -1,0 +1,377 @@
+"""The worker manager (seed document duracloud-mill, "Worker Manager").
+
+One dispatcher takes up to ten tasks at a time from the first queue, in strict order of priority, that has any, and
+hands them to a pool of threads; now and then a lower queue comes first, so that none waits for ever. From a queue whose
+tasks turn out to be done together it takes a group of them at a time. The dispatcher alone talks to the queues: it
+extends leases while tasks wait and run, writes down what a group of finished tasks found, and only then acknowledges
+them. A failed task goes to the back of its queue, and after its third failure to the dead letters, with the error's
+text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import Clock
+from millstream.core.errors import MillstreamError
+from millstream.core.metrics import Metrics, NoMetrics
+from millstream.mill.errors import MillError
+from millstream.mill.tasks import decode_task
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.task_settler import LeasedTask, TaskSettler, WorkTally
+from millstream.queue.protocol import Lease, WorkQueue
+
+__all__ = [
+    "GROWTH",
+    "MOST_LEASES",
+    "RESERVE",
+    "TAKE",
+    "TOGETHER",
+    "PoisonError",
+    "WorkTally",
+    "WorkerManager",
+    "WorkerSettings",
+]
+
+TAKE = 10
+"""Tasks in one take (seed document: "reading up to 10 tasks at a time")."""
+
+RESERVE = 4
+"""Tasks taken for each thread, so that none waits for a commit of the queue."""
+
+TOGETHER = 640
+"""The most tasks that one thread does together; with more of them syncs and transactions cost hardly less a task."""
+
+GROWTH = 4
+"""How much larger the next group may be when all tasks of one were done together."""
+
+MOST_LEASES = 10
+"""A task leased so often without an end seems to bring its workers down, and is set aside unread."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerSettings(msgspec.Struct, frozen=True):
+    """How a worker manager works; times are in seconds.
+
+    ``visibility`` is the length of a lease, extended at half time while its task is not settled; for so long the tasks
+    of a worker that was killed stay hidden. Finished tasks are settled in groups: at ``group`` tasks, or ``linger``
+    after the first. A task that failed goes to the back of its queue; for a transient reason it waits there, at first
+    for ``transient_first``, then six times as long. An idle manager looks again after ``idle_first``, twice as long
+    each time up to ``idle_longest`` (seed document: 1 to 8 minutes). Of ``fairness`` takes one begins with a lower
+    queue, each of them in turn; with 0 none does.
+    """
+
+    threads: int = 8
+    visibility: float = 30.0
+    group: int = 64
+    linger: float = 0.1
+    transient_first: float = 10.0
+    idle_first: float = 60.0
+    idle_longest: float = 480.0
+    fairness: int = 10
+
+
+class WorkerManager:
+    """Works on *queues* (the first comes first) with the processors of *registry*, and writes results to *sink*.
+
+    *on_progress* is called with the tally after every group that was settled. Not to be run twice at the same time.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[WorkQueue],
+        registry: ProcessorRegistry,
+        sink: ResultSink,
+        clock: Clock,
+        settings: WorkerSettings = WorkerSettings(),  # noqa: B008  (frozen)
+        *,
+        metrics: Metrics | None = None,
+        on_progress: Callable[[WorkTally], None] | None = None,
+    ) -> None:
+        self._queues = list(queues)
+        self._registry = registry
+        self._clock = clock
+        self._settings = settings
+        self._on_progress = on_progress
+        self._changed = threading.Condition()
+        self._stopping = self._woken = False
+        self._jobs: list[LeasedTask] = []
+        self._takes = 0
+        self._together: dict[WorkQueue, int] = {}
+        self._settler = TaskSettler(sink, metrics or NoMetrics(), settings.transient_first)
+
+    @property
+    def tally(self) -> WorkTally:
+        """What has been done so far."""
+        return self._settler.tally
+
+    def stop(self) -> None:
+        """Take no more tasks; :meth:`run` returns when those that run have ended. Safe in a signal handler."""
+        self._stopping = True
+        with self._changed:
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Look at the queues soon, if idle: somebody has put tasks on them."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def run_until_drained(self) -> WorkTally:
+        """Work until no task is ready, leased or delayed on any queue; dead ones stay where they are."""
+        return self._run(self._await_delayed)
+
+    def run(self) -> WorkTally:
+        """Work until :meth:`stop` is called.
+
+        When a queue or a database does not answer, all tasks are given back, as far as that goes, and after a while the
+        work goes on.
+        """
+        pause = self._settings.transient_first
+        while not self._stopping:
+            try:
+                return self._run(self._pause)
+            except (MillstreamError, sa.exc.OperationalError) as error:
+                if isinstance(error, MillstreamError) and not error.transient:
+                    raise
+                _log.warning("work goes on in %.0f s: %s", pause, getattr(error, "orig", error))
+                self.tally.interrupted += 1
+                self._pause(pause)
+        return self.tally
+
+    def _run(self, go_on_when_idle: Callable[[float], bool]) -> WorkTally:
+        with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="mill-worker") as pool:
+            try:
+                self._work(pool, go_on_when_idle)
+                self._drain()
+            except BaseException:
+                self._abandon()
+                raise
+        return self.tally
+
+    def _work(self, pool: ThreadPoolExecutor, go_on_when_idle: Callable[[float], bool]) -> None:
+        idle = self._settings.idle_first
+        while not self._stopping:
+            if self._take(pool):
+                idle = self._settings.idle_first
+            if self._jobs:
+                self._await_change()
+                self._extend()
+                self._settle()
+            elif go_on_when_idle(idle):
+                idle = min(2 * idle, self._settings.idle_longest)
+            else:
+                return
+
+    def _take(self, pool: ThreadPoolExecutor) -> bool:
+        """Fill up the pool and its reserve; True if anything was taken.
+
+        What has ended is settled first: tasks may end faster than they are taken, and their leases would run out one
+        after the other.
+        """
+        taken = False
+        reserve = RESERVE * self._settings.threads
+        while True:
+            running = [job.weight for job in self._jobs if job.finished_at is None]
+            if math.fsum(running) >= reserve or len(self._jobs) - len(running) >= self._settings.group:
+                break
+            jobs = self._gather()
+            if not jobs:
+                break
+            taken = True
+            self._hand_out(pool, jobs)
+        return taken
+
+    def _gather(self) -> list[LeasedTask]:
+        """A take of the first queue that has any, or as much as one thread does together of its tasks.
+
+        How many tasks of a queue become one group grows with each group that was done as one, and falls back to a take
+        with one that was not: of tasks that take long no manager has more than it works on, so that others get some,
+        too.
+        """
+        for queue in self._order():
+            if jobs := self._lease(queue, self._together.get(queue, TAKE)):
+                if not all(job.grouped for job in jobs):
+                    self._together[queue] = TAKE
+                return jobs
+        return []
+
+    def _order(self) -> list[WorkQueue]:
+        """The queues in the order of priority, or, when it is its turn, with a lower one before the others."""
+        self._takes += 1
+        lower = self._queues[1:]
+        if not lower or not self._settings.fairness or self._takes % self._settings.fairness:
+            return self._queues
+        first = lower[self._takes // self._settings.fairness % len(lower)]
+        return [first, *(queue for queue in self._queues if queue is not first)]
+
+    def _lease(self, queue: WorkQueue, count: int) -> list[LeasedTask]:
+        extend_at = self._clock.monotonic() + self._settings.visibility / 2
+        leases = queue.lease(count, visibility=self._settings.visibility)
+        jobs = [LeasedTask(queue, lease, extend_at, grouped=self._is_grouped(lease)) for lease in leases]
+        self._jobs += jobs
+        return jobs
+
+    def _is_grouped(self, lease: Lease) -> bool:
+        return lease.attempts == 1 and self._registry.is_grouped(lease.body)
+
+    def _hand_out(self, pool: ThreadPoolExecutor, jobs: Sequence[LeasedTask]) -> None:
+        """Give *jobs* to threads: those that may be done together to one, each of the others to one of its own."""
+        group, alone = [job for job in jobs if job.grouped], [job for job in jobs if not job.grouped]
+        if len(group) == 1:
+            alone, group = list(jobs), []
+        for job in alone:
+            pool.submit(self._process_alone, job)
+        if group:
+            for job in group:
+                job.weight = RESERVE / len(group)  # together they are the reserve of one thread
+            pool.submit(self._process_group, pool, group)
+
+    def _process_alone(self, job: LeasedTask) -> None:
+        if job.take():
+            self._process(job)
+
+    def _process_group(self, pool: ThreadPoolExecutor, jobs: Sequence[LeasedTask]) -> None:
+        """Do *jobs* together; those with which that does not go are done alone."""
+        running = [job for job in jobs if job.take()]
+        try:
+            results = self._registry.process_group([decode_task(job.lease.body) for job in running])
+        except Exception as error:
+            _log.info("%d tasks are done one by one, not together: %s", len(running), error)
+            results = [None] * len(running)
+        done, alone = [], []
+        for job, result in zip(running, results, strict=True):
+            if result is None:
+                job.weight = 1.0
+                alone.append(job)
+            else:
+                job.result = result
+                done.append(job)
+        queue = jobs[0].queue
+        grown = min(GROWTH * self._together.get(queue, TAKE), TOGETHER)
+        self._together[queue] = grown if len(done) == len(jobs) else TAKE
+        self._finished(done)
+        for job in alone:
+            with contextlib.suppress(RuntimeError):  # the manager has failed meanwhile, and given everything back
+                pool.submit(self._process, job)
+
+    def _process(self, job: LeasedTask) -> None:
+        lease = job.lease
+        try:
+            if lease.attempts > MOST_LEASES:
+                raise PoisonError(
+                    f"leased {lease.attempts} times and never settled: it seems to bring its workers down"
+                )
+            job.result = self._registry.process(decode_task(lease.body), lease.attempts)
+        except BaseException as error:
+            job.error = error
+        self._finished([job])
+
+    def _finished(self, jobs: Sequence[LeasedTask]) -> None:
+        """Tell the dispatcher, once for all of them: a thread that is woken for each would wait for the interpreter."""
+        with self._changed:
+            now = self._clock.monotonic()
+            for job in jobs:
+                job.finished_at = now
+            self._changed.notify_all()
+
+    def _await_change(self) -> None:
+        """Wait until a group is ready to be settled or a lease has to be extended."""
+        with self._changed:
+            while not self._stopping and (seconds := self._patience()) > 0:
+                self._clock.wait(self._changed, seconds)
+
+    def _patience(self) -> float:
+        """Seconds until there is something to do."""
+        now = self._clock.monotonic()
+        finished = [job.finished_at for job in self._jobs if job.finished_at is not None]
+        busy = len(self._jobs) - len(finished)
+        if finished and (len(finished) >= self._settings.group or busy < self._settings.threads):
+            return 0.0
+        due = min(job.extend_at for job in self._jobs)
+        if finished:
+            due = min(due, min(finished) + self._settings.linger)
+        return due - now
+
+    def _extend(self) -> None:
+        now = self._clock.monotonic()
+        due = [job for job in self._jobs if job.extend_at <= now]
+        for queue in dict.fromkeys(job.queue for job in due):
+            jobs = [job for job in due if job.queue is queue]
+            leases = queue.extend([job.lease for job in jobs], visibility=self._settings.visibility)
+            for job, lease in zip(jobs, leases, strict=True):
+                if lease is None:
+                    self._lose(job)
+                else:
+                    job.lease, job.extend_at = lease, now + self._settings.visibility / 2
+
+    def _lose(self, job: LeasedTask) -> None:
+        """Somebody else may have the task now: its result is dropped."""
+        job.take()
+        self._jobs.remove(job)
+        self.tally.lost += 1
+
+    def _settle(self) -> None:
+        finished = [job for job in self._jobs if job.finished_at is not None]
+        if not finished:
+            return
+        self._settler.settle(finished)
+        settled = set(map(id, finished))
+        self._jobs = [job for job in self._jobs if id(job) not in settled]
+        if self._on_progress is not None:
+            self._on_progress(self.tally)
+
+    def _await_delayed(self, seconds: float) -> bool:
+        """Sleep for at most a second if a task is delayed or in other hands; False if nothing is left."""
+        if not any(queue.depth().open for queue in self._queues):
+            return False
+        self._clock.sleep(min(seconds, 1.0))
+        return True
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait for *seconds* unless stopped or woken before; True if the work goes on."""
+        with self._changed:
+            if not self._stopping and not self._woken:
+                self._clock.wait(self._changed, seconds)
+            self._woken = False
+        return not self._stopping
+
+    def _drain(self) -> None:
+        """After a stop: tasks that wait for a thread go back to their queues, those that run are settled."""
+        for job in [job for job in self._jobs if job.take()]:
+            self._jobs.remove(job)
+            self._settler.give_back(job)
+        while self._jobs:
+            self._await_end()
+            self._extend()
+            self._settle()
+
+    def _await_end(self) -> None:
+        """Wait until a task has ended or a lease has to be extended."""
+        with self._changed:
+            seconds = min(job.extend_at for job in self._jobs) - self._clock.monotonic()
+            if seconds > 0 and all(job.finished_at is None for job in self._jobs):
+                self._clock.wait(self._changed, seconds)
+
+    def _abandon(self) -> None:
+        """The manager itself fails or is interrupted: give everything back, so that nobody waits for leases to end."""
+        for job in self._jobs:
+            job.take()
+        for job in self._jobs:
+            with contextlib.suppress(MillstreamError):
+                job.queue.nack(job.lease)
+        self._jobs = []
+
+
+class PoisonError(MillError):
+    """The task seems to bring its workers down."""

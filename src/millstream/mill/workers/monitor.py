@@ -1,0 +1,139 @@
+"""Watching the queues while workers work: figures for autoscalers and dashboards, alarms for people."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.mill.notices.alarms import Alarm, Alarms
+from millstream.mill.notices.receivers import NoticeError, NoticeReceiver
+from millstream.mill.workers.scaling import SCALED_POOLS, PoolScaler
+from millstream.queue.protocol import Depth, WorkQueue
+
+_log = logging.getLogger(__name__)
+
+EVERY = 60.0
+"""Seconds between two looks."""
+
+
+class QueueMetrics(msgspec.Struct, frozen=True):
+    """What the monitor last saw: the depth of each queue, the workers each should have, alarms that were not told."""
+
+    depths: Mapping[str, Depth] = {}
+    desired: Mapping[str, int] = {}
+    untold: int = 0
+
+
+class QueueMonitor:
+    """Looks at *queues* (by name) and tells *receivers* of alarms; see :meth:`look`. Thread-safe to read.
+
+    *held* gives how many plans the change guard holds.
+    """
+
+    def __init__(
+        self,
+        queues: Mapping[str, WorkQueue],
+        clock: Clock,
+        alarms: Alarms,
+        receivers: Sequence[NoticeReceiver] = (),
+        held: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._queues, self._clock, self._alarms, self._receivers = queues, clock, alarms, receivers
+        self._held = held
+        self._untold: dict[tuple[int, str, str], Alarm] = {}
+        self._scalers = [PoolScaler(pool) for pool in SCALED_POOLS if pool.queue in queues]
+        self._waiting = threading.Condition()
+        self._ended = False
+        self.figures = QueueMetrics()
+
+    def look(self) -> QueueMetrics:
+        """Look once, tell what is to be told, and return the figures."""
+        at = self._clock.monotonic()
+        depths = {name: queue.depth() for name, queue in self._queues.items()}
+        for scaler in self._scalers:
+            depth = depths[scaler.pool.queue]
+            scaler.observe(at, depth.ready, depth.leased)
+        alarms = self._alarms.observe(at, depths, self._held())
+        untold = self._tell(alarms)
+        desired = {scaler.pool.queue.value: scaler.desired for scaler in self._scalers}
+        self.figures = QueueMetrics(depths, desired, self.figures.untold + untold)
+        return self.figures
+
+    def run(self) -> None:
+        """Look at once and every minute until :meth:`stop`; what does not answer is logged, and is looked at again."""
+        while True:
+            try:
+                self.look()
+            except Exception as error:  # of whatever kind: with this thread all alarms would end
+                _log.warning("the queues could not be looked at: %s: %s", type(error).__name__, error)
+            with self._waiting:
+                if not self._ended:
+                    self._clock.wait(self._waiting, EVERY)
+                if self._ended:
+                    return
+
+    def stop(self) -> None:
+        """Let :meth:`run` return."""
+        with self._waiting:
+            self._ended = True
+            self._waiting.notify_all()
+
+    def _tell(self, alarms: Sequence[Alarm]) -> int:
+        """Tell everyone of *alarms*, and of what did not arrive before; how many did not arrive now.
+
+        What does not arrive is tried again with each look, until it does or something newer is to be said of its queue.
+        """
+        new = {(who, one.queue, one.kind): one for who in range(len(self._receivers)) for one in alarms}
+        waiting, self._untold = self._untold | new, {}
+        for key, alarm in waiting.items():
+            try:
+                self._receivers[key[0]].tell(alarm)
+            except NoticeError as error:
+                self._untold[key] = alarm
+                if key in new:
+                    _log.warning("the alarm %s was not told, and is tried again each minute: %s", alarm.subject, error)
+        return len(self._untold)
+
+
+def prometheus_lines(figures: QueueMetrics) -> Iterator[str]:
+    """The figures in the text format of Prometheus."""
+    yield "# TYPE millstream_queue_tasks gauge"
+    for name, depth in figures.depths.items():
+        for state in ("ready", "leased", "delayed", "dead"):
+            yield f'millstream_queue_tasks{{queue="{name}",state="{state}"}} {getattr(depth, state)}'
+    yield "# TYPE millstream_desired_workers gauge"
+    for name, count in figures.desired.items():
+        yield f'millstream_desired_workers{{queue="{name}"}} {count}'
+    yield "# TYPE millstream_alarms_untold counter"
+    yield f"millstream_alarms_untold {figures.untold}"
+
+
+def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> ThreadingHTTPServer:
+    """A web server for ``/workers`` (JSON) and ``/metrics`` (Prometheus); call its ``serve_forever``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/workers":
+                self._answer("application/json", msgspec.json.encode(figures()))
+            elif self.path == "/metrics":
+                text = "".join(f"{line}\n" for line in prometheus_lines(figures()))
+                self._answer("text/plain; version=0.0.4", text.encode())
+            else:
+                self.send_error(404, "there is /workers and /metrics")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are not logged."""
+
+        def _answer(self, kind: str, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return ThreadingHTTPServer((host, port), Handler)

@@ -1,0 +1,115 @@
+"""Settling finished tasks: what they found is written down first, then the queue is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.core.errors import MillstreamError
+from millstream.core.metrics import Metrics
+from millstream.mill.workers.result_sink import ResultSink, TaskResult
+from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
+
+FAILURES = 3
+"""A task that has failed so often is set aside (seed document: "If it has failed three times")."""
+
+PENALTY_FACTOR = 6.0
+"""How much longer a task waits after its second failure for a transient reason than after its first."""
+
+
+class WorkTally(msgspec.Struct):
+    """What a manager has done so far. ``waiting`` tasks asked to be done again later; the leases of ``lost`` ones ran
+    out. It was ``interrupted`` so often by a queue or a database that did not answer.
+    """
+
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    waiting: int = 0
+    lost: int = 0
+    interrupted: int = 0
+
+
+class LeasedTask:
+    """A task in the hands of a manager. ``extend_at`` and ``finished_at`` are in seconds of the clock's monotonic time;
+    ``weight`` is its share of a manager's reserve, ``grouped`` whether it may be done together with others. Once it is
+    finished, ``error`` is what it failed of, or else ``result`` what it came to.
+
+    There is one for each task, so it is no more than it has to be: a future costs more than all else of a small task.
+    """
+
+    __slots__ = ("_taken", "error", "extend_at", "finished_at", "grouped", "lease", "queue", "result", "weight")
+
+    def __init__(self, queue: WorkQueue, lease: Lease, extend_at: float, *, grouped: bool = False) -> None:
+        self.queue, self.lease, self.extend_at, self.grouped = queue, lease, extend_at, grouped
+        self.weight = 1.0
+        self.finished_at: float | None = None
+        self.error: BaseException | None = None
+        self.result = TaskResult("not finished")
+        self._taken = threading.Lock()
+
+    def take(self) -> bool:
+        """True for the first who asks, and for nobody else: the thread that does it, or whoever takes it back."""
+        return self._taken.acquire(blocking=False)
+
+
+class TaskSettler:
+    """Settles finished tasks with *sink* and their queues, and keeps the tally.
+
+    A task that failed goes to the back of its queue, and after :data:`FAILURES` attempts to the dead letters; for a
+    transient reason it waits *transient_first* seconds before the second attempt.
+    """
+
+    def __init__(self, sink: ResultSink, metrics: Metrics, transient_first: float) -> None:
+        self._sink = sink
+        self._metrics = metrics
+        self._transient_first = transient_first
+        self.tally = WorkTally()
+
+    def settle(self, finished: Sequence[LeasedTask]) -> None:
+        """Write down what *finished* tasks found, and only then acknowledge them; give back or set aside the others."""
+        good = [job for job in finished if job.error is None]
+        self._sink.settle([job.result for job in good])
+        done = [job for job in good if job.result.again is None]
+        for queue in dict.fromkeys(job.queue for job in done):
+            self._acknowledge(queue, [job.lease for job in done if job.queue is queue])
+        for job in good:
+            if job.result.again is not None:
+                self.give_back(job, job.result.again)
+        for job in finished:
+            if job.error is not None:
+                self._fail(job, job.error)
+
+    def give_back(self, job: LeasedTask, delay: float = 0.0) -> None:
+        """Put the task at the back of its queue, for *delay* seconds."""
+        try:
+            job.queue.nack(job.lease, delay=delay)
+            self.tally.waiting += 1
+        except LeaseLostError:
+            self.tally.lost += 1
+
+    def _acknowledge(self, queue: WorkQueue, leases: list[Lease]) -> None:
+        try:
+            queue.ack(leases)
+        except LeaseLostError:
+            self.tally.lost += 1
+        self.tally.done += len(leases)
+        self._metrics.count("mill_tasks_done", len(leases), queue=queue.name)
+
+    def _fail(self, job: LeasedTask, error: BaseException) -> None:
+        self._metrics.count("mill_tasks_failed", queue=job.queue.name)
+        try:
+            if job.lease.attempts >= FAILURES:
+                job.queue.dead_letter(job.lease, cause=f"{type(error).__name__}: {error}")
+                self.tally.dead += 1
+            else:
+                job.queue.nack(job.lease, delay=self._penalty(job.lease.attempts, error))
+                self.tally.failed += 1
+        except LeaseLostError:
+            self.tally.lost += 1
+
+    def _penalty(self, attempts: int, error: BaseException) -> float:
+        transient = isinstance(error, MillstreamError) and error.transient
+        return self._transient_first * PENALTY_FACTOR ** (attempts - 1) if transient else 0.0

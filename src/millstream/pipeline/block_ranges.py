@@ -1,0 +1,83 @@
+"""Runs of messages: how the reading of a log is shared out among tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql.datasource import InputPartition
+
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.read_options import LogReadOptions
+from millstream.stores.tiers import open_store
+
+MOST_PARTITIONS = 10_000
+
+ROW_BYTES = 50
+"""What a message costs beside the bytes of its block, in such bytes: handing one over takes its time, however small."""
+
+LEAST_BYTES = 1_000_000
+"""A run of less is not worth a task of its own, unless it was asked for."""
+
+
+class BlockRange(InputPartition):
+    """Messages *first_id* to *last_id*, the work of one task."""
+
+    def __init__(self, first_id: int, last_id: int) -> None:
+        super().__init__((first_id, last_id))
+        self.first_id = first_id
+        self.last_id = last_id
+
+
+def plan_block_ranges(request: LogReadOptions, first_id: int | None, last_id: int | None) -> list[BlockRange]:
+    """The runs of the log of *request* from *first_id* to *last_id*, of the size that it asks for.
+
+    None stands for the first and the last message that the log has. Every id is in one run, also where the store has
+    no block for it: only who reads it can say that it is missing. Raises :class:`PipelineInputError` where the log was
+    trimmed beyond *first_id*.
+    """
+    with open_store(request.store, clock=SystemClock()) as store:
+        log = store.log(LogSpec(request.log), create=False)
+        begin = log.first_id if first_id is None else first_id
+        end = log.last_id if last_id is None else min(last_id, log.last_id)
+        if begin < log.first_id:
+            raise PipelineInputError(
+                f"log {request.log!r} was trimmed and begins at id {log.first_id}: read it from there on, or leave "
+                "the option 'from' out"
+            )
+        if end < begin:
+            return []
+        blocks = [(block.first_id, block.last_id, block.bytes) for block in log.block_ranges(begin, end)]
+    share = max(LEAST_BYTES, sum(map(_cost, blocks)) // request.least_partitions)
+    return list(without_id_gaps(group_blocks(blocks, min(request.partition_bytes, share)), begin, end))
+
+
+def group_blocks(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterator[BlockRange]:
+    """Join neighbouring *blocks* (first id, last id, bytes) to runs that cost about *target*, at most 10,000 runs."""
+    target = max(target, sum(map(_cost, blocks)) // MOST_PARTITIONS)
+    start, filled = 0, 0
+    for block in blocks:
+        if not filled:
+            start = block[0]
+        filled += _cost(block)
+        if filled >= target:
+            yield BlockRange(start, block[1])
+            filled = 0
+    if filled:
+        yield BlockRange(start, blocks[-1][1])
+
+
+def without_id_gaps(runs: Iterator[BlockRange], first_id: int, last_id: int) -> Iterator[BlockRange]:
+    """*runs* without ids between them, from *first_id* to *last_id*: each goes on to where the next one begins."""
+    begin = first_id
+    next(runs, None)
+    for run in runs:
+        yield BlockRange(begin, run.first_id - 1)
+        begin = run.first_id
+    yield BlockRange(begin, last_id)
+
+
+def _cost(block: tuple[int, int, int]) -> int:
+    first_id, last_id, size = block
+    return size + ROW_BYTES * (last_id - first_id + 1)

@@ -1,0 +1,327 @@
+"""The job ``batch`` as a stream: a log in, its batches and rejects as messages of another log out.
+
+Shares of messages (``pipeline/shard_source.py``) are grouped by shard, and ``transformWithState`` (no timers) keeps a
+batcher's snapshot for each. The output is that of the service in process (``batching/service.py``), message for
+message, and so is the state file that the job leaves: whichever of them stops, the other goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.batching import Rulebook
+from millstream.batching.batching_metrics import delay_quantiles
+from millstream.batching.service_state import ServiceState, read_state, write_state
+from millstream.batching.snapshot_split import join_snapshots
+from millstream.batching.ticks import Ticker
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.durable import write_durably
+from millstream.core.metrics_collector import MetricsCollector
+from millstream.log import Log, LogSpec, Writer
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs.batch_sink import BatchSink, Trigger
+from millstream.pipeline.jobs.checkpoint import last_done, read_progress
+from millstream.pipeline.jobs.job_folder import JobRecord, log_record
+from millstream.pipeline.jobs.shard_processor import STATE, ShardBatchProcessor, closed_schema
+from millstream.pipeline.jobs.streaming_queries import INTERVAL, await_query, start_query
+from millstream.pipeline.shard_source import NAME, register
+from millstream.pipeline.source import check_reachable
+from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.stores.tiers import open_store
+
+_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Who puts the files of a checkpoint in place. Spark's other way asks a program of the system about each link, so that
+a trigger starts some dozens of processes; the checkpoint lies in a folder beside the state file, which needs none."""
+
+OBSERVED = ("batches", "rejected", "late", "open_sources")
+"""Sums over the shards that Spark's progress of a trigger shows."""
+
+
+class StreamPlan(msgspec.Struct, frozen=True):
+    """What a stream job does: batch *log* in the store at *store_url* into the log *output* of the same store.
+
+    *state* is the state file that it shares with the other hosts; its checkpoint is a folder beside it. *shards* is
+    how many parts the sources are dealt to, *per_trigger* how many messages a trigger takes at most, *interval* how
+    many seconds lie between the beginnings of two triggers at least.
+    """
+
+    store_url: str
+    log: str
+    output: str
+    rules: Rulebook
+    state: Path
+    shards: int = 4
+    per_trigger: int = 200_000
+    interval: float = INTERVAL
+
+    @property
+    def checkpoint(self) -> Path:
+        """Spark's folder."""
+        return self.state.with_suffix(".checkpoint")
+
+
+class StreamRun(msgspec.Struct, frozen=True):
+    """What a stream job did until it ended: the last id it took, and its triggers added up.
+
+    ``rejects`` are the refused messages by reason, ``bytes`` the bodies that were written, ``open_sources`` those with
+    records in no closed batch at the end; ``delay_seconds`` says how long half of the messages, 99 % and all of them
+    took from event to receipt at most.
+    """
+
+    log: str
+    output: str
+    position: int
+    triggers: int
+    messages: int
+    batches: int
+    rejected: int
+    rejects: dict[str, int]
+    bytes: int
+    open_sources: int
+    delay_seconds: dict[str, float]
+    seconds: float
+
+
+def run_stream(
+    spark: SparkSession,
+    plan: StreamPlan,
+    *,
+    available_now: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+    on_trigger: Callable[[Trigger], None] = lambda _: None,
+    ticks: Ticker | None = None,
+    figures: MetricsCollector | None = None,
+    clock: Clock | None = None,
+) -> StreamRun:
+    """Batch the log of *plan* from where it was left, until *stopped* says so.
+
+    With *available_now* it ends once it has taken what was there when it began. *ticks* appends ticks to the log where
+    a batch is due and no message comes (:mod:`millstream.batching.ticks`). *figures* collects delays, refusals, batches
+    and what is open; Spark's progress of the query has the observation ``batching``. At the end the figures are logged
+    as one line. Raises :class:`PipelineInputError` where the
+    output came of more than the log holds, :class:`~millstream.log.WriterBusyError` where another host is at the
+    output, and what Spark raises as :class:`PipelineError`.
+    """
+    clock, figures = clock or SystemClock(), figures or MetricsCollector()
+    check_reachable(spark, plan.store_url)
+    with open_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
+        source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
+        writer = held.enter_context(output.writer("batching"))
+        _check_source(plan, source, writer)
+        began = clock.monotonic()
+        sink = BatchSink(writer, clock, figures)
+        with spark_errors_explained("batch --stream"):
+            first_id = _first_id(plan, source, writer.sequence)
+            before = max(first_id - 1, read_progress(plan.checkpoint).done)
+            query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
+            watch = _StreamMonitor(sink, source, ticks, before, on_trigger=on_trigger, clock=clock)
+            await_query(query, stopped, clock, check=watch.check)
+            watch.report()
+            save_state(spark, plan)
+        done = _report_trigger(plan, watch, figures, clock.monotonic() - began)
+        log_record(_record(plan, done))
+        return done
+
+
+def save_state(spark: SparkSession, plan: StreamPlan) -> None:
+    """Write where the ended query of *plan* stands into the state file, for whoever goes on."""
+    done = read_progress(plan.checkpoint).done
+    if not done:
+        return
+    states = (
+        spark.read.format("statestore")
+        .option("path", str(plan.checkpoint))
+        .option("batchId", str(last_done(plan.checkpoint)))
+        .option("stateVarName", STATE)
+        .load()
+    )
+    snapshots = [bytes(row["value"]["snapshot"]) for row in states.collect()]
+    write_state(plan.state, ServiceState(plan.log, plan.output, done, join_snapshots(snapshots)))
+
+
+def _check_source(plan: StreamPlan, source: Log, writer: Writer) -> None:
+    if writer.sequence > source.last_id:
+        raise PipelineInputError(
+            f"{plan.output!r} holds what came of {plan.log!r} up to message {writer.sequence}, but that log ends at "
+            f"{source.last_id}: it is not the same any more. Give the job another output"
+        )
+
+
+def _start(
+    spark: SparkSession, plan: StreamPlan, sink: BatchSink, first_id: int, written: int, *, available_now: bool
+) -> StreamingQuery:
+    register(spark)
+    with _settings(spark, _confs(plan)):
+        batches = batch_shares(_shares(spark, plan, first_id, written), plan.rules)
+        return start_query(batches, sink, plan.checkpoint, available_now=available_now, interval=plan.interval)
+
+
+def batch_shares(shares: DataFrame, rules: Rulebook) -> DataFrame:
+    """A stream of shares (``SHARD_SCHEMA``) as what each trigger closes (``CLOSED_SCHEMA``)."""
+    closed = shares.groupBy("shard").transformWithStateInPandas(
+        ShardBatchProcessor(rules), outputStructType=closed_schema(), outputMode="Append", timeMode="None"
+    )
+    return closed.observe("batching", *(F.sum(name).alias(name) for name in OBSERVED))
+
+
+def _shares(spark: SparkSession, plan: StreamPlan, first_id: int, written: int) -> DataFrame:
+    reader = spark.readStream.format(NAME).option("store", plan.store_url).option("log", plan.log)
+    reader = reader.option("from", str(first_id)).option("shards", str(plan.shards))
+    reader = reader.option("maxMessagesPerTrigger", str(plan.per_trigger))
+    reader = reader.option("leastPartitions", str(spark.sparkContext.defaultParallelism))
+    if written >= first_id:
+        reader = reader.option("barrier", str(written))
+    if plan.state.exists():
+        reader = reader.option("state", str(plan.state)).option("output", plan.output)
+    return reader.load()
+
+
+def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
+    """The id that the query begins with, or began with: a checkpoint that others have overtaken is thrown away.
+
+    *written* is the last id of which the output knows. Where a trigger was begun that lies across it, another host has
+    gone on in between, and what comes of that trigger would be there in part.
+    """
+    begin = plan.checkpoint / "begin.json"
+    if begin.exists():
+        kept = msgspec.json.decode(begin.read_bytes(), type=_StreamStart)
+        progress = read_progress(plan.checkpoint)
+        ours = written <= progress.done or written == progress.begun
+        if progress.done and ours and kept.shards == plan.shards:
+            return kept.first_id
+    first_id = _first_id_anew(plan, source, written)
+    shutil.rmtree(plan.checkpoint, ignore_errors=True)
+    plan.checkpoint.mkdir(parents=True)
+    write_durably(begin, msgspec.json.encode(_StreamStart(first_id, plan.shards)))
+    return first_id
+
+
+def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
+    """The id after that of the state file; without one, the first of the log."""
+    state = read_state(plan.state, plan.log, plan.output)
+    if state is not None:
+        return state.position + 1
+    if written and source.first_id > 1:
+        raise PipelineInputError(
+            f"{plan.output!r} holds what came of {plan.log!r} up to message {written}, but {plan.state} is not there "
+            f"and the log begins at {source.first_id}: put the file back, or give the job another output"
+        )
+    return source.first_id
+
+
+class _StreamStart(msgspec.Struct, frozen=True):
+    """What a checkpoint was begun with."""
+
+    first_id: int
+    shards: int
+
+
+def _confs(plan: StreamPlan) -> dict[str, str]:
+    store = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    return {
+        "spark.sql.shuffle.partitions": str(plan.shards),
+        "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+        "spark.sql.streaming.stateStore.providerClass": store,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.minBatchesToRetain": "4",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+
+
+@contextlib.contextmanager
+def _settings(spark: SparkSession, confs: dict[str, str]) -> Iterator[None]:
+    """Settings of a query, which takes them up when it is started."""
+    before = {name: spark.conf.get(name, None) for name in confs}
+    for name, value in confs.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            spark.conf.unset(name) if kept is None else spark.conf.set(name, kept)
+
+
+class _StreamMonitor:
+    """Looks after a running query: tells of its triggers, and appends a tick where a batch is due and nothing comes."""
+
+    def __init__(
+        self,
+        sink: BatchSink,
+        source: Log,
+        ticks: Ticker | None,
+        before: int,
+        *,
+        on_trigger: Callable[[Trigger], None],
+        clock: Clock,
+    ) -> None:
+        self._sink, self._source, self._ticks = sink, source, ticks
+        self._before, self._on_trigger, self._clock = before, on_trigger, clock
+        self._last: Trigger | None = None
+        self.triggers = self.messages = self.batches = self.rejected = self.bytes = self.open_sources = 0
+        self.rejects: Counter[str] = Counter()
+
+    def check(self) -> None:
+        """Tell of what was written, and let time go on in the log where nothing else does."""
+        self.report()
+        self._tick()
+
+    def report(self) -> None:
+        """Tell of the triggers since the last time, and add them up."""
+        for trigger in self._sink.triggers():
+            self._last = trigger
+            self.triggers += 1
+            self.messages += trigger.last_id - trigger.first_id + 1
+            self.batches += trigger.batches
+            self.rejected += trigger.rejected
+            self.rejects.update(trigger.rejects)
+            self.bytes += trigger.bytes
+            self.open_sources = trigger.open_sources
+            self._on_trigger(trigger)
+
+    def _tick(self) -> None:
+        """Append a tick where something is due, and what was taken is the last word of the log.
+
+        Before the first trigger only the shards know what is open in them, since an earlier run: a tick makes them say.
+        """
+        position, due = self._before, 0 if self._before else None
+        if self._last is not None:
+            position, due = self._last.last_id, self._last.due
+        if self._ticks is None or due is None or self._clock.now() < due:
+            return
+        if self._source.last_id == position:
+            self._ticks()
+
+
+def _report_trigger(plan: StreamPlan, watch: _StreamMonitor, figures: MetricsCollector, seconds: float) -> StreamRun:
+    return StreamRun(
+        plan.log,
+        plan.output,
+        read_progress(plan.checkpoint).done,
+        watch.triggers,
+        watch.messages,
+        watch.batches,
+        watch.rejected,
+        dict(sorted(watch.rejects.items())),
+        watch.bytes,
+        watch.open_sources,
+        delay_quantiles(figures.figures()),
+        round(seconds, 3),
+    )
+
+
+def _record(plan: StreamPlan, done: StreamRun) -> JobRecord:
+    inputs = {"log": plan.log, "output": plan.output, "rules": plan.rules.plain, "shards": plan.shards}
+    counts = {"batches": done.batches, "open_sources": done.open_sources, "position": done.position}
+    counts |= {"rejected": done.rejected, "triggers": done.triggers, **done.rejects}
+    return JobRecord(
+        "batch-stream", inputs, done.messages, done.batches + done.rejected, done.bytes, done.seconds, counts
+    )

@@ -1,0 +1,295 @@
+"""What a task of the job ``ingest`` does with its piece of a file: rows become messages, or are put aside."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millstream.core.message import MESSAGE_SCHEMA, Message, MessageError, decode_line
+from millstream.ingest.errors import MalformedError
+from millstream.ingest.plain_json import PlainJson
+from millstream.ingest.received_message import ReceivedMessage
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs.source_files import PACKED, SourceFile, Split
+
+Shape = Literal["message", "record"]
+Received = Literal["now", "event"]
+
+STAGED_SCHEMA = pa.schema(
+    [field.with_nullable(True) for field in MESSAGE_SCHEMA if field.name not in ("id", "headers")]
+    + [MESSAGE_SCHEMA.field("headers")]
+)
+"""A message on its way into a log: without an id, and with times that may not be set."""
+
+MAX_ROW_BYTES = 32 << 20
+KEPT_BYTES = 64 << 10
+"""Of a row that is put aside so many bytes are kept."""
+
+_BATCH_ROWS = 8192
+_BATCH_BYTES = 4 << 20
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+
+
+class ParsingRules(msgspec.Struct, frozen=True):
+    """How rows become messages.
+
+    Rows of the shape ``message`` have its members (as in ``millstream log cat --jsonl``, or columns of the same
+    names); of the shape ``record`` they are any objects, and *plain* says where in them source, key, time and body are.
+    ``received`` is ``now``, or ``event`` where history is to be batched as if it had come in time.
+    """
+
+    shape: Shape = "message"
+    plain: PlainJson = PlainJson()
+    received: Received = "now"
+
+
+class RefusedRow(msgspec.Struct, frozen=True):
+    """A row that is no message: where in its file it stands, why it is none (in a word, exactly), and what it says."""
+
+    place: str
+    reason: str
+    why: str
+    row: bytes
+
+
+class SourceRow(NamedTuple):
+    """Where it stands in the file, what it says (a JSON object), and what is wrong with it if that is known already."""
+
+    place: str
+    data: bytes
+    why: str = ""
+
+
+Found: TypeAlias = "pa.RecordBatch | list[RefusedRow]"
+
+
+def parse_split(split: Split, rules: ParsingRules) -> Iterator[Found]:
+    """The messages (:data:`STAGED_SCHEMA`) of *split*, and the rows that are put aside, a few megabytes at a time.
+
+    Raises :class:`PipelineInputError` where the file is not what it was when it was found, or no file of its format.
+    """
+    file = split.file
+    status = Path(file.path).stat()
+    if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
+        raise PipelineInputError(f"{file.path} changed while it was being read: let it be finished, and run again")
+    readers: dict[str, Callable[[Split], Iterator[SourceRow]]] = {"jsonl": _lines, "csv": _table, "parquet": _objects}
+    try:
+        if file.format == "parquet" and rules.shape == "message":
+            yield from _message_columns(split, rules)
+        else:
+            yield from _in_batches(readers[file.format](split), file, rules)
+    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+        raise PipelineInputError(f"{file.path} cannot be read: {error}") from error
+
+
+def refused_message(file: SourceFile, refused: RefusedRow) -> Message:
+    """*refused* as a message of the log of rejects: the row, under the file's topic and the reason."""
+    why = f"{refused.place}: {refused.why}".encode()
+    return Message(
+        refused.row[:KEPT_BYTES], refused.reason, file.topic, headers=(("why", why), ("file", file.path.encode()))
+    )
+
+
+def staged(messages: list[Message]) -> pa.RecordBatch:
+    """*messages* as a record batch of :data:`STAGED_SCHEMA`."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array([getattr(m, field.name) for m in messages], field.type) for field in STAGED_SCHEMA],
+        schema=STAGED_SCHEMA,
+    )
+
+
+def _in_batches(rows: Iterator[SourceRow], file: SourceFile, rules: ParsingRules) -> Iterator[Found]:
+    messages: list[Message] = []
+    refused: list[RefusedRow] = []
+    size = 0
+    for row in rows:
+        size += len(row.data)
+        try:
+            messages.append(_message(row, file, rules))
+        except (MalformedError, MessageError) as error:
+            reason = getattr(error, "reason", "message")
+            refused.append(RefusedRow(row.place, reason, str(error), row.data[:KEPT_BYTES]))
+        if len(messages) + len(refused) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield from _full(messages, refused)
+            messages, refused, size = [], [], 0
+    yield from _full(messages, refused)
+
+
+def _full(messages: list[Message], refused: list[RefusedRow]) -> Iterator[Found]:
+    if messages:
+        yield staged(messages)
+    if refused:
+        yield refused
+
+
+def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
+    if row.why:
+        raise MalformedError("row", row.why)
+    if len(row.data) > MAX_ROW_BYTES:
+        raise MalformedError("size", f"the row has more than {MAX_ROW_BYTES:,} bytes")
+    if rules.shape == "message":
+        message = decode_line(row.data, written=True)
+    else:
+        (message,) = rules.plain(ReceivedMessage(file.topic, row.data, 0))
+    if rules.received == "event":
+        if message.event_time is None:
+            raise MalformedError("time", "there is no event time to take for the time it was received")
+        message = msgspec.structs.replace(message, received_at=message.event_time)
+    return message
+
+
+def _lines(split: Split) -> Iterator[SourceRow]:
+    """The lines that begin in *split*."""
+    packed = split.file.path.endswith(PACKED)
+    with _opened(split.file) as file:
+        place = split.start
+        if place:  # a line that begins before belongs to the piece before
+            file.seek(place - 1)
+            place += _read_line(file)[1] - 1
+        while packed or place < split.end:
+            line, length = _read_line(file)
+            if not length:
+                return
+            line = line if place else line.removeprefix(BOM_UTF8)
+            if line.strip():
+                yield SourceRow(f"byte {place}", line.rstrip(b"\r\n"))
+            place += length
+
+
+def _read_line(file: BinaryIO) -> tuple[bytes, int]:
+    """The line from here on and its length; of one that is too long only enough to show that it is."""
+    line = file.readline(MAX_ROW_BYTES + 2)
+    length = len(line)
+    while length > MAX_ROW_BYTES + 1 and not line.endswith(b"\n"):
+        rest = file.readline(_BATCH_BYTES)
+        length += len(rest)
+        if not rest or rest.endswith(b"\n"):
+            break
+    return line, length
+
+
+def _table(split: Split) -> Iterator[SourceRow]:
+    """The rows of a CSV file (with tabs where its ending says so) as objects; numbers stay as they are written."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    delimiter = "\t" if split.file.path.removesuffix(PACKED).endswith(".tsv") else ","
+    with _opened(split.file) as raw:
+        text: TextIO = io.TextIOWrapper(raw, "utf-8-sig", newline="", errors="surrogateescape")
+        rows = csv.reader(text, delimiter=delimiter, strict=True)
+        names = next(rows, [])
+        if len(set(names)) < len(names) or not all(names):
+            raise PipelineInputError(f"{split.file.path}: the first line must name the columns, each differently")
+        while True:
+            place = f"line {rows.line_num + 1}"
+            try:
+                values = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield SourceRow(place, b"", str(error))
+                continue
+            if values:
+                yield _row_of(place, names, values)
+
+
+def _row_of(place: str, names: list[str], values: list[str]) -> SourceRow:
+    """A line of a table as an object; a number stays as it is written."""
+    text = "\t".join(values).encode("utf-8", "surrogateescape")
+    if len(values) != len(names):
+        return SourceRow(place, text, f"{len(values)} values for {len(names)} columns")
+    try:
+        found = {name: _value(value) for name, value in zip(names, values, strict=True)}
+    except UnicodeEncodeError:
+        return SourceRow(place, text, "not UTF-8")
+    return SourceRow(place, msgspec.json.encode(found))
+
+
+def _value(text: str) -> msgspec.Raw | str:
+    data = text.encode()
+    return msgspec.Raw(data) if _NUMBER.fullmatch(text) else text
+
+
+def _objects(split: Split) -> Iterator[SourceRow]:
+    with pq.ParquetFile(split.file.path, page_checksum_verification=True) as parquet:
+        number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
+        for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end)):
+            for row in pa.Table.from_batches([batch]).cast(_zoned(batch.schema)).to_pylist():
+                number += 1
+                yield SourceRow(f"row {number}", msgspec.json.encode(row))
+
+
+def _zoned(schema: pa.Schema) -> pa.Schema:
+    """*schema* whose times of no zone are UTC, in microseconds."""
+
+    def zoned(field: pa.Field) -> pa.Field:
+        if pa.types.is_timestamp(field.type):
+            return field.with_type(pa.timestamp("us", field.type.tz or "UTC"))
+        return field
+
+    return pa.schema([zoned(field) for field in schema])
+
+
+def _message_columns(split: Split, rules: ParsingRules) -> Iterator[Found]:
+    """The columns of a Parquet file that are a message's, without a Python object a row."""
+    with pq.ParquetFile(split.file.path, page_checksum_verification=True) as parquet:
+        names = [name for name in STAGED_SCHEMA.names if name in parquet.schema_arrow.names]
+        if "body" not in names:
+            raise PipelineInputError(
+                f"{split.file.path} has no column 'body': for rows that are no messages say --shape record"
+            )
+        number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
+        for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end), columns=names):
+            yield from _judged(_as_staged(batch, split.file), number, rules)
+            number += batch.num_rows
+
+
+def _as_staged(batch: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
+    arrays = []
+    for field in STAGED_SCHEMA:
+        if field.name not in batch.schema.names:
+            empty = pa.scalar([], field.type) if field.name == "headers" else pa.scalar(None, field.type)
+            arrays.append(pa.repeat(empty, batch.num_rows))
+            continue
+        column = batch.column(field.name)
+        try:
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(pa.timestamp("us", column.type.tz))
+            arrays.append(column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise PipelineInputError(f"{file.path}: column {field.name!r} is {column.type}: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
+
+
+def _judged(batch: pa.RecordBatch, before: int, rules: ParsingRules) -> Iterator[Found]:
+    """The rows of *batch* that are messages, and those that are not; *before* it so many rows were read."""
+    missing = "event_time" if rules.received == "event" else "body"
+    bad = pc.or_(batch.column("body").is_null(), batch.column(missing).is_null())
+    good = batch.filter(pc.invert(bad))
+    if rules.received == "event":
+        place = good.schema.get_field_index("received_at")
+        good = good.set_column(place, STAGED_SCHEMA.field("received_at"), good.column("event_time"))
+    if good.num_rows:
+        yield good
+    numbers = cast(list[Any], pc.indices_nonzero(bad).to_pylist())
+    if numbers:
+        yield [
+            RefusedRow(f"row {before + number + 1}", "member", "the row has no body, or no event time", b"")
+            for number in numbers
+        ]
+
+
+def _opened(file: SourceFile) -> BinaryIO:
+    if file.path.endswith(PACKED):
+        return cast(BinaryIO, gzip.open(file.path, "rb"))
+    return Path(file.path).open("rb")

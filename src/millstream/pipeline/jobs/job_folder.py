@@ -1,0 +1,228 @@
+"""A job's folder: its output is there as a whole, with a record that says so, or it is done again.
+
+``inputs.json`` is written first and ``job.json`` last. A folder without the latter is what a killed run left behind.
+Spark may go on writing for a moment after its driver was killed, so each attempt writes to a folder of its own,
+``attempt-N``; the one with the highest number counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from millstream.core.canonical import canonical_json
+from millstream.core.durable import sync_folder, write_durably
+from millstream.core.errors import BusyError
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.job_log import LOGGER
+from millstream.pipeline.schema import open_parquet
+from millstream.pipeline.spark_errors import spark_errors_explained
+
+_logger = logging.getLogger(LOGGER)
+
+
+class JobBusyError(PipelineError, BusyError):
+    """Another process is at this job."""
+
+
+class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the output: its name in :attr:`JobFolder.data` and its size in bytes."""
+
+    name: str
+    bytes: int
+
+
+class JobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a finished job was asked and what it did.
+
+    ``inputs`` are what the result depends on; ``rows_in``, ``rows_out`` and ``bytes`` (of the content that was
+    worked on) its size; ``seconds`` how long it ran; ``counts`` further figures of this kind of job.
+    """
+
+    job: str
+    inputs: dict[str, Any]
+    rows_in: int
+    rows_out: int
+    bytes: int
+    seconds: float
+    counts: dict[str, int] = {}
+    files: tuple[JobFile, ...] = ()
+
+
+class JobFolder:
+    """The folder of one job with one set of inputs.
+
+    *root* holds the folders of all jobs; *job* is the kind; *inputs* is plain JSON data and decides which folder.
+    """
+
+    def __init__(self, root: Path, job: str, inputs: Mapping[str, Any]) -> None:
+        self.job = job
+        self.inputs = dict(inputs)
+        identity = hashlib.sha256(canonical_json({"inputs": self.inputs, "job": job})).hexdigest()
+        self.path = root / f"{job}-{identity[:20]}"
+
+    @property
+    def attempt(self) -> Path:
+        """The folder of the latest attempt."""
+        return latest_attempt(self.path)
+
+    @property
+    def data(self) -> Path:
+        """The output of the latest attempt."""
+        return self.attempt / "data"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes away from the folder, and say in one line what Spark says in many.
+
+        Raises :class:`JobBusyError` where another process is at it, :class:`PipelineError` for what Spark raises.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise JobBusyError(f"another process is at the job in {self.path}: let it finish or end it") from error
+            write_durably(self.path / "inputs.json", canonical_json(self.inputs))
+            with spark_errors_explained(self.job):
+                yield
+
+    def committed(self) -> JobRecord | None:
+        """The record of the finished job; None where it never finished, or where its files are not what it wrote."""
+        record = read_record(self.path / "job.json")
+        if record is None or record.inputs != self.inputs:
+            return None
+        for file in record.files:
+            path = self.data / file.name
+            if _size(path) != file.bytes:
+                _logger.warning("%s is not the file of %d bytes that was written: it is made again", path, file.bytes)
+                return None
+        return record
+
+    def begin(self) -> None:
+        """Begin a new attempt, and remove the output of earlier ones."""
+        (self.path / "job.json").unlink(missing_ok=True)
+        earlier = _attempts(self.path)
+        (self.path / f"attempt-{max(earlier, default=0) + 1}").mkdir(parents=True)
+        for folder in (*earlier.values(), self.path / "data"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def files(self) -> tuple[JobFile, ...]:
+        """The files of the output by name, without the droppings of Spark and Hadoop."""
+        paths = [path for path in sorted(self.data.iterdir()) if path.is_file() and path.name[0] not in "._"]
+        return tuple(JobFile(path.name, path.stat().st_size) for path in paths)
+
+    def commit(self, record: JobRecord) -> JobRecord:
+        """Sync the output to the disk, then write *record*, with the list of files, and log it as one line."""
+        record = msgspec.structs.replace(record, files=self.files())
+        for file in record.files:
+            _sync(self.data / file.name)
+        for folder in (self.data, self.attempt, self.path):
+            sync_folder(folder)
+        write_durably(self.path / "job.json", canonical_json(msgspec.to_builtins(record)))
+        log_record(record)
+        return record
+
+
+def latest_attempt(job: Path) -> Path:
+    """The folder of the latest attempt in the folder *job*: itself where no attempt has one, as in older versions."""
+    attempts = _attempts(job)
+    return attempts[max(attempts)] if attempts else job
+
+
+def read_record(path: Path) -> JobRecord | None:
+    """The record *path* of a finished job; None where there is none, or none that can be read: then it is not done."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JobRecord)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        _logger.warning("%s is damaged (%s): the job counts as one that has not finished", path, error)
+        return None
+
+
+def unfinished(jobs: Path, job: str) -> Iterator[dict[str, Any]]:
+    """The inputs of the runs of *job* under *jobs* that began and have not finished."""
+    for folder in sorted(jobs.glob(f"{job}-*")):
+        if not (folder / "job.json").exists():
+            yield from read_inputs(folder)
+
+
+def read_inputs(folder: Path) -> Iterator[dict[str, Any]]:
+    """The inputs of the run in *folder*; nothing where they are not there, or cannot be read."""
+    try:
+        yield msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return
+    except msgspec.DecodeError as error:
+        _logger.warning("%s is damaged (%s): the run is passed over", folder / "inputs.json", error)
+
+
+def remove_old_jobs(jobs: Path, *, before: int) -> int:
+    """Remove the folders under *jobs* that were last worked on *before* (microseconds), finished or not; how many.
+
+    A folder that another process is at is left alone.
+    """
+    removed = 0
+    for folder in sorted(jobs.glob("*-*")):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), (folder / "lock").open("rb") as lock:
+            if (folder / "inputs.json").stat().st_mtime_ns // 1000 >= before:
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+            removed += 1
+    return removed
+
+
+def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
+    """*columns* of all Parquet files in *data*, file by file in the order of their names, up to *rows* at a time.
+
+    Raises :class:`PipelineError` where the bytes of a page are not those that were written, by its checksum.
+    """
+    for path in sorted(data.glob("*.parquet")):
+        yield from file_rows(path, columns, rows=rows)
+
+
+def file_rows(path: Path, columns: list[str] | None = None, *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
+    """*columns* (None: all) of the Parquet file *path*, up to *rows* at a time. Raises as :func:`parquet_rows`."""
+    with open_parquet(path) as parquet:
+        for group in range(parquet.num_row_groups):  # of all of them together, the whole file would be fetched at once
+            yield from parquet.iter_batches(rows, row_groups=[group], columns=columns)
+
+
+def log_record(record: JobRecord) -> None:
+    """One canonical JSON line with the figures of a finished job, to the logger ``millstream.pipeline``."""
+    line = {
+        "bytes": record.bytes,
+        "counts": record.counts,
+        "inputs": record.inputs,
+        "job": record.job,
+        "rows_in": record.rows_in,
+        "rows_out": record.rows_out,
+        "seconds": record.seconds,
+    }
+    _logger.info("%s", canonical_json(line).decode("utf-8"))
+
+
+def _attempts(job: Path) -> dict[int, Path]:
+    """The folders of attempts in *job*, by number."""
+    return {int(path.name.removeprefix("attempt-")): path for path in job.glob("attempt-*")}
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

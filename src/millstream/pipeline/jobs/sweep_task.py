@@ -1,0 +1,121 @@
+"""What a task of the job ``integrity`` does with its bin: read every item, and write down what was seen.
+
+Nothing is judged here. A fact says what provider and bytes answered; what that means is decided later, from the facts
+alone, and can be decided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import NotFoundError
+from millstream.core.retry import NO_RETRY, RetryPolicy
+from millstream.mill.bit_check_table import SourceAnswer
+from millstream.pipeline.jobs.bins import Work, fill_bin
+from millstream.stores import Digests, Store, StoreError, hash_stream, open_provider
+
+PLAN_SCHEMA = pa.schema(
+    [
+        pa.field("store", pa.string(), nullable=False),
+        pa.field("space", pa.string(), nullable=False),
+        pa.field("content_id", pa.string(), nullable=False),
+        pa.field("manifest", pa.string()),
+        pa.field("deleted", pa.bool_(), nullable=False),
+        pa.field("elsewhere", pa.bool_(), nullable=False),
+        pa.field("listed", pa.bool_(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+    ]
+)
+"""One row an item to check. ``manifest`` is the recorded sha256 (hex), null without a row; ``deleted`` marks a
+tombstone; ``elsewhere`` whether another store's live row has the same sum; ``listed`` whether the inventory has it;
+``size`` is in bytes, as listed or else as recorded."""
+
+FACT_SCHEMA = pa.schema(
+    [
+        *PLAN_SCHEMA,
+        pa.field("provider", pa.string(), nullable=False),
+        pa.field("content", pa.string(), nullable=False),
+        pa.field("read", pa.int64(), nullable=False),
+        pa.field("modified", pa.int64()),
+        pa.field("checked_at", pa.int64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("error", pa.string()),
+    ]
+)
+"""A planned item with what was seen: ``provider`` and ``content`` are sums (hex) or answers (:class:`SourceAnswer`),
+``read`` the bytes that were hashed, ``modified`` and ``checked_at`` microseconds since the epoch, UTC."""
+
+
+class ItemObservation(msgspec.Struct, frozen=True):
+    """What a provider and the bytes said of one item."""
+
+    provider: str
+    content: str
+    read: int = 0
+    modified: int | None = None
+    error: str | None = None
+
+
+def sweep_part(parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts: Path) -> Iterator[pa.RecordBatch]:
+    """Check the items of one bin (rows of :data:`PLAN_SCHEMA` with ``bin``) and write its facts, whole or not at all.
+
+    *stores* gives the URL of each store id. Yields what :func:`~millstream.pipeline.jobs.bins.fill_bin` does.
+    """
+
+    def begin() -> Work:
+        sweeper = Sweeper({name: open_provider(url) for name, url in stores.items()}, SystemClock())
+        return lambda part: [sweeper.check_part(part.drop_columns(["bin"]))]
+
+    yield from fill_bin(parts, begin, FACT_SCHEMA, facts, size="read")
+
+
+class Sweeper:
+    """Checks items of *stores* (by id); a store that did not answer is asked only once an item until it does again."""
+
+    def __init__(self, stores: Mapping[str, Store], clock: Clock) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._patience = dict.fromkeys(stores, RetryPolicy())
+
+    def check_part(self, part: pa.RecordBatch) -> pa.RecordBatch:
+        """The facts of the items in *part* (rows of :data:`PLAN_SCHEMA`)."""
+        return pa.RecordBatch.from_pylist([self._check(item) for item in part.to_pylist()], FACT_SCHEMA)
+
+    def _check(self, item: dict[str, Any]) -> dict[str, Any]:
+        name, began = item["store"], self._clock.monotonic()
+        seen = observe(self._stores[name], item["space"], item["content_id"], self._clock, self._patience[name])
+        self._patience[name] = NO_RETRY if seen.provider == SourceAnswer.UNREACHABLE else RetryPolicy()
+        seconds = self._clock.monotonic() - began
+        return item | msgspec.structs.asdict(seen) | {"checked_at": self._clock.now(), "seconds": seconds}
+
+
+def observe(
+    store: Store, space: str, content_id: str, clock: Clock, retry: RetryPolicy | None = None
+) -> ItemObservation:
+    """Ask the provider for the item, then read its bytes; what goes wrong is an answer, not an error."""
+    retry = retry or RetryPolicy()
+    try:
+        info = retry.call(lambda: store.info(space, content_id), clock)
+    except NotFoundError:
+        return ItemObservation(SourceAnswer.MISSING, SourceAnswer.MISSING)
+    except (StoreError, OSError) as error:
+        return ItemObservation(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ, error=str(error))
+    provider = info.checksum() or SourceAnswer.NO_CHECKSUM
+    try:
+        read = retry.call(lambda: _hash(store, space, content_id), clock)
+    except NotFoundError:
+        return ItemObservation(provider, SourceAnswer.MISSING, modified=info.modified)
+    except (StoreError, OSError) as error:
+        return ItemObservation(provider, SourceAnswer.UNREADABLE, modified=info.modified, error=str(error))
+    return ItemObservation(provider, read.sha256, read.size, info.modified)
+
+
+def _hash(store: Store, space: str, content_id: str) -> Digests:
+    with store.open(space, content_id) as file:
+        return hash_stream(file)

@@ -1,0 +1,60 @@
+"""What to read of a log: the options of our data sources, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millstream.core.message import MESSAGE_SCHEMA
+from millstream.pipeline.errors import PipelineInputError
+
+PARTITION_BYTES = 32_000_000
+"""What a partition aims at, in bytes of blocks and 50 for each message: a second of work or so, since what a task costs
+by itself is a hundredth of that."""
+
+TASKS_A_CORE = 3
+"""A log that is worth as many tasks has so many for each core: whoever is done early takes another."""
+
+
+class LogReadOptions:
+    """The options of the data source ``millstream`` (:class:`millstream.pipeline.source.LogDataSource`)."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.store = required(options, "store")
+        self.log = required(options, "log")
+        self.first_id: int | None = whole(options, "from", None)
+        self.last_id: int | None = whole(options, "to", None)
+        self.partition_bytes: int = whole(options, "partitionBytes", PARTITION_BYTES)
+        self.least_partitions: int = whole(options, "leastPartitions", TASKS_A_CORE * (os.cpu_count() or 1))
+        self.per_trigger: int | None = whole(options, "maxMessagesPerTrigger", None)
+        self.barrier: int = whole(options, "barrier", 0)
+        self.quarantine = options.get("quarantine", "")
+        names = MESSAGE_SCHEMA.names
+        self.columns = checked_columns(options["columns"].split(",")) if "columns" in options else names
+
+
+def checked_columns(names: Sequence[str]) -> list[str]:
+    """*names*, all of them columns of a message. Raises :class:`PipelineInputError` otherwise."""
+    unknown = [name for name in names if name not in MESSAGE_SCHEMA.names]
+    if unknown or not names:
+        raise PipelineInputError(f"columns {unknown}: a message has {', '.join(MESSAGE_SCHEMA.names)}")
+    return list(names)
+
+
+def required(options: Mapping[str, str], name: str) -> str:
+    """The option *name*. Raises :class:`PipelineInputError` where it is missing."""
+    value = options.get(name)
+    if not value:
+        raise PipelineInputError(f"option {name!r} is missing: say .option({name!r}, …)")
+    return value
+
+
+def whole(options: Mapping[str, str], name: str, default: Any) -> Any:
+    """The option *name*, a whole number of at least 1; without it *default*. Raises :class:`PipelineInputError`."""
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise PipelineInputError(f"option {name!r}: {text!r} is not a whole number of at least 1")
+    return int(text)

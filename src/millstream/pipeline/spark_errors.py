@@ -1,0 +1,48 @@
+"""What Spark throws, in one line that people can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from millstream.pipeline.errors import PipelineError, SparkLostError
+
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
+"""The last line of a Python traceback, wherever Spark put it."""
+
+_THROWN = re.compile(r"^(?:: )?(?:[A-Za-z_][\w$]*\.)+[\w$]+: (.+)$", re.MULTILINE)
+"""What Java threw and PySpark has no class for: the message behind the name of its class."""
+
+_UNREAD, _DAMAGED = "FAILED_READ_FILE", "; the file is damaged or gone: remove it, and run what made it again"
+"""Spark's name of the error where a file of an earlier job cannot be read, and what to do."""
+
+
+@contextlib.contextmanager
+def spark_errors_explained(job: str) -> Iterator[None]:
+    """Turn what Spark raises inside the block into :class:`PipelineError` that says what went wrong in *job*."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise PipelineError(f"the job {job!r} failed: {reason(error)}") from error
+    except (Py4JError, ConnectionError) as error:
+        raise SparkLostError(
+            f"the Java machine of Spark ended in the job {job!r}: see spark.log and spark-console.log in the work "
+            "folder; the same call goes on where it was"
+        ) from error
+
+
+def reason(error: PySparkException | Py4JJavaError) -> str:
+    """The line of *error* that names the cause: that of the Python exception in a worker, where there is one."""
+    text = str(error)
+    traceback = text.rfind("Traceback (most recent call last):")
+    raised = _RAISED.findall(text, traceback) if traceback >= 0 else []
+    if not raised:
+        thrown = _THROWN.search(text) if isinstance(error, Py4JJavaError) else None
+        first = thrown.group(1) if thrown else text.strip().partition("\n")[0]
+        return first + (_DAMAGED if _UNREAD in text else "")
+    name, message = raised[0]
+    return message if name.startswith("millstream.") else f"{name}: {message}"

@@ -1,0 +1,238 @@
+"""Work queues over message brokers: tasks in a database, which decides, and notices of them at a broker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
+from millstream.queue.task_rows import TaskRows
+
+NOTICE_GRACE_SECONDS = 60.0
+"""A task that is due for so long, and that nobody has leased, is taken without its notice: the broker lost that."""
+
+MAX_NOTICE_IDS = 100
+"""The most tasks that one notice speaks of: fewer messages than tasks, and still enough to share."""
+
+_RESEND = 5_000
+_log = logging.getLogger(__name__)
+_ids = msgspec.json.Decoder(list[int])
+
+
+class TaskNotice(Protocol):
+    """A message of the broker: tasks that may be leased. It is the broker's until it is settled."""
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+
+
+class NoticeChannel(Protocol):
+    """The notices of one queue at a broker. Thread-safe.
+
+    While the broker is away nothing is sent or received and no error raised; it is looked for again and again.
+    """
+
+    def send(self, ids: Sequence[int], delays: Mapping[int, float] | None = None) -> Sequence[int]:
+        """Send notices of the tasks *ids*, some of them to come after *delays* seconds; the ids that were confirmed."""
+        ...
+
+    def receive(self, count: int) -> Sequence[Any]:
+        """Each a :class:`TaskNotice`, of about *count* tasks in all; none where there is none, or no broker."""
+        ...
+
+    def settle(self, notices: Sequence[Any]) -> None:
+        """The tasks of *notices* are leased or gone. What is not settled comes again by itself."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the broker; what was received and not settled goes back to it."""
+        ...
+
+
+class DatabaseWorkQueue:
+    """The queue *name*: its tasks are rows in the database of *engine*, *notices* of them travel over a broker.
+
+    The rows decide; the notices spread the tasks over all processes that lease, with no process asking the database in
+    vain. A task is durable before its notice is sent. What the broker does not confirm is sent again when it is back;
+    meanwhile workers take it from the database. The methods are those of :class:`~millstream.queue.WorkQueue`.
+    """
+
+    def __init__(
+        self, notices: NoticeChannel, engine: sa.Engine, name: str, clock: Clock, *, server_time: bool = True
+    ) -> None:
+        self._queue = name
+        self._notices = notices
+        self._rows = TaskRows(engine, name, clock, server_time=server_time)
+        self._received: deque[tuple[TaskNotice, deque[int]]] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._queue
+
+    def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
+        self._check_open()
+        wait = _duration(delay, "delay", zero=True)
+        if not tasks:
+            return []
+        ids = self._rows.put(tasks, wait)
+        self._send(ids, dict.fromkeys(ids, delay) if delay else {})
+        return ids
+
+    def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
+        self._check_open()
+        length = _duration(visibility, "visibility")
+        if count < 1:
+            return []
+        with self._lock:
+            leases = list(self._lease_noticed(count, length))
+        if len(leases) < count:
+            unclaimed = self._rows.unclaimed(count - len(leases), microseconds(NOTICE_GRACE_SECONDS))
+            leases += self._rows.claim(unclaimed, length)
+            self._resend()
+        return leases
+
+    def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
+        self._check_open()
+        length = _duration(visibility, "visibility")
+        return self._rows.extend(leases, length) if leases else []
+
+    def ack(self, leases: Sequence[Lease]) -> None:
+        self._check_open()
+        if leases and self._rows.remove(leases) < len(leases):
+            raise LeaseLostError(f"of {len(leases)} leases of queue {self._queue!r} some had run out; drop the results")
+
+    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
+        self._check_open()
+        wait = _duration(delay, "delay", zero=True)
+        _require(self._rows.give_back(lease, wait), lease)
+        self._send([lease.task_id], {lease.task_id: delay} if delay else {})
+
+    def dead_letter(self, lease: Lease, *, cause: str) -> None:
+        self._check_open()
+        _require(self._rows.bury(lease, cause), lease)
+
+    def depth(self) -> Depth:
+        self._check_open()
+        return self._rows.depth()
+
+    def unsettled(self, first: int, last: int) -> int:
+        self._check_open()
+        return self._rows.unsettled(first, last)
+
+    def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
+        self._check_open()
+        return self._rows.dead(limit, after)
+
+    def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
+        self._check_open()
+        revived = self._rows.revive(task_ids, per_second)
+        self._send(list(revived), {task_id: wait / MICROSECONDS for task_id, wait in revived.items() if wait})
+        return len(revived)
+
+    def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
+        self._check_open()
+        return self._rows.amend(task_id, body, seen)
+
+    def discard(self, task_ids: Sequence[int]) -> int:
+        self._check_open()
+        return self._rows.discard(task_ids)
+
+    def close(self) -> None:
+        self._closed = True
+        self._notices.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lease_noticed(self, count: int, visibility: int) -> Sequence[Lease]:
+        """Leases of up to *count* tasks that the broker has told of; what came early is sent on its way again."""
+        leases = list[Lease]()
+        while len(leases) < count:
+            ids = self._next_ids(count - len(leases))
+            if not ids:
+                break
+            leases += self._rows.claim(ids, visibility)
+            early = self._rows.seconds_until_due(ids)
+            self._notices.send(list(early), {task_id: wait / MICROSECONDS for task_id, wait in early.items()})
+            self._settle()
+        return leases
+
+    def _next_ids(self, count: int) -> list[int]:
+        if not self._received:
+            notices = self._notices.receive(count)
+            self._received.extend((notice, deque(notice.ids)) for notice in notices)
+        ids = list[int]()
+        for _, remaining in self._received:
+            while remaining and len(ids) < count:
+                ids.append(remaining.popleft())
+        if not ids:
+            self._settle()
+        return list(dict.fromkeys(ids))
+
+    def _settle(self) -> None:
+        """Acknowledge the notices whose tasks have all been looked at; their leases are durable by now."""
+        done = list[TaskNotice]()
+        while self._received and not self._received[0][1]:
+            done.append(self._received.popleft()[0])
+        if done:
+            self._notices.settle(done)
+
+    def _send(self, ids: Sequence[int], delays: Mapping[int, float]) -> None:
+        confirmed = self._notices.send(ids, delays or None)
+        if confirmed:
+            self._rows.noticed(confirmed)
+
+    def _resend(self) -> None:
+        """Tell the broker of what it has not heard of: it was away."""
+        waiting = self._rows.unnoticed(_RESEND)
+        if waiting:
+            delays = {task_id: wait / MICROSECONDS for task_id, wait in waiting.items()}
+            confirmed = self._notices.send(list(waiting), delays)
+            if confirmed:
+                self._rows.noticed(confirmed)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise QueueError(f"the queue {self._queue!r} is closed")
+
+
+def _duration(seconds: float, name: str, *, zero: bool = False) -> int:
+    if not (seconds >= 0 if zero else seconds > 0):
+        raise QueueInputError(f"{name} is {'zero or more' if zero else 'more than zero'} seconds, not {seconds}")
+    return microseconds(seconds)
+
+
+def _require(kept: bool, lease: Lease) -> None:
+    if not kept:
+        raise LeaseLostError(f"the lease of task {lease.task_id} has run out or was settled; drop its result")
+
+
+def microseconds(seconds: float) -> int:
+    """*seconds* as a whole number of microseconds."""
+    return round(seconds * MICROSECONDS)
+
+
+def write_notice(ids: Sequence[int]) -> bytes:
+    """The body of a message that says that the tasks *ids* may be leased."""
+    return msgspec.json.encode(list(ids))
+
+
+def read_notice(body: bytes) -> list[int]:
+    """What :func:`write_notice` wrote; nothing where it is none."""
+    try:
+        return _ids.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        _log.warning("a message that is no notice was dropped")
+        return []

@@ -1,0 +1,229 @@
+"""Who may do what: sessions in signed cookies, tokens against forged forms, and a brake on guessing passwords.
+
+A node without users trusts everybody who reaches it, and so is reached from its own machine alone. Pages and programs
+are told apart by nothing: both are somebody (:class:`~millstream.rest.principal.Principal`) with a role.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from millstream.console_settings import ConsoleSettings, Role, UserSettings
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.errors import InputError, MillstreamError
+from millstream.core.passwords import check_hash, is_password
+from millstream.rest.principal import Principal
+
+LOCAL = Principal("local", Role.ADMIN)
+"""Everybody, on a node without users."""
+
+MAX_FAILED_SIGN_INS = 5
+BLOCK_SECONDS = 60.0
+_REMEMBERED_GUESSES = 10_000
+_BASIC_SECONDS = 300.0
+_KEY_FILE = "console.key"
+_KEY_BYTES = 32
+
+
+class AuthenticationError(MillstreamError):
+    """Sign in first."""
+
+
+class PermissionDeniedError(MillstreamError):
+    """Your role does not allow this."""
+
+
+class InvalidFormTokenError(MillstreamError):
+    """The form is not one of this page, or the server has been set up anew since; load the page again."""
+
+
+class TooManySignInsError(MillstreamError):
+    """Too many wrong passwords; wait a minute."""
+
+    retry_after = BLOCK_SECONDS
+
+
+class MissingUsersError(InputError):
+    """The console would be open to other machines, and there are no users."""
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A browser that was here before: ``name`` is empty where nobody signed in with it; ``expires`` in microseconds."""
+
+    name: str
+    expires: int
+    nonce: str
+
+
+class AccessControl:
+    """The users of *settings*, and a secret key that outlives restarts. Thread-safe.
+
+    Raises :class:`~millstream.core.passwords.PasswordError` where a password in the settings is no hash.
+    """
+
+    def __init__(self, settings: ConsoleSettings, folder: Path, clock: Clock) -> None:
+        self.settings = settings
+        self._users: Mapping[str, UserSettings] = settings.users
+        for user in self._users.values():
+            check_hash(user.password)
+        self._clock = clock
+        self._key = _load_key(folder / _KEY_FILE)
+        self._sign_in_limiter = _SignInLimiter(clock)
+        self._signed_out: dict[str, int] = {}
+        self._known_basic: dict[bytes, tuple[str, float]] = {}
+        self._decoy = next(iter(self._users.values())).password if self._users else ""
+
+    @property
+    def has_users(self) -> bool:
+        """Whether anybody has to sign in."""
+        return bool(self._users)
+
+    def new_session(self, name: str = "") -> Session:
+        """A visit that begins now, of somebody who has signed in as *name*, or of nobody yet."""
+        lasts = round(self.settings.session_hours * 3600 * MICROSECONDS)
+        return Session(name, self._clock.now() + lasts, secrets.token_urlsafe(16))
+
+    def cookie(self, session: Session) -> str:
+        """*visit*, signed."""
+        body = base64.urlsafe_b64encode(msgspec.json.encode(session)).decode("ascii").rstrip("=")
+        return f"{body}.{self._sign('visit', body, self._fingerprint(session.name))}"
+
+    def read_cookie(self, cookie: str) -> Session | None:
+        """The visit of *cookie*; None where it is not ours, over, or its user has another password by now."""
+        body, _, signature = cookie.partition(".")
+        try:
+            session = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Session)
+        except (msgspec.DecodeError, binascii.Error, ValueError):
+            return None
+        expected = self._sign("visit", body, self._fingerprint(session.name))
+        if not hmac.compare_digest(expected, signature.encode("ascii", "replace").decode("ascii")):
+            return None
+        gone = session.expires <= self._clock.now() or session.nonce in self._signed_out
+        return None if gone or (session.name and session.name not in self._users) else session
+
+    def form_token(self, session: Session) -> str:
+        """What every form of a page of *visit* has to bring back."""
+        return self._sign("form", session.nonce, session.name)
+
+    def is_form_token(self, session: Session, token: str) -> bool:
+        """Whether *token* is the one of *visit*."""
+        return hmac.compare_digest(self.form_token(session), token.encode("ascii", "replace").decode("ascii"))
+
+    def principal(self, session: Session | None) -> Principal | None:
+        """Who is on *visit*; None: somebody who has to sign in."""
+        if not self.has_users:
+            return LOCAL
+        user = self._users.get(session.name) if session else None
+        return Principal(session.name, user.role) if session and user else None
+
+    def sign_in(self, name: str, password: str, address: str) -> Session:
+        """A new visit of *name*. Takes equally long whether the name or the password is wrong.
+
+        Raises :class:`AuthenticationError`, :class:`TooManySignInsError`.
+        """
+        self._check(name, password, address)
+        return self.new_session(name)
+
+    def sign_out(self, session: Session) -> None:
+        """No cookie of *visit* is good any more."""
+        now = self._clock.now()
+        self._signed_out = {n: at for n, at in self._signed_out.items() if at > now} | {session.nonce: session.expires}
+
+    def basic(self, header: str, address: str) -> Principal:
+        """Who sends ``Authorization: Basic …``. Raises :class:`AuthenticationError`, :class:`TooManySignInsError`."""
+        digest = hmac.digest(self._key, header.encode("utf-8", "replace"), "sha256")
+        name, until = self._known_basic.get(digest, ("", 0.0))
+        if until <= self._clock.monotonic():
+            try:
+                name, _, password = base64.b64decode(header.partition(" ")[2], validate=True).decode().partition(":")
+            except (binascii.Error, UnicodeDecodeError):
+                raise AuthenticationError("the header Authorization is not of the kind Basic") from None
+            self._check(name, password, address)
+            if len(self._known_basic) > 1000:
+                self._known_basic.clear()
+            self._known_basic[digest] = (name, self._clock.monotonic() + _BASIC_SECONDS)
+        return Principal(name, self._users[name].role)
+
+    def _check(self, name: str, password: str, address: str) -> None:
+        self._sign_in_limiter.require(address)
+        user = self._users.get(name)
+        right = is_password(password, user.password if user else self._decoy) if self._decoy else False
+        if user is None or not right:
+            self._sign_in_limiter.count(address)
+            raise AuthenticationError("the name or the password is wrong")
+
+    def _fingerprint(self, name: str) -> str:
+        user = self._users.get(name)
+        return hashlib.sha256(user.password.encode()).hexdigest() if user else ""
+
+    def _sign(self, *parts: str) -> str:
+        return hmac.new(self._key, "\0".join(parts).encode(), "sha256").hexdigest()
+
+
+def check_address(settings: ConsoleSettings, host: str) -> None:
+    """Raise :class:`MissingUsersError` where others could reach *host* and nobody would have to sign in."""
+    if not settings.users and not is_loopback(host):
+        raise MissingUsersError(
+            f"the console does not listen on {host} without users: make one with `millstream config user NAME` and put "
+            "what it prints into the settings, or let it listen on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether *host* (a name or an address) is this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _SignInLimiter:
+    """Counts wrong passwords an address."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wrong: dict[str, list[float]] = {}
+
+    def require(self, address: str) -> None:
+        with self._lock:
+            now = self._clock.monotonic()
+            recent = [at for at in self._wrong.get(address, ()) if at > now - BLOCK_SECONDS]
+            if len(recent) >= MAX_FAILED_SIGN_INS:
+                raise TooManySignInsError
+
+    def count(self, address: str) -> None:
+        with self._lock:
+            now = self._clock.monotonic()
+            if len(self._wrong) >= _REMEMBERED_GUESSES:
+                self._wrong = {a: t for a, t in self._wrong.items() if t[-1] > now - BLOCK_SECONDS}
+            recent = [at for at in self._wrong.get(address, ()) if at > now - BLOCK_SECONDS]
+            self._wrong[address] = [*recent, now][-MAX_FAILED_SIGN_INS:]
+
+
+def _load_key(path: Path) -> bytes:
+    """The key in *path*, which nobody else on the machine may read; made where there is none yet."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = path.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise AuthenticationError(f"{path} holds no key: delete it, and everybody signs in anew") from None
+        return key
+    with os.fdopen(handle, "wb") as file:
+        key = secrets.token_bytes(_KEY_BYTES)
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    return key

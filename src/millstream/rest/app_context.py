@@ -1,0 +1,39 @@
+"""The desk: one node, and what the console and the interface for programs need to look at it and to act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.console_settings import ConsoleSettings
+from millstream.node import Node
+from millstream.rest.access_control import AccessControl
+from millstream.rest.broker_link import BrokerLink, NoBrokerError
+from millstream.rest.node_view import NodeView
+from millstream.rest.operator_audit_log import OperatorAuditLog
+from millstream.rest.status_poller import StatusPoller
+
+
+class AppContext(NodeView):
+    """*node*, watched. *origins* says where each of its settings came from; *broker* is the one in this process."""
+
+    def __init__(
+        self, node: Node, *, origins: Mapping[str, str] | None = None, broker: BrokerLink | None = None
+    ) -> None:
+        super().__init__(node)
+        self.origins = origins or {}
+        self.broker = broker
+        self.started_at = node.clock.now()
+        self.access = AccessControl(self.settings, node.folder, node.clock)
+        self.operator_log = OperatorAuditLog(node.database, node.clock)
+        self.poller = StatusPoller(self)
+
+    @property
+    def settings(self) -> ConsoleSettings:
+        """The settings of the console."""
+        return self.node.settings.console
+
+    def require_broker(self) -> BrokerLink:
+        """The broker of this process. Raises :class:`NoBrokerError`."""
+        if self.broker is None:
+            raise NoBrokerError
+        return self.broker

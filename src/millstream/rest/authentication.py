@@ -1,0 +1,66 @@
+"""From a request to somebody: the cookie of a visit, or the header ``Authorization`` of a program."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.console_settings import Role
+from millstream.rest.access_control import (
+    AccessControl,
+    AuthenticationError,
+    InvalidFormTokenError,
+    PermissionDeniedError,
+    Session,
+)
+from millstream.rest.principal import Principal
+
+COOKIE = "millstream_visit"
+
+
+def session_of(request: Request, access: AccessControl) -> Session | None:
+    """The visit that the request is part of."""
+    cookie = request.cookies.get(COOKIE)
+    return access.read_cookie(cookie) if cookie else None
+
+
+def set_session_cookie(response: Response, access: AccessControl, session: Session) -> None:
+    """Let the browser bring *visit* back with every request, and show it to no script and no other site."""
+    seconds = round(access.settings.session_hours * 3600)
+    response.set_cookie(
+        COOKIE, access.cookie(session), max_age=seconds, httponly=True, samesite="strict", secure=access.settings.secure
+    )
+
+
+def require_role(request: Request, access: AccessControl, role: Role) -> Principal:
+    """Who sends the request. Blocks for a moment where a password is checked: call it in a thread.
+
+    Raises :class:`AuthenticationError` for nobody, :class:`PermissionDeniedError` for whose role is not enough, and
+    :class:`InvalidFormTokenError` for a change that another site's page asks for.
+    """
+    header = request.headers.get("authorization", "")
+    if access.has_users and header.lower().startswith("basic "):
+        principal: Principal | None = access.basic(header, address_of(request))
+    else:
+        principal = access.principal(session_of(request, access))
+    if principal is None:
+        raise AuthenticationError
+    if not principal.role.covers(role):
+        raise PermissionDeniedError(f"this takes the role {role.value}; {principal.name} is {principal.role.value}")
+    if request.method not in ("GET", "HEAD"):
+        _refuse_other_sites(request)
+    return principal
+
+
+def address_of(request: Request) -> str:
+    """The address that the request came from."""
+    return request.client.host if request.client else ""
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Browsers say which site a request comes from; programs do not."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != host):
+        raise InvalidFormTokenError("the request comes from a page of another site")

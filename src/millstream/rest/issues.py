@@ -1,0 +1,80 @@
+"""What is not well on a node, what is done about it, and where to look: a pure function of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from millstream.rest.status_models import CheckFigures, Fault, QueueFigures
+from millstream.rest.status_snapshot import LOW_DISK, StatusSnapshot
+
+BAD, WARN = "bad", "warn"
+_OLDEST_CHECK = 90 * 24 * 3600 * 1_000_000
+
+
+def find_issues(
+    snapshot: StatusSnapshot, queues: Sequence[QueueFigures], checks: CheckFigures, unreadable: Mapping[str, str]
+) -> Sequence[Fault]:
+    """Everything that a person should know of, the worst first."""
+    found = [*_anchoring(snapshot), *_copies(snapshot, checks), *_queues(queues, unreadable), *_machine(snapshot)]
+    return sorted(found, key=lambda fault: fault.severity != BAD)
+
+
+def _anchoring(snapshot: StatusSnapshot) -> Iterator[Fault]:
+    index, journal = snapshot.index, snapshot.journal
+    if index.invalid_anchors:
+        text = f"{index.invalid_anchors:,} anchors are invalid as a whole"
+        yield Fault(
+            "invalid-anchors", BAD, text, "they hold nothing; replay the ledger to see why", "/anchors?only=bad"
+        )
+    if index.invalid_batches or journal.rejected:
+        text = f"{index.invalid_batches + journal.rejected:,} batches were rejected, with a reason each"
+        yield Fault("rejected-batches", WARN, text, "nothing is anchored twice; see the reasons", "/batches?only=bad")
+    if snapshot.head and snapshot.head.number > snapshot.position:
+        text = f"{snapshot.head.number - snapshot.position:,} anchors were not read back yet"
+        yield Fault("observer-behind", WARN, text, "`millstream anchor observe` reads them", "/anchors")
+    if snapshot.following and snapshot.following.error:
+        text = f"the ledger {snapshot.following.ledger} is not whole here, at entry {snapshot.following.position:,}"
+        yield Fault("following", BAD, text, snapshot.following.error[:300], "/system")
+
+
+def _copies(snapshot: StatusSnapshot, checks: CheckFigures) -> Iterator[Fault]:
+    if checks.failed:
+        waiting = _counted(checks.repairs_waiting, "repair waits for workers", "repairs wait for workers")
+        doing = waiting if checks.repairs_waiting else "no repair is queued"
+        text = _counted(checks.failed, "copy is", "copies are") + " damaged, missing or not recorded"
+        yield Fault("findings", BAD, text, f"{doing}; repair them one by one or with workers", "/integrity/findings")
+    if snapshot.holds:
+        text = _counted(snapshot.holds, "mass delete or change is", "mass deletes or changes are") + " held"
+        yield Fault("held", WARN, text, "nothing of them happens until somebody approves it", "/integrity#held")
+    never = checks.copies - checks.checked
+    if never:
+        text = f"{never:,} copies were never checked (coverage {checks.coverage:.1%})"
+        yield Fault("unchecked", WARN, text, "`millstream mill check` reads every bit", "/integrity")
+    if checks.oldest_check is not None and snapshot.at - checks.oldest_check > _OLDEST_CHECK:
+        days = (snapshot.at - checks.oldest_check) // (24 * 3600 * 1_000_000)
+        text = f"some copies were last checked {days:,} days ago"
+        yield Fault("stale-checks", WARN, text, "`millstream mill check` reads every bit", "/integrity")
+
+
+def _queues(queues: Sequence[QueueFigures], unreadable: Mapping[str, str]) -> Iterator[Fault]:
+    for queue in queues:
+        if queue.dead:
+            text = _counted(queue.dead, "task", "tasks") + f" of the queue {queue.queue} died"
+            yield Fault("dead-letters", BAD, text, "nobody tries them again until you do", f"/queues/{queue.queue}")
+        if queue.queue == "bit-error" and queue.ready:
+            text = f"{queue.ready:,} findings wait for a person"
+            yield Fault("for-people", WARN, text, "no vote could decide them", "/integrity/findings")
+    for name, why in unreadable.items():
+        yield Fault("queue", BAD, f"the queue {name} cannot be read: {why}", "its log has to be restored", "/queues")
+
+
+def _machine(snapshot: StatusSnapshot) -> Iterator[Fault]:
+    for what, why in snapshot.troubles.items():
+        yield Fault("trouble", BAD, f"{what} cannot be looked at: {why}", "it is looked at again shortly", "/system")
+    if snapshot.free_bytes is not None and snapshot.free_bytes < LOW_DISK:
+        text = f"the disk of the data folder has {snapshot.free_bytes / 1e6:,.0f} MB left"
+        yield Fault("disk", BAD, text, "free some, or move older blocks to a tier", "/system")
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"

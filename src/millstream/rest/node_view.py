@@ -1,0 +1,33 @@
+"""What a node holds, to be looked at from many threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.anchoring.journal_reader import BatchHistogramBucket, JournalReader
+from millstream.log import Log, LogSpec
+from millstream.node import Node
+from millstream.rest.node_queues import NodeQueues
+
+
+class NodeView:
+    """The logs, queues and batches of *node*."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.clock = node.clock
+        node.prepare()
+        self.queues = NodeQueues(node)
+        self.batches = JournalReader(node.database)
+        self._timeline: tuple[int, Sequence[BatchHistogramBucket]] | None = None
+
+    def timeline(self) -> Sequence[BatchHistogramBucket]:
+        """How many batches begin when, and why they ended: counted anew when batches were added since."""
+        last = self.batches.last_number()
+        if self._timeline is None or self._timeline[0] != last:
+            self._timeline = last, self.batches.starts()
+        return self._timeline[1]
+
+    def log(self, name: str) -> Log:
+        """The log *name*. Raises :class:`~millstream.log.LogNotFoundError`, :class:`~millstream.log.LogInputError`."""
+        return self.node.store.log(LogSpec(name), create=False)

@@ -1,0 +1,70 @@
+"""The trail: who did what through the console or its interface, for ever, in the order in which it was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import Clock
+
+_metadata = sa.MetaData()
+
+_trail = sa.Table(
+    "console_trail",
+    _metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("facts", sa.JSON, nullable=False),
+)
+
+
+class TrailEvent(msgspec.Struct, frozen=True):
+    """One thing that was done: ``at`` in microseconds since the epoch, to ``target``, with ``facts`` of it."""
+
+    number: int
+    at: int
+    user: str
+    action: str
+    target: str
+    reason: str
+    facts: Mapping[str, Any]
+
+
+class OperatorAuditLog:
+    """The trail in the database of *engine*; its table is made where it is absent. Events are only ever added."""
+
+    def __init__(self, engine: sa.Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        _metadata.create_all(engine)
+
+    def add(self, user: str, action: str, target: str, *, reason: str = "", **facts: Any) -> None:
+        """Write down that *user* did *action* to *target*; durable when this returns."""
+        values = {"at": self._clock.now(), "user": user, "action": action, "target": target, "reason": reason}
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(_trail), {**values, "facts": facts})
+
+    def last(self, limit: int = 100, before: int | None = None, about: str | None = None) -> Sequence[TrailEvent]:
+        """The last *limit* events (of those below number *before*), the latest first; only those *about* one target and
+        its parts (``queue audit`` and ``queue audit, task 7``) where that is given."""
+        query = sa.select(_trail).order_by(_trail.c.number.desc()).limit(limit)
+        if before is not None:
+            query = query.where(_trail.c.number < before)
+        if about is not None:
+            target = _trail.c.target
+            query = query.where((target == about) | target.startswith(f"{about},", autoescape=True))
+        with self._engine.connect() as connection:
+            return [TrailEvent(*row) for row in connection.execute(query)]
+
+    def of(self, action: str, target: str, limit: int = 1000) -> Sequence[TrailEvent]:
+        """The last *limit* times that *action* was done to *target*, the latest first."""
+        query = sa.select(_trail).where(_trail.c.action == action, _trail.c.target == target)
+        with self._engine.connect() as connection:
+            return [TrailEvent(*row) for row in connection.execute(query.order_by(_trail.c.number.desc()).limit(limit))]

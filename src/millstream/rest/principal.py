@@ -1,0 +1,14 @@
+"""Somebody who asks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.console_settings import Role
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who asks, and what they may do."""
+
+    name: str
+    role: Role

@@ -1,0 +1,210 @@
+"""Drafts: files of a local store that are being written and are not in place yet.
+
+Every store object that writes has a folder of its own under ``drafts``, beside a lock file that it holds for as long as
+it lives. Whoever starts writing clears away the folders of the dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import itertools
+import os
+import secrets
+import shutil
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from millstream.core.syncfs import can_sync_filesystem, sync_filesystem
+from millstream.stores.folders import make_folder
+
+_MANY = 8
+"""For fewer files than that a sync of each is cheaper than one of all that is written to their filesystem."""
+
+_PARTS = 8
+"""Folders over which the drafts of a writer are spread: the kernel makes and moves files of one folder one by one."""
+
+
+class AtomicFiles:
+    """The drafts folder of one writer, made at first use and removed when it is done. Thread-safe.
+
+    Arguments: *root*, the store's folder; *names*, the path of the drafts below it.
+    """
+
+    def __init__(self, root: str, names: tuple[str, ...]) -> None:
+        os.close(make_folder(root, names))
+        base = Path(root, *names)
+        _clear_dead(base)
+        self._token = secrets.token_hex(8)
+        self._lock = _hold(base / f"{self._token}.lock")
+        self._folders = _open_parts(make_folder(root, (*names, self._token)))
+        self._whole = can_sync_filesystem(self._folders[0])
+        self._numbers = itertools.count(1)
+        weakref.finalize(self, _leave, base / self._token, self._lock, self._folders, os.getpid())
+
+    @contextlib.contextmanager
+    def draft(self) -> Iterator[AtomicFile]:
+        """A new draft, removed at the end of the block unless it was moved into place."""
+        draft = AtomicFile(*self._new())
+        try:
+            yield draft
+        finally:
+            draft.discard()
+
+    @contextlib.contextmanager
+    def group(self, count: int) -> Iterator[AtomicFileGroup]:
+        """About *count* small drafts, those removed at the end of the block that were not moved into place."""
+        part, name = self._new()
+        folder = os.open(".", os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY, dir_fd=part)
+        group = AtomicFileGroup(folder, name, self._whole and count >= _MANY)
+        try:
+            yield group
+        finally:
+            group.discard()
+            os.close(folder)
+
+    def _new(self) -> tuple[int, str]:
+        number = next(self._numbers)
+        return self._folders[number % len(self._folders)], f"{os.getpid()}-{number}"
+
+
+class WrittenFile:
+    """A file whose bytes are written, and that is not in place yet."""
+
+    def __init__(self, folder: int, name: str) -> None:
+        self.folder, self.name, self._placed = folder, name, False
+
+    def place(self, folder: int, name: str) -> None:
+        """Move the finished file to *name* in *folder*, in the place of what was there, and make that durable."""
+        self.move(folder, name)
+        os.fsync(folder)
+
+    def move(self, folder: int, name: str) -> None:
+        """As :meth:`place`, but durable only once *folder* is synced."""
+        os.rename(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
+        self._placed = True
+
+    def discard(self) -> None:
+        """Remove the draft, if it is not in place."""
+        if not self._placed:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.name, dir_fd=self.folder)
+
+
+class AtomicFileGroup:
+    """Drafts that are written one after the other and brought onto the disk together.
+
+    They lie in *folder*, opened for the group alone, under names that begin with *name*. With *whole* one sync of their
+    filesystem stands for one of each file: a hundred syncs are a hundred turns of its journal.
+    """
+
+    def __init__(self, folder: int, name: str, whole: bool) -> None:
+        self._folder, self._name, self._whole = folder, name, whole
+        self._drafts: list[WrittenFile] = []
+
+    def write(self, data: bytes) -> tuple[WrittenFile, os.stat_result]:
+        """A new draft of *data*, and its status; durable only after :meth:`sync`."""
+        draft = WrittenFile(self._folder, f"{self._name}-{len(self._drafts)}")
+        handle = _create(draft.folder, draft.name)
+        self._drafts.append(draft)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(handle, left) :]
+            if not self._whole:
+                os.fsync(handle)
+            return draft, os.fstat(handle)
+        finally:
+            os.close(handle)
+
+    def sync(self) -> None:
+        """Bring all drafts onto the disk."""
+        if self._whole:
+            sync_filesystem(self._folder)
+
+    def sync_folders(self, folders: Iterable[int]) -> None:
+        """Make what was moved into these open *folders* of the same filesystem durable."""
+        wanted = dict.fromkeys(folders)
+        if self._whole and len(wanted) >= _MANY:
+            sync_filesystem(self._folder)
+            return
+        for folder in wanted:
+            os.fsync(folder)
+
+    def discard(self) -> None:
+        """Remove the drafts that are not in place."""
+        for draft in self._drafts:
+            draft.discard()
+
+
+class AtomicFile(WrittenFile):
+    """One file that is being written: ``file`` takes the bytes."""
+
+    def __init__(self, folder: int, name: str) -> None:
+        super().__init__(folder, name)
+        self.file: BinaryIO = io.BufferedWriter(io.FileIO(_create(folder, name), "wb"))
+
+    def finish(self) -> os.stat_result:
+        """Bring the bytes onto the disk; the file's status."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        status = os.fstat(self.file.fileno())
+        self.file.close()
+        return status
+
+    def discard(self) -> None:
+        self.file.close()
+        super().discard()
+
+
+def _create(folder: int, name: str) -> int:
+    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+
+
+def _hold(path: Path) -> int:
+    """Make the lock file *path* and lock it; again, if a cleaner took it away in between."""
+    while True:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle
+        os.close(handle)
+
+
+def _clear_dead(base: Path) -> None:
+    for lock in base.glob("*.lock"):
+        with contextlib.suppress(FileNotFoundError), lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            _remove(lock.with_suffix(""))
+
+
+def _open_parts(folder: int) -> list[int]:
+    """The parts of a drafts folder, made and opened; *folder* itself is closed."""
+    try:
+        for part in range(_PARTS):
+            os.mkdir(str(part), dir_fd=folder)
+        flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_RDONLY
+        return [os.open(str(part), flags, dir_fd=folder) for part in range(_PARTS)]
+    finally:
+        os.close(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a drafts folder and its lock file; what is in it first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _leave(folder: Path, lock: int, parts: list[int], owner: int) -> None:
+    for handle in parts:
+        os.close(handle)
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            _remove(folder)
+    os.close(lock)

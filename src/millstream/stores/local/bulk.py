@@ -1,0 +1,217 @@
+"""Many items of a local store in one go: folders are opened once, and all files and all renames are synced together."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from millstream.stores.bulk import SMALL, NewItem
+from millstream.stores.checks import check_mimetype, check_promise, check_properties
+from millstream.stores.folders import OpenFolders
+from millstream.stores.hashing import Digests
+from millstream.stores.local.atomic_files import AtomicFileGroup, WrittenFile
+from millstream.stores.local.sidecar import (
+    FileDescription,
+    Sidecar,
+    decode_sidecar,
+    describe_item,
+    encode_sidecar,
+    unknown_file,
+)
+from millstream.stores.local.sidecar_files import SidecarFiles
+from millstream.stores.local.writer import LocalWriter
+from millstream.stores.names import check_content_id, check_space
+from millstream.stores.os_errors import store_error, translated
+from millstream.stores.path_encoding import encode_name, item_paths
+from millstream.stores.protocol import (
+    AlreadyExistsError,
+    ItemInfo,
+    ItemNotFoundError,
+    SpaceNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
+
+Answer = TypeVar("Answer")
+P = ParamSpec("P")
+
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class _Written(NamedTuple):
+    """An item whose bytes and description are written, and are not in place yet."""
+
+    item: NewItem
+    draft: WrittenFile
+    sidecar: WrittenFile
+    status: os.stat_result
+    description: FileDescription
+
+
+class _Target(NamedTuple):
+    folder: int
+    name: str
+
+
+class LocalBulk:
+    """The :class:`~millstream.stores.bulk.Bulk` of the local store at *root*, with its sidecars and its writer."""
+
+    def __init__(self, root: str, descriptions: SidecarFiles, writer: LocalWriter) -> None:
+        self._root, self._descriptions, self._writer = root, descriptions, writer
+
+    def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
+        with self._folders(space) as folders:
+            return [self._each(self._info, folders, space, one) for one in content_ids]
+
+    def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
+        with self._folders(space) as folders:
+            return [self._each(self._read, folders, space, one) for one in content_ids]
+
+    def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
+        with self._folders(space) as folders:
+            return [self._each(self._hash, folders, space, one) for one in content_ids]
+
+    def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
+        found: dict[str, ItemInfo | StoreError] = {}
+        with self._folders(space) as folders, self._writer.group(2 * len(items)) as drafts:
+            written = []
+            for item in items:
+                one = self._each(self._write, folders, space, item, drafts)
+                if isinstance(one, StoreError):
+                    found[item.content_id] = one
+                else:
+                    written.append(one)
+            drafts.sync()
+            with self._writer.lock_all([one.item.content_id for one in written]):
+                found |= self._place(folders, space, written, drafts)
+        return [found[item.content_id] for item in items]
+
+    def _info(self, folders: OpenFolders, space: str, content_id: str) -> ItemInfo:
+        """The file in place and its description, which belong together: a file that changes meanwhile is an error."""
+        where, status = self._find(folders, space, content_id)
+        data = self._descriptions.read_from(folders, encode_name(space), content_id)
+        after = _status(where)
+        if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
+            raise StoreUnavailableError(f"{content_id!r} changed while it was looked at; try again")
+        sidecar = None if data is None else decode_sidecar(data, content_id)
+        return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
+
+    def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:
+        where, status = self._find(folders, space, content_id)
+        if status.st_size > SMALL:
+            raise StoreError(f"{content_id!r} has {status.st_size:,} bytes; at most {SMALL:,} are read in one go")
+        handle = os.open(where.name, _READING, dir_fd=where.folder)
+        try:
+            data = os.read(handle, status.st_size + 1)
+            while len(data) > status.st_size and (more := os.read(handle, SMALL)):  # it grows
+                data += more
+            return data
+        finally:
+            os.close(handle)
+
+    def _hash(self, folders: OpenFolders, space: str, content_id: str) -> Digests:
+        data = self._read(folders, space, content_id)
+        return Digests(len(data), {"sha256": hashlib.sha256(data).hexdigest()})
+
+    def _find(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result]:
+        for path in item_paths(space, content_id):
+            folder = folders.get(path[:-1])
+            status = None if folder is None else _status(_Target(folder, path[-1]))
+            if folder is not None and status is not None and stat.S_ISREG(status.st_mode):
+                return _Target(folder, path[-1]), status
+        if folders.get((encode_name(space),)) is None:
+            raise SpaceNotFoundError(
+                f"there is no space {space!r} in {self._root}; make it, as `millstream store put --create` does"
+            )
+        raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {self._root}")
+
+    def _write(self, _folders: OpenFolders, _space: str, item: NewItem, drafts: AtomicFileGroup) -> _Written:
+        check_content_id(item.content_id)
+        check_mimetype(item.mimetype)
+        kept, sha256 = check_properties(item.properties), hashlib.sha256(item.data).hexdigest()
+        check_promise(item.content_id, sha256, item.sha256)
+        draft, status = drafts.write(item.data)
+        about = FileDescription(status.st_ino, status.st_mtime_ns, item.mimetype, len(item.data), sha256, kept)
+        sidecar, _ = drafts.write(encode_sidecar(Sidecar(item.content_id, (about,))))
+        return _Written(item, draft, sidecar, status, about)
+
+    def _place(
+        self, folders: OpenFolders, space: str, written: Sequence[_Written], drafts: AtomicFileGroup
+    ) -> dict[str, ItemInfo | StoreError]:
+        """Describe all files, durably, then put them in place, durably; their locks are held."""
+        found: dict[str, ItemInfo | StoreError] = {}
+        described: list[tuple[_Written, _Target]] = []
+        sidecars: set[int] = set()
+        for one in written:
+            content_id = one.item.content_id
+            where = self._each(self._free, folders, space, content_id)
+            if isinstance(where, StoreError):
+                found[content_id] = where
+                continue
+            sidecars.add(self._descriptions.move_into(folders, encode_name(space), content_id, one.sidecar))
+            described.append((one, where))
+        drafts.sync_folders(sidecars)
+        for one, where in described:
+            try:
+                one.draft.move(where.folder, where.name)
+            except OSError as error:  # such as a folder that another item of the group has made in its place
+                found[one.item.content_id] = store_error(self._doing(space), error)
+                continue
+            found[one.item.content_id] = describe_item(one.item.content_id, one.status, one.description)
+        drafts.sync_folders(where.folder for _, where in described)
+        return found
+
+    def _free(self, folders: OpenFolders, space: str, content_id: str) -> _Target:
+        """Where the file of an item that is not there yet is to be."""
+        paths = item_paths(space, content_id)
+        free: list[tuple[str, ...]] = []
+        for path in paths:
+            folder = folders.get(path[:-1])
+            status = None if folder is None else _status(_Target(folder, path[-1]))
+            if status is not None and stat.S_ISREG(status.st_mode):
+                raise AlreadyExistsError(f"{content_id!r} exists in the space {space!r} of {self._root} already")
+            if status is None:
+                free.append(path)
+        for path in free:
+            with contextlib.suppress(NotADirectoryError):
+                return _Target(folders.make(path[:-1], existing=1), path[-1])
+        raise StoreError(f"something that is no content item is in the way of {content_id!r}")
+
+    @contextlib.contextmanager
+    def _folders(self, space: str) -> Iterator[OpenFolders]:
+        check_space(space)
+        if not Path(self._root).is_dir():
+            raise StoreUnavailableError(f"there is no folder {self._root}: mount its disk")
+        with OpenFolders(self._root) as folders, translated(self._doing(space)):
+            yield folders
+
+    def _each(
+        self,
+        act: Callable[Concatenate[OpenFolders, str, P], Answer],
+        folders: OpenFolders,
+        space: str,
+        *more: P.args,
+        **named: P.kwargs,
+    ) -> Answer | StoreError:
+        """What *act* gives for one item, or its error."""
+        try:
+            return act(folders, space, *more, **named)
+        except StoreError as error:
+            return error
+        except OSError as error:
+            return store_error(self._doing(space), error)
+
+    def _doing(self, space: str) -> str:
+        return f"using the space {space!r} of {self._root}"
+
+
+def _status(where: _Target) -> os.stat_result | None:
+    try:
+        return os.stat(where.name, dir_fd=where.folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None

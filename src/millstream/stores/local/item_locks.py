@@ -1,0 +1,45 @@
+"""Locks on content ids that hold across threads, store objects and processes, and die with their holder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+
+from millstream.stores.folders import make_folder
+
+_COUNT = 64
+
+
+class ItemLocks:
+    """Advisory locks, kept as empty files in the folder *names* below *root*. Thread-safe."""
+
+    def __init__(self, root: str, names: tuple[str, ...]) -> None:
+        self._folder = make_folder(root, names)
+        weakref.finalize(self, os.close, self._folder)
+
+    def hold(self, digest: bytes) -> AbstractContextManager[None]:
+        """Hold the lock that *digest* falls on; a few digests share one."""
+        return self._hold(digest[0] % _COUNT)
+
+    @contextlib.contextmanager
+    def hold_all(self, digests: Iterable[bytes]) -> Iterator[None]:
+        """Hold the locks of all *digests*, taken in the one order that all take them in."""
+        with contextlib.ExitStack() as held:
+            for number in sorted({digest[0] % _COUNT for digest in digests}):
+                held.enter_context(self._hold(number))
+            yield
+
+    @contextlib.contextmanager
+    def _hold(self, number: int) -> Iterator[None]:
+        name = f"{number:02d}"
+        handle = os.open(name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self._folder)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child forked meanwhile shares the file: closing is not enough
+            os.close(handle)

@@ -1,0 +1,99 @@
+"""Sidecars: what a local folder store knows of a content item beyond its bytes.
+
+A sidecar is one JSON object and, on a second line, its SHA-256. It describes one file, or, while a file is being
+replaced, the old and the new one: whichever file is in place picks its own description. So the rename that puts the
+file in place is the one moment at which content and description change, together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import msgspec
+
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, ItemInfo, StoreError
+
+MAX_BYTES = 16 * 1024 * 1024
+"""A sidecar larger than this was not written by a store."""
+
+
+class DamagedSidecarError(StoreError):
+    """The sidecar of a content item is damaged: put the item again from a good copy, properties and all."""
+
+
+class FileDescription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One file: what it was when it was written (size in bytes, time in nanoseconds), and what belongs to it.
+
+    ``inode`` and ``mtime_ns`` tell which file is meant; after a file was copied to another disk by a tool that keeps
+    times, the time alone still does.
+    """
+
+    inode: int
+    mtime_ns: int
+    mimetype: str
+    size: int | None = None
+    sha256: str | None = None
+    properties: dict[str, str] = {}
+
+
+class Sidecar(msgspec.Struct, frozen=True, gc=False):
+    """The descriptions of the content item ``content_id``, the newest last: one, or two around a replacement."""
+
+    content_id: str
+    files: tuple[FileDescription, ...]
+
+    def of(self, status: os.stat_result) -> FileDescription | None:
+        """The description of the file whose status is *status*.
+
+        A lone description holds for any file: bytes that were changed behind the store's back must not lose the
+        checksum that gives them away.
+        """
+        for file in reversed(self.files):
+            if file.inode == status.st_ino:
+                return file
+        for file in reversed(self.files):
+            if file.mtime_ns == status.st_mtime_ns and file.size == status.st_size:
+                return file
+        return self.files[0] if len(self.files) == 1 else None
+
+
+def unknown_file(status: os.stat_result) -> FileDescription:
+    """A file that was put into the folder behind the store's back: nobody recorded a checksum."""
+    return FileDescription(status.st_ino, status.st_mtime_ns, DEFAULT_MIMETYPE)
+
+
+def describe_item(content_id: str, status: os.stat_result, description: FileDescription) -> ItemInfo:
+    """What the store says of the item whose file has *status* and is described so."""
+    checksums = () if description.sha256 is None else (Checksum("sha256", description.sha256, ChecksumOrigin.PROVIDER),)
+    return ItemInfo(
+        content_id=content_id,
+        size=status.st_size,
+        checksums=checksums,
+        mimetype=description.mimetype,
+        properties=description.properties,
+        modified=status.st_mtime_ns // 1000,
+    )
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Sidecar)
+
+
+def encode_sidecar(sidecar: Sidecar) -> bytes:
+    """The bytes of the sidecar file."""
+    line = _encoder.encode(sidecar)
+    return b"%b\n%b\n" % (line, hashlib.sha256(line).hexdigest().encode("ascii"))
+
+
+def decode_sidecar(data: bytes, content_id: str) -> Sidecar:
+    """The sidecar in *data*. Raises :class:`DamagedSidecarError` where it is not a whole one of *content_id*."""
+    line, _, rest = data.partition(b"\n")
+    if rest != hashlib.sha256(line).hexdigest().encode("ascii") + b"\n":
+        raise DamagedSidecarError(
+            f"the sidecar of {content_id!r} is damaged (its checksum differs): put the item again from a good copy"
+        )
+    sidecar = _decoder.decode(line)
+    if sidecar.content_id != content_id:
+        raise DamagedSidecarError(f"the sidecar of {content_id!r} describes {sidecar.content_id!r}: put the item again")
+    return sidecar

@@ -1,0 +1,101 @@
+"""The sidecars of a local store on the disk: one file a content item, in a hidden tree beside the spaces."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from millstream.stores.folders import OpenFolders, make_folder, open_folder
+from millstream.stores.local.atomic_files import AtomicFile, WrittenFile
+from millstream.stores.local.sidecar import MAX_BYTES, DamagedSidecarError, Sidecar, decode_sidecar, encode_sidecar
+
+_USUAL = 16 * 1024
+"""Almost all sidecars are smaller: one call reads them, and no large buffer is made for it."""
+
+
+def sidecar_digest(content_id: str) -> bytes:
+    """Names the sidecar: the SHA-256 of the content id, so that no id is too long or too odd for a file name."""
+    return hashlib.sha256(content_id.encode("utf-8")).digest()
+
+
+class SidecarFiles:
+    """Reads and writes sidecars in the folder *names* below *root*; spaces are given as folder names. Thread-safe."""
+
+    def __init__(self, root: str, names: tuple[str, ...]) -> None:
+        self._root, self._names = root, names
+
+    def read(self, space: str, content_id: str) -> Sidecar | None:
+        """The sidecar, or None where there is none. Raises :class:`DamagedSidecarError`."""
+        path, name = self._path(space, content_id)
+        try:
+            folder = open_folder(self._root, path)
+        except FileNotFoundError:
+            return None
+        try:
+            data = _read(folder, name)
+        except FileNotFoundError:
+            return None
+        finally:
+            os.close(folder)
+        return decode_sidecar(data, content_id)
+
+    def read_from(self, folders: OpenFolders, space: str, content_id: str) -> bytes | None:
+        """The bytes of the sidecar, through *folders* of the store's root; None where there is none."""
+        path, name = self._path(space, content_id)
+        folder = folders.get(path)
+        try:
+            return None if folder is None else _read(folder, name)
+        except FileNotFoundError:
+            return None
+
+    def move_into(self, folders: OpenFolders, space: str, content_id: str, draft: WrittenFile) -> int:
+        """Put a sidecar that is written as *draft* in its place, durably once the folder that is returned is synced."""
+        path, name = self._path(space, content_id)
+        folder = folders.make(path)
+        draft.move(folder, name)
+        return folder
+
+    def write(self, space: str, sidecar: Sidecar, draft: AtomicFile) -> None:
+        """Put *sidecar*, written as *draft*, in the place of the one before, durably."""
+        path, name = self._path(space, sidecar.content_id)
+        draft.file.write(encode_sidecar(sidecar))
+        draft.finish()
+        folder = make_folder(self._root, path)
+        try:
+            draft.place(folder, name)
+        finally:
+            os.close(folder)
+
+    def remove(self, space: str, content_id: str) -> None:
+        """Forget a content item that is gone. What a crash leaves behind here is harmless, so nothing is synced."""
+        path, name = self._path(space, content_id)
+        with contextlib.suppress(FileNotFoundError):
+            folder = open_folder(self._root, path)
+            try:
+                os.unlink(name, dir_fd=folder)
+            finally:
+                os.close(folder)
+
+    def remove_space(self, space: str) -> None:
+        """Forget a space that is gone."""
+        shutil.rmtree(Path(self._root, *self._names, space), ignore_errors=True)
+
+    def _path(self, space: str, content_id: str) -> tuple[tuple[str, ...], str]:
+        digest = sidecar_digest(content_id).hex()
+        return (*self._names, space, digest[0]), f"{digest}.json"
+
+
+def _read(folder: int, name: str) -> bytes:
+    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        data = os.read(handle, _USUAL)
+        while len(data) >= _USUAL and len(data) <= MAX_BYTES and (more := os.read(handle, MAX_BYTES)):
+            data += more
+    finally:
+        os.close(handle)
+    if len(data) > MAX_BYTES:
+        raise DamagedSidecarError(f"the sidecar {name} is larger than {MAX_BYTES} bytes: put its item again")
+    return data

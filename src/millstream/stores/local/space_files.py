@@ -1,0 +1,49 @@
+"""What a local store keeps of a space: who may read and write it, in a file beside the sidecars."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from millstream.core.durable import write_durably
+from millstream.stores.folders import make_folder
+from millstream.stores.protocol import SpaceAccess, StoreError
+
+
+class SpaceFiles:
+    """The files ``<space>.json`` in the folder *names* below *root*; a space's name is spelled as its folder's is.
+
+    Each has two lines: a JSON object with ``acls``, and the SHA-256 of that line.
+    """
+
+    def __init__(self, root: str, names: tuple[str, ...]) -> None:
+        self._root, self._names = root, names
+
+    def read(self, spelled: str) -> dict[str, SpaceAccess]:
+        """The access list of a space; empty where none was ever set."""
+        try:
+            line, _, rest = self._path(spelled).read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return {}
+        if rest.strip() != hashlib.sha256(line).hexdigest().encode("ascii"):
+            raise StoreError(f"{self._path(spelled)} is damaged (its checksum differs): set the access list again")
+        return msgspec.json.decode(line, type=dict[str, dict[str, SpaceAccess]])["acls"]
+
+    def write(self, spelled: str, acls: Mapping[str, SpaceAccess]) -> None:
+        """Replace the access list of a space, durably."""
+        os.close(make_folder(self._root, self._names))
+        line = msgspec.json.encode({"acls": acls}, order="sorted")
+        write_durably(self._path(spelled), b"%b\n%b\n" % (line, hashlib.sha256(line).hexdigest().encode("ascii")))
+
+    def remove(self, spelled: str) -> None:
+        """Forget the space."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path(spelled).unlink()
+
+    def _path(self, spelled: str) -> Path:
+        return Path(self._root, *self._names, f"{spelled}.json")

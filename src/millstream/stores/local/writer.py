@@ -1,0 +1,73 @@
+"""What writing to a local store needs and reading does not: drafts and locks, opened at the first write."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from millstream.core.durable import write_durably
+from millstream.stores.folders import make_folder
+from millstream.stores.local.atomic_files import AtomicFile, AtomicFileGroup, AtomicFiles
+from millstream.stores.local.item_locks import ItemLocks
+from millstream.stores.local.sidecar_files import sidecar_digest
+from millstream.stores.protocol import StoreError
+
+HIDDEN = ".millstream"
+"""The folder beside the spaces that holds sidecars, drafts and locks."""
+
+FORMAT = b"millstream local store 1\n"
+
+
+class LocalWriter:
+    """The drafts and locks of one process in the store at *root*; a forked child gets its own. Thread-safe."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._opening = threading.Lock()
+        self._opened: tuple[int, AtomicFiles, ItemLocks] | None = None
+
+    def draft(self) -> AbstractContextManager[AtomicFile]:
+        """A new draft; see :meth:`AtomicFiles.draft`."""
+        return self._open()[1].draft()
+
+    def group(self, count: int) -> AbstractContextManager[AtomicFileGroup]:
+        """About *count* drafts that are synced together; see :meth:`AtomicFiles.group`."""
+        return self._open()[1].group(count)
+
+    def lock(self, content_id: str) -> AbstractContextManager[None]:
+        """Hold the lock of *content_id* for the block; see :class:`ItemLocks`."""
+        return self._open()[2].hold(sidecar_digest(content_id))
+
+    def lock_all(self, content_ids: Iterable[str]) -> AbstractContextManager[None]:
+        """Hold the locks of all *content_ids* for the block; see :class:`ItemLocks`."""
+        return self._open()[2].hold_all(map(sidecar_digest, content_ids))
+
+    def _open(self) -> tuple[int, AtomicFiles, ItemLocks]:
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
+            with self._opening:
+                opened = self._opened
+                if opened is None or opened[0] != os.getpid():
+                    opened = self._opened = self._start()
+        return opened
+
+    def _start(self) -> tuple[int, AtomicFiles, ItemLocks]:
+        os.close(make_folder(self._root, (HIDDEN,)))
+        _check_format(Path(self._root, HIDDEN, "format"))
+        return os.getpid(), AtomicFiles(self._root, (HIDDEN, "drafts")), ItemLocks(self._root, (HIDDEN, "locks"))
+
+
+def _check_format(path: Path) -> None:
+    """Leave a mark of the format in a new store; refuse a store of another format."""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        write_durably(path, FORMAT)
+        return
+    if found != FORMAT:
+        raise StoreError(
+            f"{path} says {found[:60]!r}, but this release writes {FORMAT!r}: use the release that made the store"
+        )

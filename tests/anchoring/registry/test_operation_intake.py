@@ -1,0 +1,160 @@
+"""Acceptance: what is taken is durable, what is refused says why, and a crowd is asked to come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.anchoring.registry import (
+    DatabaseBusyError,
+    OperationIntake,
+    OperationState,
+    SubmissionResult,
+    TooManyOpenError,
+)
+from millstream.anchoring.sidetree import RequestError
+from millstream.core.canonical import canonical_json
+from millstream.testing.dids import DidOwner
+
+
+def request_of(operation: Any) -> bytes:
+    return canonical_json(operation.request)
+
+
+def test_what_was_taken_is_known_by_its_hash(fleet: Any) -> None:
+    registry = fleet.instance()
+    person = DidOwner("known")
+    status = registry.acceptance.submit(request_of(person.create))
+    assert status == registry.store.status(status.id)
+    assert (status.suffix, status.type, status.state) == (person.suffix, "create", OperationState.ACCEPTED)
+    assert status.accepted_at > 0
+
+
+def test_another_spelling_of_a_request_is_the_same_operation(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    request = request_of(DidOwner("spelled").create)
+    spaced = request.replace(b",", b" ,\n ")
+    assert registry.acceptance.submit(request).id == registry.acceptance.submit(spaced).id
+
+
+def test_in_bulk_every_request_has_its_own_outcome(fleet: Any) -> None:
+    registry = fleet.instance()
+    good = [request_of(DidOwner(f"bulk{n}").create) for n in range(3)]
+    outcomes = registry.acceptance.submit_many([good[0], b"{", good[1], b'{"type":"create"}', good[2], good[0]])
+    assert [outcome.code for outcome in outcomes] == [None, "not_json", None, "members", None, None]
+    assert outcomes[0] == outcomes[5]
+    assert fleet.counts == {"accepted": 3}
+    assert registry.acceptance.submit_many([]) == []
+    assert registry.acceptance.submit_many([b""]) == [
+        SubmissionResult(code="not_json", error="the operation is not JSON: Input data was truncated")
+    ]
+
+
+def test_a_change_of_a_did_that_nobody_created_is_refused(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    person = DidOwner("unknown")
+    update = request_of(person.update())
+    with pytest.raises(RequestError, match="create it first"):
+        registry.acceptance.submit(update)
+    registry.acceptance.submit(request_of(person.create))
+    assert registry.acceptance.submit(update).state == OperationState.ACCEPTED
+
+
+def test_a_change_of_a_deactivated_did_is_refused(fleet: Any) -> None:
+    registry = fleet.instance()
+    ended, alive, new, unknown = (DidOwner(name) for name in ("ended", "alive", "new", "unknown"))
+    named_so = {"id": "s", "type": "page", "serviceEndpoint": {"type": "deactivate"}}
+    later = [ended.update(), alive.update()]
+    for round_ in ([ended.create, alive.create], [ended.deactivate(), *later[1:]]):
+        registry.acceptance.submit_many([request_of(operation) for operation in round_])
+        registry.queue.claim(10)
+        registry.writer.cut(force=True)
+    asked = [later[0], alive.update([{"action": "add-services", "services": [named_so]}]), unknown.update()]
+    asked += [new.create, new.update()]
+    outcomes = registry.acceptance.submit_many([request_of(operation) for operation in asked])
+    assert [outcome.code for outcome in outcomes] == ["not_applicable", None, "not_applicable", None, None]
+    assert "deactivated" in (outcomes[0].error or "") and "create it first" in (outcomes[2].error or "")
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    assert registry.acceptance.submit(request_of(alive.update())).type == "update", "a service of that name is no end"
+    with pytest.raises(RequestError, match="deactivated"):
+        registry.acceptance.submit(request_of(later[0]))
+
+
+def test_a_crowd_is_asked_to_come_back(sqlite_fleet: Any) -> None:
+    sqlite_fleet.settings = {"max_open": 2}
+    registry = sqlite_fleet.instance()
+    requests = [request_of(DidOwner(f"crowd{n}").create) for n in range(3)]
+    registry.acceptance.submit_many(requests[:2])
+    sqlite_fleet.clock.advance(1.0)
+    with pytest.raises(TooManyOpenError) as caught:
+        registry.acceptance.submit(requests[2])
+    assert caught.value.retry_after == 5.0
+    with pytest.raises(TooManyOpenError):
+        registry.acceptance.submit_many(requests[2:])
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    sqlite_fleet.clock.advance(1.0)
+    assert registry.acceptance.submit(requests[2]).state == OperationState.ACCEPTED
+
+
+def test_threads_share_transactions(sqlite_fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = sqlite_fleet.instance()
+    requests = [request_of(DidOwner(f"thread{n}").create) for n in range(40)]
+    committing, gate, sizes = threading.Event(), threading.Event(), list[int]()
+    accept = registry.store.accept
+
+    def slow_at_first(submissions: Sequence[Any]) -> Sequence[Any]:
+        sizes.append(len(submissions))
+        committing.set()
+        gate.wait(30)
+        return accept(submissions)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(registry.store, "accept", slow_at_first)
+    found: dict[int, str] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: registry.acceptance.submit(requests[n]).id}))
+        for n in range(40)
+    ]
+    threads[0].start()
+    assert committing.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    while len(registry.acceptance._waiting) < 39:
+        threading.Event().wait(0.001)
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert sizes == [1, 39]
+    assert [registry.store.status(found[n]).id for n in range(40)] == [found[n] for n in range(40)]
+
+
+def test_an_acceptance_that_fails_tells_everybody_who_waits(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    request = request_of(DidOwner("failing").create)
+    registry.store.open_count()
+    registry.acceptance._refuse_crowd()
+    with sqlite_fleet.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE registry_operations RENAME TO hidden"))
+    with pytest.raises(DatabaseBusyError):
+        registry.acceptance.submit(request)
+    with sqlite_fleet.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE hidden RENAME TO registry_operations"))
+    assert registry.acceptance.submit(request).state == OperationState.ACCEPTED
+
+
+def test_what_is_accepted_is_told_after_it_is_durable(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    told = list[list[str]]()
+
+    def notify(operations: Sequence[str]) -> None:
+        assert registry.store.status(operations[0]) is not None
+        told.append(list(operations))
+
+    acceptance = OperationIntake(registry.store, registry.versions, notify=notify)
+    status = acceptance.submit(request_of(DidOwner("told").create))
+    assert told == [[status.id]]

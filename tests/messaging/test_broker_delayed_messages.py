@@ -1,0 +1,143 @@
+"""Delays, recalls, transactions and orphans, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import pytest
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log import LogSpec
+from millstream.messaging.broker.storage.topic import TopicSpec
+from millstream.messaging.broker.validation import Limits
+from millstream.messaging.errors import StatusError
+from millstream.messaging.protocol import v2
+from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
+
+
+def test_a_delayed_message_comes_at_its_time_also_after_a_restart() -> None:
+    async def send(desk: BrokerHarness) -> None:
+        due = desk.clock.now() + 60 * MICROSECONDS
+        await desk.send("later", b"soon", deliver_at=due)
+        await desk.send("later", b"past", deliver_at=due - 3600 * MICROSECONDS)
+        await settle(lambda: desk.core.topic("later").last_id == 1)
+        past = await desk.receive("g", "later")
+        assert bodies(past) == [b"past"]
+        await desk.ack("g", "later", *past)
+
+    async def wait(desk: BrokerHarness) -> None:
+        desk.clock.advance(61)
+        await desk.send("later", b"wakes the broker", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        await settle(lambda: desk.core.topic("later").last_id == 2)
+        (got,) = await desk.receive("g", "later")
+        assert (got.body, got.system_properties.message_type) == (b"soon", v2.DELAY)
+        assert got.system_properties.HasField("delivery_timestamp")
+
+    with_harness(send, wait)
+
+
+def test_a_topic_that_cannot_be_used_holds_up_no_other() -> None:
+    async def send(desk: BrokerHarness) -> None:
+        await desk.core.create_topic(TopicSpec("too", "DELAY", 1))
+        for topic in ("later", "too"):
+            await desk.send(topic, topic.encode(), deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        await desk.send("halves", b"half", message_id="half")
+
+    async def wait(desk: BrokerHarness) -> None:
+        other = desk.store.log(LogSpec("later")).writer("another process")
+        desk.clock.advance(61)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: [hold.topic for hold in desk.core.journal.state.delayed if not hold.half] == ["later"])
+        assert desk.core.extent("too")[1] == 1
+        other.close()
+        desk.clock.advance(6)
+        desk.delayed_messages.check_due_now()
+        await settle(lambda: desk.core.extent("later")[1] == 1)
+        assert bodies(await desk.receive("g", "later")) == [b"later"]
+
+    with_harness(send, wait)
+
+
+def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        sent = await desk.send("later", b"x", message_id="m", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        request = v2.RecallMessageRequest(recall_handle=sent.entries[0].recall_handle)
+        request.topic.name = "later"
+        assert (await desk.service.recall_message(request, CALL)).message_id == "m"
+        for handle, code in ((request.recall_handle, v2.NOT_FOUND), ("?", v2.BAD_REQUEST)):
+            request.recall_handle = handle
+            with pytest.raises(StatusError) as refused:
+                await desk.service.recall_message(request, CALL)
+            assert refused.value.code == code
+
+    async def after_restart(desk: BrokerHarness) -> None:
+        assert len(desk.core.journal.state.delayed) == 0
+
+    with_harness(step, after_restart)
+
+
+@pytest.mark.parametrize("topic", ["later", "halves"])
+def test_the_offset_of_what_is_held_counts_what_was_held_before(topic: str) -> None:
+    async def step(desk: BrokerHarness) -> None:
+        kind = v2.TRANSACTION if topic == "halves" else v2.DELAY
+        more = {} if topic == "halves" else {"deliver_at": desk.clock.now() + 60 * MICROSECONDS}
+        sent = await desk.send(topic, b"a", b"b", message_type=kind, **more)
+        (again,) = (await desk.send(topic, b"c", message_type=kind, **more)).entries
+        assert [entry.offset for entry in (*sent.entries, again)] == [0, 1, 2]
+
+    with_harness(step)
+
+
+def test_transactions_end_once_and_survive_restarts() -> None:
+    ids: list[str] = []
+
+    async def send(desk: BrokerHarness) -> None:
+        for name in ("commit", "rollback", "open"):
+            sent = await desk.send("halves", name.encode(), message_id=name, message_type=v2.TRANSACTION)
+            ids.append(sent.entries[0].transaction_id)
+        assert await desk.receive("g", "halves") == []
+
+    async def end(desk: BrokerHarness) -> None:
+        for _ in range(2):  # a call that is repeated because its answer was lost
+            await desk.end(ids[0], "commit", v2.COMMIT)
+            await desk.end(ids[1], "rollback", v2.ROLLBACK)
+        wrong = (ids[0], "commit", v2.ROLLBACK), (ids[2], "other", v2.COMMIT), ("?", "x", v2.COMMIT)
+        for transaction_id, message_id, resolution in wrong:
+            with pytest.raises(StatusError) as refused:
+                await desk.end(transaction_id, message_id, resolution)
+            assert refused.value.code == v2.INVALID_TRANSACTION_ID
+        (got,) = await desk.receive("g", "halves")
+        assert (got.body, got.system_properties.message_type) == (b"commit", v2.TRANSACTION)
+
+    async def later(desk: BrokerHarness) -> None:
+        assert [hold.message_id for hold in desk.core.journal.state.delayed] == ["open"]
+        await desk.end(ids[2], "open", v2.COMMIT)
+        assert bodies(await desk.receive("another", "halves")) == [b"commit", b"open"]
+
+    with_harness(send, end, later)
+
+
+def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
+    async def step(desk: BrokerHarness) -> None:
+        session = desk.core.sessions.touch("producer", desk.clock.now())
+        settings = v2.Settings(client_type=v2.PRODUCER)
+        settings.publishing.topics.add(name="halves")
+        assert desk.service.telemetry.settle(session, settings).status.code == v2.OK
+        session.streams.append(asyncio.Queue())
+        await desk.send("halves", b"x", message_id="orphan", message_type=v2.TRANSACTION)
+        for _ in range(3):
+            desk.clock.advance(31)
+            await desk.send("halves", b"wakes the broker", message_type=v2.TRANSACTION)
+            asked = None
+            while asked != "orphan":
+                command = await asyncio.wait_for(session.streams[0].get(), 5)
+                assert command.recover_orphaned_transaction_command.transaction_id
+                asked = command.recover_orphaned_transaction_command.message.system_properties.message_id
+                assert asked in ("orphan", hashlib.sha256(b"wakes the broker").hexdigest())
+        desk.clock.advance(3600)
+        await desk.send("halves", b"wakes it again", message_type=v2.TRANSACTION)
+        await settle(lambda: all(hold.message_id != "orphan" for hold in desk.core.journal.state.delayed))
+        assert await desk.receive("g", "halves") == []
+
+    with_harness(step, limits=Limits(longest_poll=0, max_checks=3))

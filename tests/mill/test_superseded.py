@@ -1,0 +1,74 @@
+"""A sweep that changes overtake: what was deleted or changed meanwhile is not reported as damage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.superseded import recheck_superseded
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import CheckResult
+from millstream.mill.reports.report import ReportResult
+from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, remove_old_jobs
+from millstream.pipeline.jobs.report import RESULT_SCHEMA, JudgedSweep
+
+ITEMS = ("changed", "deleted", "healthy", "missing", "sour")
+
+
+@pytest.fixture
+def findings(world: Any) -> list[CheckResult]:
+    """Of a sweep that found four of five items bad; then one was changed and one deleted, as recorded."""
+    for name in ITEMS:
+        world.put(ItemRef("1", "s", name), name.encode())
+    checker = BitChecker(world.providers, world.manifest)
+    for name in ("changed", "deleted", "missing"):
+        world.stores["1"].delete("s", name)
+    world.record(ItemRef("1", "s", "sour"), "a" * 64, size=4)
+    world.clock.advance(2 * 24 * 3600)
+    results = [checker.check(ItemRef("1", "s", name)).result for name in ITEMS]
+    world.clock.advance(1)
+    world.put(ItemRef("1", "s", "changed"), b"a new version")
+    world.record(ItemRef("1", "s", "deleted"), None, deleted=True)
+    return results
+
+
+def test_what_was_changed_or_deleted_meanwhile_is_looked_at_again(world: Any, findings: list[CheckResult]) -> None:
+    bad = [one for one in findings if one.verdict != "SUCCESS"]
+    assert [one.content_id for one in bad] == ["changed", "deleted", "missing", "sour"]
+    again = recheck_superseded(bad, world.manifest, BitChecker(world.providers, world.manifest))
+    assert [(one.content_id, one.row) for one in again] == [("changed", "B1"), ("deleted", "B21")]
+
+
+def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: list[CheckResult], tmp_path: Path) -> None:
+    rows = [
+        {name: getattr(one, name, 0.0) for name in RESULT_SCHEMA.names} | {"action": one.action.value}
+        for one in findings
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, RESULT_SCHEMA), tmp_path / "part.parquet")
+    judged = JudgedSweep(JobRecord("report", {}, 5, 5, 0, 1.0), tmp_path, reused=False)
+    (before,) = judged.spaces()
+    assert (before.report.failed, before.report.listed) == (4, 5)
+    overtaken = list(recheck_superseded(judged.findings(), world.manifest, BitChecker(world.providers, world.manifest)))
+    (after,) = judged.spaces(overtaken)
+    assert [finding.content_id for finding in after.report.findings] == ["missing", "sour"]
+    assert after.report.outcomes == {"FAILURE": 2, "IGNORE": 1, "SUCCESS": 2}
+    assert (after.report.result, after.report.listed, after.report.coverage) == (ReportResult.FAILURE, 5, 1.0)
+    assert sum(after.report.kinds.values()) == 5
+
+
+def test_jobs_that_nobody_has_used_for_long_are_removed_and_those_at_work_never(tmp_path: Path) -> None:
+    old, new, busy = (JobFolder(tmp_path, "integrity", {"sweep": name}) for name in ("old", "new", "busy"))
+    for folder in (old, new):
+        with folder.held():
+            folder.begin()
+    with busy.held():
+        for folder in (old, busy):
+            os.utime(folder.path / "inputs.json", (1000, 1000))
+        assert remove_old_jobs(tmp_path, before=1_000_000_001) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new.path.name, busy.path.name])

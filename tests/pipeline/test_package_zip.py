@@ -1,0 +1,98 @@
+"""The package as one file: all that tasks import, the same bytes each time, and enough for executors without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.pipeline.gateway import spark_home
+from millstream.pipeline.java import find_java
+from millstream.pipeline.package_zip import write_package
+from millstream.testing.services import LocalServerMissingError, private
+
+
+def test_the_archive_is_a_function_of_the_package_and_can_be_imported_from(tmp_path: Path) -> None:
+    for name in ("one.zip", "two.zip"):
+        assert write_package(tmp_path / name) > 100
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    names = zipfile.ZipFile(tmp_path / "one.zip").namelist()
+    assert "millstream/pipeline/jobs/sweep_task.py" in names
+    assert not any("__pycache__" in name or name.startswith("millstream/console/") for name in names)
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "import millstream.pipeline.jobs.sweep_task as job, millstream.pipeline.jobs.shard_task;"
+        "print(job.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "one.zip")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"{tmp_path / 'one.zip'}/millstream")
+
+
+def test_an_archive_that_python_would_not_import_from_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "package", str(tmp_path / "package.tar")]) == 2
+    assert "ends in .zip" in capfd.readouterr().err
+    assert run(["pipeline", "package", str(tmp_path / "nowhere" / "package.zip")]) == 2
+    assert run(["pipeline", "package", str(tmp_path / "package.zip")]) == 0
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_job_file_is_submitted_to_a_cluster_whose_executors_import_what_was_shipped(
+    tmp_path: Path, mariadb: str, size: str
+) -> None:
+    if size != "long":
+        pytest.skip("a cluster is six Java machines; at the long size only")
+    url = log_in(mariadb)
+    write_package(tmp_path / "millstream.zip")
+    home = Path(find_java().executable).resolve().parent.parent
+    environment = os.environ | {
+        "JAVA_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(spark_home()),
+    }
+    try:
+        with private("spark") as cluster:
+            command = [
+                spark_home() / "bin" / "spark-submit", "--master", cluster.url, "--executor-memory", "512m",
+                "--py-files", tmp_path / "millstream.zip", Path(__file__).with_name("submitted_job.py"), url, "in",
+            ]  # fmt: skip
+            done = subprocess.run(
+                list(map(str, command)), env=environment, capture_output=True, text=True, check=False, timeout=500
+            )
+    except LocalServerMissingError as error:
+        pytest.skip(str(error))
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["counts"] == {f"s{number}": 100 for number in range(4)}
+    assert found["places"]
+    assert all("millstream.zip/millstream/" in place for place in found["places"])
+
+
+def log_in(mariadb: str) -> str:
+    """A log of 500 messages of four sources."""
+    import sqlalchemy as sa
+
+    from millstream.core.message import Message
+    from millstream.log import LogSpec, open_store
+
+    engine = sa.create_engine(mariadb.replace("mysql:", "mysql+pymysql:"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text("create database if not exists submitted"))
+    engine.dispose()
+    url = f"{mariadb}submitted"
+    with open_store(url) as store, store.log(LogSpec("in", block_messages=50)).writer() as writer:
+        writer.append([Message(b"%d" % number, "k", f"s{number % 4}", number, number) for number in range(500)])
+    return url
