@@ -151,7 +151,7 @@ def test_a_node_goes_on_where_the_release_before_ended(folder: Path) -> None:
         assert [lease.body for lease in queue.lease(9, visibility=60)] == [b"three", b"four"]
         journal = asyncio.run(_recovered(node))
         assert list(journal.topics) == ["orders"]
-        assert len(list(journal.holds)) == 1
+        assert len(list(journal.delayed)) == 1
 
 
 async def _recovered(node: Node) -> object:

@@ -70,7 +70,7 @@ def test_a_route_has_all_that_the_clients_look_for(spec: TopicSpec) -> None:
 def test_settings_are_answered_with_status_ok_in_the_same_part_and_whole_seconds(kind: int, part: str) -> None:
     async def step(desk: BrokerHarness) -> None:
         session = desk.core.sessions.touch("c", desk.clock.now())
-        answer = desk.service.telemetry.settle(session, settings(kind, part))
+        answer = desk.service.telemetry.merge_settings(session, settings(kind, part))
         assert answer.HasField("status")
         assert answer.status.code == v2.OK
         found = answer.settings
@@ -108,7 +108,7 @@ def test_the_client_of_node_gets_pauses_in_the_way_that_it_reads_them(
     async def step(desk: BrokerHarness) -> None:
         declared = settings(v2.PUSH_CONSUMER, "subscription")
         declared.user_agent.language, declared.user_agent.version = v2.NODE_JS, version
-        policy = desk.service.telemetry.settle(desk.heard_of(), declared).settings.backoff_policy
+        policy = desk.service.telemetry.merge_settings(desk.heard_of(), declared).settings.backoff_policy
         if expected is None:
             assert policy.WhichOneof("strategy") == "customized_backoff"
             return
@@ -155,7 +155,7 @@ def test_the_client_of_node_is_answered_when_it_has_asked_for_all_routes() -> No
 @pytest.mark.parametrize("kind", [v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER])
 def test_clients_of_lite_topics_are_told_that_there_are_none(kind: int) -> None:
     async def step(desk: BrokerHarness) -> None:
-        answer = desk.service.telemetry.settle(desk.heard_of(), settings(kind, "subscription"))
+        answer = desk.service.telemetry.merge_settings(desk.heard_of(), settings(kind, "subscription"))
         assert answer.status.code == v2.UNSUPPORTED
         heartbeat: Any = v2.HeartbeatRequest(client_type=kind)
         assert await refusal(desk.service.heartbeat(heartbeat, CALL)) == v2.UNSUPPORTED

@@ -123,7 +123,7 @@ def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
         session = desk.core.sessions.touch("producer", desk.clock.now())
         settings = v2.Settings(client_type=v2.PRODUCER)
         settings.publishing.topics.add(name="halves")
-        assert desk.service.telemetry.settle(session, settings).status.code == v2.OK
+        assert desk.service.telemetry.merge_settings(session, settings).status.code == v2.OK
         session.streams.append(asyncio.Queue())
         await desk.send("halves", b"x", message_id="orphan", message_type=v2.TRANSACTION)
         for _ in range(3):

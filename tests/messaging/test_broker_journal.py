@@ -46,7 +46,7 @@ def test_what_clients_have_stays_renewed_when_the_journal_is_read_again_in_the_s
             answer = v2.TelemetryCommand()
             question = (await session.streams[0].get()).print_thread_stack_trace_command
             answer.thread_stack_trace.nonce = question.nonce
-            assert TelemetryHandler(desk.core).take(session, CALL, answer) == []
+            assert TelemetryHandler(desk.core).handle(session, CALL, answer) == []
             assert await asked == answer
 
     with_harness(step)

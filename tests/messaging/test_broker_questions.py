@@ -89,10 +89,10 @@ def test_only_who_was_asked_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_does_not_answer_or_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_commands, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(client_commands, "ANSWER_TIMEOUT_SECONDS", 0.01)
 
     async def talk() -> None:
-        with pytest.raises(ClientNotRespondingError, match="client silent has not answered"):
+        with pytest.raises(ClientNotRespondingError, match="client silent did not answer"):
             await ClientCommands().stack_trace(session("silent"))
         with pytest.raises(ClientNotRespondingError, match="no telemetry stream"):
             await ClientCommands().verify(ClientSession("gone", 0), v2.Message())

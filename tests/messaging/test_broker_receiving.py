@@ -392,7 +392,7 @@ def test_a_receive_that_does_not_say_for_how_long_waits_as_its_client_declared()
     async def step(desk: BrokerHarness) -> None:
         declared = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
         declared.subscription.long_polling_timeout.seconds = 15
-        desk.service.telemetry.settle(desk.heard_of(), declared)
+        desk.service.telemetry.merge_settings(desk.heard_of(), declared)
         waiting = asyncio.ensure_future(desk.receive("g", "plain", poll=None))
         await settle(lambda: desk.service._receiving._waiting == 1)
         await desk.send("plain", b"news")

@@ -114,7 +114,7 @@ def test_settings_come_back_with_what_the_client_is_to_keep_to() -> None:
         wanted = v2.Settings(client_type=v2.PUSH_CONSUMER)
         wanted.subscription.group.name = "g"
         wanted.subscription.subscriptions.add().topic.name = "ordered"
-        answer = desk.service.telemetry.settle(session, wanted)
+        answer = desk.service.telemetry.merge_settings(session, wanted)
         assert answer.status.code == v2.OK
         subscription = answer.settings.subscription
         assert (subscription.fifo, subscription.receive_batch_size) == (True, 32)
@@ -122,10 +122,10 @@ def test_settings_come_back_with_what_the_client_is_to_keep_to() -> None:
         assert len(answer.settings.backoff_policy.customized_backoff.next) == 18
         produced = v2.Settings(client_type=v2.PRODUCER)
         produced.publishing.topics.add(name="plain")
-        answer = desk.service.telemetry.settle(session, produced)
+        answer = desk.service.telemetry.merge_settings(session, produced)
         assert answer.settings.publishing.max_body_size == 4 << 20
         assert answer.settings.backoff_policy.exponential_backoff.multiplier == 2
-        nothing = desk.service.telemetry.settle(session, v2.Settings())
+        nothing = desk.service.telemetry.merge_settings(session, v2.Settings())
         assert nothing.status.code == v2.UNRECOGNIZED_CLIENT_TYPE
 
     with_harness(step)
@@ -138,7 +138,7 @@ def test_batched_receives_are_offered_to_our_clients_alone() -> None:
             settings = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
             settings.user_agent.platform = platform
             settings.subscription.group.name = "g"
-            answer = desk.service.telemetry.settle(session, settings).settings
+            answer = desk.service.telemetry.merge_settings(session, settings).settings
             assert offers_batches(answer) is offered
             assert offered or answer.user_agent.platform == platform
 
