@@ -185,11 +185,11 @@ class Node(MillNode):
         At *tls_place*, if that is given, it encrypts, by the certificate of the settings or else by one of its own.
         Raises :class:`~millstream.messaging.errors.AccessError` where its keys or certificates cannot be used.
         """
+        from millstream.messaging.broker.limits import limits_of
         from millstream.messaging.broker.security.access_keys import read_keyring
         from millstream.messaging.broker.security.generated_certificate import generated_tls
         from millstream.messaging.broker.security.tls import read_tls
         from millstream.messaging.broker.server.broker_server import BrokerServer
-        from millstream.messaging.broker.validation import limits_of
 
         settings = self.settings.broker
         keys, tls = read_keyring(settings.keys), read_tls(settings)

@@ -41,8 +41,8 @@ from millstream.log.errors import StorageFullError, StorageReadOnlyError
 from millstream.log.kinds import KIND
 from millstream.log.upkeep.rules import LogRule
 from millstream.log.upkeep.upkeep_thread import run_upkeep
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.journal import BrokerJournal
-from millstream.messaging.broker.validation import Limits
 from millstream.node import Node
 from millstream.queue import queues_on_logs
 from millstream.settings import Settings

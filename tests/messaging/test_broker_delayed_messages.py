@@ -9,8 +9,8 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogSpec
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
-from millstream.messaging.broker.validation import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness

@@ -10,8 +10,8 @@ from millstream.core.clock import MICROSECONDS
 from millstream.log import Log, LogError, LogSpec
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.journal import HELD, JOURNAL
-from millstream.messaging.broker.validation import Limits
 from millstream.messaging.protocol import v2
 from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
 

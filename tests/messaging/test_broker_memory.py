@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from millstream.log import open_store
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.journal import HELD, JOURNAL
-from millstream.messaging.broker.validation import Limits
 from millstream.messaging.client import Message, Options, Producer, SimpleConsumer
 from millstream.testing.brokers import BrokerProcess
 from suite.sizes import sized

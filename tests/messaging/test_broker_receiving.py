@@ -11,7 +11,7 @@ from millstream.batching.message_events import make_tick
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, open_store
 from millstream.messaging.broker.admin import AdminService
-from millstream.messaging.broker.validation import Limits
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import AckBatchRequest

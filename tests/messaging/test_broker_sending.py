@@ -9,7 +9,7 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import LogSpec, Message, open_store
-from millstream.messaging.broker.validation import Limits
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue

@@ -10,8 +10,8 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.messaging.broker.admin import AdminService, GroupConfigRequest
+from millstream.messaging.broker.limits import GroupSpec, Limits
 from millstream.messaging.broker.settings import RetryRuleError
-from millstream.messaging.broker.validation import GroupSpec, Limits
 from millstream.messaging.protocol import v2
 from millstream.settings import SettingsError, load_settings
 from millstream.testing.broker_harness import BrokerHarness, bodies, with_harness

@@ -16,8 +16,8 @@ from millstream.log import WriterBusyError
 from millstream.messaging.admin_client import call_broker, call_store
 from millstream.messaging.broker.address import parse_address
 from millstream.messaging.broker.admin import GroupConfigRequest, GroupInfo, OffsetResetRequest, TopicInfo
+from millstream.messaging.broker.limits import GroupSpec, limits_of
 from millstream.messaging.broker.storage.topic import TYPES, TopicSpec
-from millstream.messaging.broker.validation import GroupSpec, limits_of
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 

@@ -13,7 +13,7 @@ from millstream.log import LogStore
 from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse, AdminService
 from millstream.messaging.broker.core import BrokerCore
-from millstream.messaging.broker.validation import Limits
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.signing import Signer
 from millstream.messaging.errors import BrokerError, MissingExtraError, UnreachableError

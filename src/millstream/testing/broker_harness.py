@@ -26,8 +26,8 @@ from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
 from millstream.messaging.broker.handlers.service import BrokerService
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
-from millstream.messaging.broker.validation import Limits
 from millstream.messaging.protocol import v2
 
 CALL = CallContext("client-1", "", lambda: None, connection="ipv4:10.0.0.1:50000", language="JAVA")

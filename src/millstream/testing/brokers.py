@@ -18,9 +18,9 @@ from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.storage.topic import TopicSpec
-from millstream.messaging.broker.validation import Limits
 from millstream.testing.call_log import CallLog
 from millstream.testing.crashing_calls import CrashInterceptor, CrashPoint
 

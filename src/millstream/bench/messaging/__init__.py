@@ -39,7 +39,7 @@ from millstream.bench.messaging.rabbitmq import (
 from millstream.bench.messaging.task import BODY, MessagingTask
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.errors import MillstreamError
-from millstream.messaging.broker.validation import Limits
+from millstream.messaging.broker.limits import Limits
 from millstream.testing.brokers import BrokerProcess
 
 _COUNTS = {"quick": (100, 1_000), "small": (4_000, 60_000), "full": (20_000, 1_000_000)}  # singly, in batches

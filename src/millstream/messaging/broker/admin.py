@@ -11,10 +11,11 @@ from millstream.core.errors import MillstreamError
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
+from millstream.messaging.broker.handlers.validation import check_group_name
+from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.names import enum_name, split_name
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
-from millstream.messaging.broker.validation import GroupSpec, check_group_name
 from millstream.messaging.errors import ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 

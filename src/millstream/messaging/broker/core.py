@@ -14,6 +14,7 @@ from millstream.messaging.broker.clients.client_commands import ClientCommands
 from millstream.messaging.broker.clients.sessions import ClientSessions
 from millstream.messaging.broker.delivery.group_delivery import GroupDelivery, to_ranges
 from millstream.messaging.broker.delivery.topic_notifier import TopicNotifier
+from millstream.messaging.broker.limits import GroupSpec, Limits
 from millstream.messaging.broker.names import dead_letter_topic, read_handle, write_handle
 from millstream.messaging.broker.storage.journal import BrokerJournal
 from millstream.messaging.broker.storage.journal_events import (
@@ -26,7 +27,6 @@ from millstream.messaging.broker.storage.journal_events import (
 )
 from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.messaging.broker.storage.wire_codec import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
-from millstream.messaging.broker.validation import GroupSpec, Limits
 from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millstream.core.message import HEADER_TYPE, MESSAGE_SCHEMA, Message
 from millstream.messaging.broker.handlers.receive import DeliveredMessage
+from millstream.messaging.broker.handlers.validation import MAX_BODY, check_id, check_keys, check_message_group
 from millstream.messaging.broker.storage.wire_codec import (
     DELIVER_AT,
     ENCODING,
@@ -23,7 +24,6 @@ from millstream.messaging.broker.storage.wire_codec import (
     message_id,
     properties,
 )
-from millstream.messaging.broker.validation import MAX_BODY, check_id, check_keys, check_message_group
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ReceiveBatchResponse, SendBatchRequest, checksum

@@ -12,11 +12,11 @@ from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.batch_codec import is_uniform, to_columns, to_messages
 from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.handlers.validation import check_delivery_time, check_message, check_topic_name
 from millstream.messaging.broker.names import write_recall, write_transaction
 from millstream.messaging.broker.storage.delayed_messages import delayed_message, half_message
 from millstream.messaging.broker.storage.topic import Topic
 from millstream.messaging.broker.storage.wire_codec import to_log
-from millstream.messaging.broker.validation import check_delivery_time, check_message, check_topic_name
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import SendBatchRequest, SendBatchResponse

@@ -18,14 +18,14 @@ from millstream.messaging.broker.handlers.pull import PullHandler, PullRequest
 from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest, chunk_messages
 from millstream.messaging.broker.handlers.send import SendHandler, combined_status
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler, long_poll
-from millstream.messaging.broker.names import full_name
-from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
-from millstream.messaging.broker.validation import (
+from millstream.messaging.broker.handlers.validation import (
     check_client_type,
     check_group_name,
     check_invisible,
     check_topic_name,
 )
+from millstream.messaging.broker.names import full_name
+from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import (

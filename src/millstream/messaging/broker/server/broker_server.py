@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Self
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogStore
 from millstream.messaging.broker.address import Address, is_loopback, to_endpoints
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.tls import ServerTls
 from millstream.messaging.broker.server.rpc import AuthInterceptor, admin_handlers, batch_handlers, service_handlers
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
-from millstream.messaging.broker.validation import Limits
 from millstream.messaging.errors import BrokerCredentialsError, BrokerError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
 from millstream.messaging.broker.handlers.service import BrokerService
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
-from millstream.messaging.broker.validation import Limits
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 

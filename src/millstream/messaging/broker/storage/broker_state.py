@@ -6,6 +6,7 @@ import msgspec
 
 from millstream.messaging.broker.delivery.group_delivery import RENEW_STEP, GroupDelivery, LeaseTerms
 from millstream.messaging.broker.delivery.in_flight_message import InFlightMessage
+from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.storage.delayed_messages import DelayedMessageIndex
 from millstream.messaging.broker.storage.journal_events import (
     DelayedMessagesSnapshot,
@@ -25,7 +26,6 @@ from millstream.messaging.broker.storage.journal_events import (
     TransactionChecked,
 )
 from millstream.messaging.broker.storage.topic import TopicSpec
-from millstream.messaging.broker.validation import GroupSpec
 
 
 class BrokerState:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
 from millstream.messaging.broker.delivery.group_delivery import to_ranges
+from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.broker_state import BrokerState, delivery_snapshot
 from millstream.messaging.broker.storage.delayed_messages import (
     DelayedMessage,
@@ -24,7 +25,6 @@ from millstream.messaging.broker.storage.journal_events import (
     read_event,
 )
 from millstream.messaging.broker.storage.message_cache import MessageCache
-from millstream.messaging.broker.validation import Limits
 
 JOURNAL = system_log("broker.journal", "journal")
 HELD = system_log("broker.held", "journal")
