@@ -16,7 +16,9 @@ from typing import Any
 
 from millstream.log import LogError, LogSpec, open_store
 
-HERE = {"group_commit.py", "waiters.py", "writer.py", "frontier.py"}
+HERE = {
+    "commit_turn.py", "durability_notifier.py", "group_commit.py", "pending_requests.py", "waiters.py", "writer.py",
+}  # fmt: skip
 
 
 class Interrupts:

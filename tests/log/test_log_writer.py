@@ -65,7 +65,7 @@ def test_what_comes_while_a_commit_runs_is_one_commit(gate: Gate, writer: Writer
     first = started(lambda: writer.append([b"a"]))
     assert gate.arrived.acquire(timeout=60)
     others = [started(lambda: writer.append([b"b", b"c"])) for _ in range(50)]
-    until(lambda: writer._group.given >= 101)
+    until(lambda: writer._group.last_given >= 101)
     gate.through.release(2)
     for thread in [first, *others]:
         thread.join(60)
@@ -82,7 +82,7 @@ def test_everybody_who_waits_is_told_of_a_failure(gate: Gate, writer: Writer) ->
     told: list[str] = []
     threads = [started(append) for _ in range(3 * WOKEN_AT_ONCE)]
     assert gate.arrived.acquire(timeout=60)
-    until(lambda: writer._group.given >= len(threads))
+    until(lambda: writer._group.last_given >= len(threads))
     gate.error = StorageError("the disk is gone")
     gate.through.release(100)
     for thread in threads:
@@ -124,7 +124,7 @@ def test_coroutines_wait_for_room_and_do_not_block_their_loop(gate: Gate, writer
         tasks += [asyncio.create_task(writer.append_async([bytes(30 << 20)])) for _ in range(3)]
         for _ in range(10):
             await asyncio.sleep(0)
-        assert writer._group.given == 3, "the first is under way, two wait, the fourth finds no room"
+        assert writer._group.last_given == 3, "the first is under way, two wait, the fourth finds no room"
         gate.through.release(100)
         ranges = await asyncio.gather(*tasks)
         assert [ids.first for ids in ranges if ids] == [1, 2, 3, 4]
@@ -149,7 +149,7 @@ def test_event_loops_that_are_closed_are_forgotten(gate: Gate, writer: Writer) -
     for _ in range(5):
         asyncio.run(writer.append_async([b"x"]))
     assert len(writer._loops) == 1
-    until(lambda: len(writer._group._listeners) == 1)  # those who wait are woken before the list is made anew
+    until(lambda: len(writer._group._notifier._listeners) == 1)  # those who wait are woken before the list is made anew
     assert writer.last_id == 5
 
 
@@ -174,12 +174,12 @@ def test_whoever_is_interrupted_while_it_waits_leaves_its_duties_to_others(gate:
     group = writer._group
     first = started(lambda: writer.append([b"a"]))
     assert gate.arrived.acquire(timeout=60)
-    interrupted = Waiter(group.given)
-    group._waiters.add(interrupted)
+    interrupted = Waiter(group.last_given)
+    group._notifier.waiters.add(interrupted)
     ids = group.enqueue(make_request([b"b"]))
     assert ids is not None
     chosen = Waiter(ids.last)
-    group._waiters.add(chosen)
+    group._notifier.waiters.add(chosen)
     second = started(lambda: group.durable(ids.last, None))
     gate.through.release(100)
     first.join(60)
@@ -199,7 +199,7 @@ def test_a_writer_lingers_for_company_and_no_longer_than_it_was_told() -> None:
     log, backend = log_of(clock, linger=0.5)
     writer = log.writer()
     threads = [started(lambda: writer.append([b"x"])) for _ in range(5)]
-    until(lambda: writer._group.given == 5 and bool(clock._waiters))
+    until(lambda: writer._group.last_given == 5 and bool(clock._waiters))
     assert log.last_id == 0
     clock.advance(0.5)
     for thread in threads:
@@ -227,11 +227,11 @@ def test_a_pace_spaces_commits_by_their_number_and_by_their_messages() -> None:
     pace.spend(10.0, 1000)
     assert pace.delay(10.005, 10.0, full=True) == pytest.approx(0.015)
     pace = RateLimiter(LogSpec("weather", message_rate=1000))
-    assert pace.most_messages == 100
+    assert pace.max_messages == 100
     pace.spend(10.0, 500)
     assert pace.delay(10.1, 10.0, full=True) == pytest.approx(0.4)
     assert pace.delay(99.0, 10.0, full=True) == 0, "nothing is saved up"
-    assert RateLimiter(LogSpec("weather")).free
+    assert RateLimiter(LogSpec("weather")).is_unlimited
 
 
 def test_a_rate_holds_commits_back() -> None:
@@ -256,7 +256,7 @@ def test_a_pace_that_cannot_be_meant_is_refused(wrong: dict[str, float]) -> None
 def test_a_log_whose_ids_are_used_up_says_so() -> None:
     log, backend = log_of(VirtualClock())
     writer = log.writer()
-    writer._group._given = 2**63 - 2
+    writer._group._pending.last_id = 2**63 - 2
     with pytest.raises(LogInputError, match="no id after"):
         writer.append_nowait([b"a", b"b"])
     assert backend.head("weather").last_id == 0

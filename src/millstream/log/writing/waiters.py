@@ -60,7 +60,8 @@ class Waiters:
         """The one that has waited longest, which is to be woken and to commit next; None where nobody waits."""
         if not self._waiting:
             return None
-        waiter = self._waiting.pop(0)
+        waiter = self._waiting[0]
+        del self._waiting[0]  # not pop(): a signal may interrupt after a call, and the waiter would never be woken
         waiter.leads = True
         return waiter
 

@@ -69,7 +69,7 @@ class Writer:
         :class:`LogInputError`, :class:`FencedError`, :class:`WriterFailedError`.
         """
         ids = self._group.enqueue(self._request(messages, sequence))
-        self._group.durable(self._group.given if ids is None else ids.last, None)
+        self._group.durable(self._group.last_given if ids is None else ids.last, None)
         return ids
 
     async def append_async(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
@@ -83,7 +83,7 @@ class Writer:
             if taken:
                 break
             await self._waiters_here().reached(self._group.pointer + 1)
-        await self._reached(self._group.given if ids is None else ids.last)
+        await self._reached(self._group.last_given if ids is None else ids.last)
         return ids
 
     def append_nowait(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
@@ -157,7 +157,7 @@ class Writer:
             return
         try:
             if not self._group.failure_is_known:
-                self._group.durable(self._group.given, None)
+                self._group.durable(self._group.last_given, None)
         finally:
             self._lease.release()
 
