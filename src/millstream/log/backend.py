@@ -7,7 +7,7 @@ A backend knows nothing of messages. Every implementation passes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -76,6 +76,28 @@ class BlockStatistics(msgspec.Struct, frozen=True):
     max_event_time: int | None = None
     min_received_at: int | None = None
     max_received_at: int | None = None
+
+
+def add_statistics(parts: Sequence[BlockStatistics]) -> BlockStatistics:
+    """What the non-empty among *parts*, in order, add up to."""
+    parts = [part for part in parts if part.blocks]
+    if not parts:
+        return BlockStatistics()
+    least: dict[str, Any] = {
+        name: min(getattr(part, name) for part in parts) for name in ("min_event_time", "min_received_at")
+    }
+    most: dict[str, Any] = {
+        name: max(getattr(part, name) for part in parts) for name in ("max_event_time", "max_received_at")
+    }
+    return msgspec.structs.replace(
+        parts[0],
+        last_id=parts[-1].last_id,
+        count=sum(part.count for part in parts),
+        blocks=sum(part.blocks for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        **least,
+        **most,
+    )
 
 
 class Backend(Protocol):

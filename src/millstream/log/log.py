@@ -11,20 +11,20 @@ import numpy as np
 from millstream.core.message import Message
 from millstream.log.backend import Head, producer_key
 from millstream.log.batch import Batch
+from millstream.log.consumer_positions import (
+    CONSUMERS,
+    ConsumerPosition,
+    consumer_key,
+    decode_position,
+    encode_position,
+)
+from millstream.log.encoding.nerve_packet import decode_packet
 from millstream.log.encoding.proto import Proto, decode_proto
 from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError
 from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.kinds import KIND, Kind
-from millstream.log.reading.reader import (
-    CONSUMERS,
-    PollPauses,
-    Position,
-    Reader,
-    consumer_key,
-    decode_position,
-    encode_position,
-)
+from millstream.log.reading.reader import PollPauses, Reader
 from millstream.log.reading.scan import cut_batches, scan_blocks
 from millstream.log.runtime.context import LogContext
 from millstream.log.sourced import Sourced, sourced
@@ -321,7 +321,7 @@ class Log:
         if not 0 <= last_id <= self.last_id:
             raise LogInputError(f"a pointer of {self.name!r} is 0 to {self.last_id}, not {last_id}")
         self._refuse_users(_BY_CONSUMERS)
-        self._put_state(consumer_key(consumer), encode_position(Position(last_id)))
+        self._put_state(consumer_key(consumer), encode_position(ConsumerPosition(last_id)))
 
     @property
     def first_id(self) -> int:
@@ -358,8 +358,6 @@ class Log:
     def _sourced(self, message: Message) -> Sourced:
         if not self.bodies_only:
             return sourced(message)
-        from millstream.log.backends.nerve.packet import decode_packet
-
         return decode_packet(message.body)
 
     def _consumer_states(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.log import IdRange, Log, LogInputError, Message, WriterFailedError
 from millstream.log.backends.nerve import writing as writing_module
-from millstream.log.backends.nerve.packet import decode_packet, encode_packet
+from millstream.log.encoding.nerve_packet import decode_packet, encode_packet
 from millstream.log.sourced import Sourced
 from millstream.testing.nerve_original import NAME, OpenOriginal, OriginalQueue, bodies
 

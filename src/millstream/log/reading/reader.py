@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from millstream.log.backend import Head, VersionedValue
+from millstream.log.backend import Head
 from millstream.log.batch import Batch
+from millstream.log.consumer_positions import ConsumerPosition, consumer_key, decode_position, encode_position
 from millstream.log.errors import FencedError, LogError, LogInputError
 from millstream.log.frontier import Frontier
 from millstream.log.gap import Gap, Gaps
@@ -42,34 +42,6 @@ class PollPauses:
         seconds = self._seconds
         self._seconds = min(2 * seconds, _POLL_SECONDS[1])
         return seconds
-
-
-class Position(msgspec.Struct, frozen=True):
-    """What a consumer has acknowledged: all up to ``pointer``, and the ranges ``ahead`` of it."""
-
-    pointer: int = 0
-    ahead: tuple[IdRange, ...] = ()
-
-
-CONSUMERS = "consumer/"
-"""What the states begin with in which consumers' positions are kept."""
-
-
-def consumer_key(consumer: str) -> str:
-    """The state in which a backend keeps the position of *consumer*."""
-    if not consumer or len(consumer) > 255:
-        raise LogInputError("a consumer's name has 1 to 255 characters")
-    return CONSUMERS + consumer
-
-
-def encode_position(position: Position) -> bytes:
-    """*position* as JSON, for a state."""
-    return msgspec.json.encode(position)
-
-
-def decode_position(state: VersionedValue) -> Position:
-    """The position in *state*; the beginning where it was never written."""
-    return msgspec.json.decode(state.value, type=Position) if state.value else Position()
 
 
 class Reader:
@@ -189,7 +161,7 @@ class Reader:
                 if not self._dirty or self._fenced:
                     return
                 self._dirty = False
-                position = Position(self._frontier.pointer, tuple(self._frontier.ahead))
+                position = ConsumerPosition(self._frontier.pointer, tuple(self._frontier.ahead))
             self._store(position)
 
     def close(self) -> None:
@@ -220,7 +192,7 @@ class Reader:
         with contextlib.suppress(FencedError):  # the next acknowledgement tells
             self.flush()
 
-    def _take_place(self) -> tuple[Position, int]:
+    def _take_place(self) -> tuple[ConsumerPosition, int]:
         while True:
             state = self._backend.get_state(self._log, self._key)
             position = decode_position(state)
@@ -282,7 +254,7 @@ class Reader:
         if self._closed:
             raise LogError(f"this reader of {self._log!r} is closed; open a new one")
 
-    def _store(self, position: Position) -> None:
+    def _store(self, position: ConsumerPosition) -> None:
         try:
             stored = self._backend.put_state(self._log, self._key, encode_position(position), version=self._version)
         except BaseException:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from millstream.core.clock import Clock
 from millstream.log.runtime.scheduler_thread import SchedulerThread
 from millstream.log.runtime.tail import Tail
-from millstream.log.tiering.backend import TieredBackend
 
 if TYPE_CHECKING:
+    from millstream.log.tiering.backend import TieredBackend
     from millstream.log.upkeep.migration import LegacyLogNames
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from millstream.log.backend import Backend, BlockStatistics, Commit, Head, StoredBlock, VersionedValue
-from millstream.log.backends.segments.index import add_up
+from millstream.log.backend import Backend, BlockStatistics, Commit, Head, StoredBlock, VersionedValue, add_statistics
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.tiering.manifest import read_tiering
 from millstream.log.tiering.objects import OpenObjects, TierObjects
@@ -109,7 +108,7 @@ class TieredBackend:
         if tier is None or first_id > tier.last_id:
             return self.hot.statistics(log, first_id)
         sealed = [row.sums for row in tier.rows(first_id, tier.last_id)]
-        return add_up([*sealed, self.hot.statistics(log, tier.last_id + 1)])
+        return add_statistics([*sealed, self.hot.statistics(log, tier.last_id + 1)])
 
     def check(self, log: str) -> Sequence[str]:
         return self.hot.check(log)

@@ -19,6 +19,7 @@ from millstream.core.message import Message
 from millstream.core.retry import RetryPolicy
 from millstream.log.backend import Backend, Head
 from millstream.log.block import name_hash
+from millstream.log.consumer_positions import CONSUMERS
 from millstream.log.errors import (
     DamagedLogError,
     LogError,
@@ -30,7 +31,6 @@ from millstream.log.errors import (
 )
 from millstream.log.ids import IdRange
 from millstream.log.kinds import KIND, SYSTEM, SYSTEM_KINDS, SystemKind, is_system
-from millstream.log.reading.reader import CONSUMERS
 from millstream.log.reading.scan import cut_batches, open_block
 from millstream.log.writing.lease import WriterLease
 

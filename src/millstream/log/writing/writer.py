@@ -10,6 +10,7 @@ from typing import Self
 
 from millstream.core.message import Message
 from millstream.log.backend import Backend, Head
+from millstream.log.encoding.nerve_packet import encode_packet
 from millstream.log.encoding.proto import Encodable, encode_proto
 from millstream.log.errors import DamagedLogError, FencedError, StorageError
 from millstream.log.ids import IdRange
@@ -119,8 +120,6 @@ class Writer:
         In the layout nerve they are the packets of the document.
         """
         if self._bodies_only:
-            from millstream.log.backends.nerve.packet import encode_packet
-
             return self.append([encode_packet(message) for message in messages], sequence=sequence)
         return self.append([message.message() for message in messages], sequence=sequence)
 

@@ -14,8 +14,8 @@ from millstream.log.backends.database.pool import PooledConnection
 from millstream.log.backends.nerve import statements as sql
 from millstream.log.backends.nerve.database import NerveDatabase
 from millstream.log.backends.nerve.tables import QueueTables
+from millstream.log.consumer_positions import ConsumerPosition, consumer_key, decode_position, encode_position
 from millstream.log.errors import LogInputError
-from millstream.log.reading.reader import Position, consumer_key, decode_position, encode_position
 
 PREFIX = "consumer/"
 _LONGEST_KEY = 255
@@ -88,4 +88,4 @@ def _state(row: Sequence[Any], key: str) -> VersionedValue:
     version, left_at, pointer = int(version or 0), int(left_at or 0), int(pointer or 0)
     if pointer == left_at:
         return VersionedValue(version, bytes(value) if value is not None else b"")
-    return VersionedValue(version + 1, encode_position(Position(pointer)))
+    return VersionedValue(version + 1, encode_position(ConsumerPosition(pointer)))

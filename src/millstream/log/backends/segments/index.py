@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from millstream.log.backend import BlockStatistics, StoredBlock
@@ -186,25 +185,3 @@ def read_blocks(path: Path, entries: Any) -> list[StoredBlock]:
     return [
         StoredBlock(first, last, data[offset - begin : offset - begin + size]) for first, last, offset, size in rows
     ]
-
-
-def add_up(parts: Sequence[BlockStatistics]) -> BlockStatistics:
-    """What the non-empty among *parts*, in order, add up to."""
-    parts = [part for part in parts if part.blocks]
-    if not parts:
-        return BlockStatistics()
-    least: dict[str, Any] = {
-        name: min(getattr(part, name) for part in parts) for name in ("min_event_time", "min_received_at")
-    }
-    most: dict[str, Any] = {
-        name: max(getattr(part, name) for part in parts) for name in ("max_event_time", "max_received_at")
-    }
-    return msgspec.structs.replace(
-        parts[0],
-        last_id=parts[-1].last_id,
-        count=sum(part.count for part in parts),
-        blocks=sum(part.blocks for part in parts),
-        bytes=sum(part.bytes for part in parts),
-        **least,
-        **most,
-    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.durable import sync_folder, write_durably
-from millstream.log.backend import BlockStatistics, Commit, StoredBlock, VersionedValue, oldest_within
+from millstream.log.backend import BlockStatistics, Commit, StoredBlock, VersionedValue, add_statistics, oldest_within
 from millstream.log.backends.segments import index
 from millstream.log.backends.segments.files import read_at, sync, write_all
 from millstream.log.backends.segments.format import (
@@ -214,7 +214,7 @@ class SegmentStream:
             cut = [self._sealed.entries(segment) for segment in sealed[:1] if segment < first_id]
             whole = [self._sealed.summary(segment) for segment in sealed if segment >= first_id]
             *begin, end = (summarize(index.select(part, first_id, _EVERYTHING)) for part in [*cut, self._table.entries])
-            return index.add_up([*begin, *whole, end])
+            return add_statistics([*begin, *whole, end])
 
     def reclaim(self, below: int, *, max_bytes: int) -> int:
         """As :meth:`millstream.log.backend.Backend.reclaim`: whole segments, all but the last one."""

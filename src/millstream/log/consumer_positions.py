@@ -1,0 +1,37 @@
+"""What consumers have acknowledged, as a backend keeps it: a state for each consumer of a log."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.log.backend import VersionedValue
+from millstream.log.errors import LogInputError
+from millstream.log.ids import IdRange
+
+
+class ConsumerPosition(msgspec.Struct, frozen=True):
+    """What a consumer has acknowledged: all up to ``pointer``, and the ranges ``ahead`` of it."""
+
+    pointer: int = 0
+    ahead: tuple[IdRange, ...] = ()
+
+
+CONSUMERS = "consumer/"
+"""What the states begin with in which consumers' positions are kept."""
+
+
+def consumer_key(consumer: str) -> str:
+    """The state in which a backend keeps the position of *consumer*."""
+    if not consumer or len(consumer) > 255:
+        raise LogInputError("a consumer's name has 1 to 255 characters")
+    return CONSUMERS + consumer
+
+
+def encode_position(position: ConsumerPosition) -> bytes:
+    """*position* as JSON, for a state."""
+    return msgspec.json.encode(position)
+
+
+def decode_position(state: VersionedValue) -> ConsumerPosition:
+    """The position in *state*; the beginning where it was never written."""
+    return msgspec.json.decode(state.value, type=ConsumerPosition) if state.value else ConsumerPosition()
