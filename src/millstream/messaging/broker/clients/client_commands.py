@@ -35,10 +35,13 @@ class ClientCommands:
 
     def answer(self, session: ClientSession, command: v2.TelemetryCommand) -> None:
         """A client has sent *command*; nothing happens unless that client was asked."""
-        which = command.WhichOneof("command")
-        if which not in ("thread_stack_trace", "verify_message_result"):
+        if command.HasField("thread_stack_trace"):
+            nonce = command.thread_stack_trace.nonce
+        elif command.HasField("verify_message_result"):
+            nonce = command.verify_message_result.nonce
+        else:
             return
-        asked, answer = self._open.get(getattr(command, which).nonce, (None, None))
+        asked, answer = self._open.get(nonce, (None, None))
         if asked is session and answer is not None and not answer.done():
             answer.set_result(command)
 

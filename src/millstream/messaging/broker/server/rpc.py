@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from millstream.log import LogError
 from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
 from millstream.messaging.broker.handlers.call_context import CallContext
+from millstream.messaging.broker.handlers.dispatch import (
+    BATCH_CALLS,
+    STREAM_CALLS,
+    TELEMETRY,
+    UNARY_CALLS,
+    BatchCall,
+    StreamCall,
+    UnaryCall,
+)
 from millstream.messaging.broker.handlers.telemetry import serve
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, Keyring
 from millstream.messaging.broker.security.permissions import check_admin, check_call
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import MessagingError, StatusError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batch_calls import ACK, BATCH_SERVICE, RECEIVE, SEND, BatchMethod, write_answer
+from millstream.messaging.protocol.batch_calls import BATCH_SERVICE, BatchMethod, write_answer
 from millstream.messaging.protocol.methods import SERVICE, Method, methods
 
 if TYPE_CHECKING:
     import grpc
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 _log = logging.getLogger(__name__)
 
@@ -57,44 +68,50 @@ def service_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
 
     handlers: dict[str, Any] = {}
     for name, method in methods().items():
-        if name == "Telemetry":
+        if name == TELEMETRY:
             make, behaviour = grpc.stream_stream_rpc_method_handler, _telemetry(auth)
-        elif method.streams_responses:
-            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, auth)
+        elif name in STREAM_CALLS:
+            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, STREAM_CALLS[name], auth)
+        elif name in UNARY_CALLS:
+            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, UNARY_CALLS[name], auth)
         else:
-            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, auth)
+            make, behaviour = grpc.unary_unary_rpc_method_handler, _unsupported(method)
         handlers[name] = make(behaviour, method.request.FromString, method.response.SerializeToString)
     return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
 
-def _unary(method: Method, auth: AuthInterceptor) -> Any:
-    name = _own_name(method)
-
-    async def behaviour(request: Any, context: Any) -> Any:
+def _unary(
+    method: Method, call: UnaryCall[Request, Response], auth: AuthInterceptor
+) -> Callable[[Request, Any], Awaitable[Response]]:
+    async def behaviour(request: Request, context: Any) -> Response:
         try:
-            handle = getattr(auth.supervisor.service, name, None)
-            if handle is None:
-                raise StatusError(v2.UNSUPPORTED, f"{method.name} is not supported by this broker")
-            return await handle(request, auth.authorize(method.name, request, context))
+            return await call.handler(auth.supervisor.service, request, auth.authorize(method.name, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)
-            return method.response(status=_status(method, error))
+            refusal: Response = _refusal(method, error)
+            return refusal
 
     return behaviour
 
 
-def _stream(method: Method, auth: AuthInterceptor) -> Any:
-    name = _own_name(method)
-
-    async def behaviour(request: Any, context: Any) -> AsyncIterator[Any]:
+def _stream(
+    method: Method, call: StreamCall[Request, Response], auth: AuthInterceptor
+) -> Callable[[Request, Any], AsyncIterator[Response]]:
+    async def behaviour(request: Request, context: Any) -> AsyncIterator[Response]:
         try:
-            async for response in getattr(auth.supervisor.service, name)(
-                request, auth.authorize(method.name, request, context)
-            ):
+            admitted = auth.authorize(method.name, request, context)
+            async for response in call.handler(auth.supervisor.service, request, admitted):
                 yield response
         except Exception as error:
             auth.supervisor.report_failure(error)
-            yield method.response(status=_status(method, error))
+            yield _refusal(method, error)
+
+    return behaviour
+
+
+def _unsupported(method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def behaviour(_request: Any, _context: Any) -> Any:
+        return _refusal(method, StatusError(v2.UNSUPPORTED, f"{method.name} is not supported by this broker"))
 
     return behaviour
 
@@ -119,22 +136,23 @@ def batch_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
     import grpc
 
     handlers: dict[str, Any] = {
-        method.name: grpc.unary_unary_rpc_method_handler(_batch(method, auth), method.read_request, write_answer)
-        for method in (SEND, RECEIVE, ACK)
+        name: grpc.unary_unary_rpc_method_handler(_batch(call, auth), call.method.read_request, write_answer)
+        for name, call in BATCH_CALLS.items()
     }
     return grpc.method_handlers_generic_handler(BATCH_SERVICE, handlers)
 
 
-def _batch(method: BatchMethod, auth: AuthInterceptor) -> Any:
-    name = f"{method.name.lower()}_batch"
+def _batch(call: BatchCall[Request, Response], auth: AuthInterceptor) -> Callable[[Request, Any], Awaitable[Response]]:
+    method = call.method
 
-    async def behaviour(request: Any, context: Any) -> Any:
+    async def behaviour(request: Request, context: Any) -> Response:
         try:
-            return await getattr(auth.supervisor.service, name)(request, auth.authorize(method.path, request, context))
+            return await call.handler(auth.supervisor.service, request, auth.authorize(method.path, request, context))
         except Exception as error:
             auth.supervisor.report_failure(error)
             status = _status(method, error)
-            return method.answer(status.code, status.message)
+            refusal: Response = method.answer(status.code, status.message)
+            return refusal
 
     return behaviour
 
@@ -159,8 +177,9 @@ def _asked(auth: AuthInterceptor, name: str) -> Any:
     return behaviour
 
 
-def _own_name(method: Method) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+def _refusal(method: Method, error: Exception) -> Any:
+    """The response of *method* that says why it failed."""
+    return method.response(status=_status(method, error))
 
 
 def _headers(context: Any) -> dict[str, str | bytes]:
