@@ -1,18 +1,18 @@
-"""Acknowledgements that meet on their way to our broker: a call costs about the same for one message or a thousand."""
+"""Acknowledgements that share calls to our broker: a call costs about the same for one message or a thousand."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
-from millstream.messaging.client.errors import ClientError
+from millstream.messaging.async_batcher import AsyncBatcher
+from millstream.messaging.batch_accumulator import BatchLimits
+from millstream.messaging.client.errors import ClientError, call_failure
 from millstream.messaging.client.message import Received
 
 Errors = Sequence[ClientError | None]
-"""What came of each message: None where all is well."""
+"""The error of each message; None where it was acknowledged."""
 
-Settle = Callable[[Sequence[Received]], Awaitable[Errors]]
+Acknowledge = Callable[[Sequence[Received]], Awaitable[Errors]]
 
 MAX_CALLS_IN_FLIGHT = 2
 """How many calls about one topic are made at the same time; what comes meanwhile goes with the next."""
@@ -22,68 +22,35 @@ MAX_MESSAGES = 1000
 
 
 class AckBatcher:
-    """Hands messages to *settle*, those of one topic and server together where they come while others are under way."""
+    """Hands messages to *acknowledge*; those of one topic and server go together while other calls are in flight."""
 
-    def __init__(self, acknowledge: Settle) -> None:
-        self._settle = acknowledge
-        self._waiting: dict[Hashable, deque[tuple[Sequence[Received], asyncio.Future[Errors]]]] = {}
-        self._calls: dict[Hashable, int] = {}
-        self._tasks: set[asyncio.Future[None]] = set()
+    def __init__(self, acknowledge: Acknowledge) -> None:
+        self._acknowledge = acknowledge
+        self._batchers: dict[Hashable, AsyncBatcher[Sequence[Received], Errors]] = {}
 
     async def acknowledge(self, messages: Sequence[Received]) -> Errors:
-        """What came of *messages*, all of one topic and server. Raises :class:`ClientError` where the call failed.
+        """The errors of *messages*, all of one topic and server. Raises :class:`ClientError` where the call failed.
 
         Whoever is cancelled while it waits does not learn of it; the messages go all the same.
         """
         key = (messages[0].topic, messages[0].endpoints)
-        if self._calls.get(key, 0) >= MAX_CALLS_IN_FLIGHT:
-            result: asyncio.Future[Errors] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(key, deque()).append((messages, result))
-            return await result
-        self._calls[key] = self._calls.get(key, 0) + 1
-        try:
-            return await self._settle(messages)
-        finally:
-            self._done(key)
+        batcher = self._batchers.get(key)
+        if batcher is None:
+            batcher = self._batchers[key] = AsyncBatcher(
+                self._run,
+                BatchLimits(max_in_flight=MAX_CALLS_IN_FLIGHT, max_items=MAX_MESSAGES),
+                failure=call_failure,
+                on_idle=lambda: self._batchers.pop(key, None),
+            )
+        return await batcher.submit_at_once(messages, count=len(messages))
 
-    def _done(self, key: Hashable) -> None:
-        """A call has ended: whoever waits may go."""
-        batch = self._take(key)
-        if batch:
-            task = asyncio.ensure_future(self._deliver(key, batch))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        self._calls[key] -= 1
-        if not self._calls[key]:
-            del self._calls[key]
-
-    def _take(self, key: Hashable) -> list[tuple[Sequence[Received], asyncio.Future[Errors]]]:
-        waiting = self._waiting.get(key)
-        batch: list[tuple[Sequence[Received], asyncio.Future[Errors]]] = []
-        count = 0
-        while waiting and count < MAX_MESSAGES:
-            batch.append(waiting.popleft())
-            count += len(batch[-1][0])
-        if not waiting:
-            self._waiting.pop(key, None)
-        return batch
-
-    async def _deliver(self, key: Hashable, batch: Sequence[tuple[Sequence[Received], asyncio.Future[Errors]]]) -> None:
-        try:
-            errors = await self._settle([message for messages, _ in batch for message in messages])
-        except BaseException as error:
-            failure = error if isinstance(error, ClientError) else ClientError(f"the call was given up: {error!r}")
-            for _, result in batch:
-                if not result.done():
-                    result.set_exception(failure)
-            if not isinstance(error, ClientError):
-                raise
-        else:
-            begin = 0
-            for messages, result in batch:
-                if not result.done():
-                    result.set_result(errors[begin : begin + len(messages)])
-                begin += len(messages)
-        finally:
-            self._done(key)
+    async def _run(self, groups: Sequence[Sequence[Received]]) -> Sequence[Errors]:
+        if len(groups) == 1:
+            return [await self._acknowledge(groups[0])]
+        errors = await self._acknowledge([message for group in groups for message in group])
+        found: list[Errors] = []
+        begin = 0
+        for group in groups:
+            found.append(errors[begin : begin + len(group)])
+            begin += len(group)
+        return found

@@ -150,3 +150,12 @@ def is_definite(error: Exception) -> bool:
     The workflow document retries "according to the error type"; throttling is the one 4xx that passes.
     """
     return isinstance(error, ClientError) and 40000 <= error.code < 50000 and not isinstance(error, ThrottledError)
+
+
+def call_failure(error: BaseException) -> ClientError:
+    """The error of a call that others share and that ended with *error*."""
+    if isinstance(error, ClientError):
+        return error
+    failure = ClientError(f"the call ended early: {error!r}")
+    failure.__cause__ = error
+    return failure

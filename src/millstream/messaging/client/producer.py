@@ -34,7 +34,7 @@ from millstream.messaging.client.message import Message, MessageStamp, Receipt, 
 from millstream.messaging.client.message_ids import MessageIds
 from millstream.messaging.client.options import DEFAULTS, Options, seconds_of
 from millstream.messaging.client.route import Queue, candidates, check_kind, group_candidate
-from millstream.messaging.client.send_batcher import BatchLimits, Results, SendBatcher
+from millstream.messaging.client.send_batcher import Batching, Results, SendBatcher
 from millstream.messaging.client.transaction import Transaction
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import SEND
@@ -324,8 +324,8 @@ class Producer(Client):
             _log.exception("the end of transaction %s could not be told; the server asks again", message.message_id)
 
 
-def _batching(linger: float | timedelta, messages: int, size: int) -> BatchLimits:
-    found = BatchLimits(seconds_of(linger), messages, size)
+def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
+    found = Batching(seconds_of(linger), messages, size)
     if found.linger < 0 or messages < 1 or size < 1:
         raise BadRequestError("linger is zero seconds or more, batch and batch_bytes are one or more")
     return found

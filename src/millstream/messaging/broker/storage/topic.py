@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +13,8 @@ import numpy as np
 from pyarrow import RecordBatch
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
+from millstream.messaging.async_batcher import AsyncBatcher
+from millstream.messaging.batch_accumulator import BatchLimits
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
 from millstream.messaging.broker.storage.message_cache import MessageCache
 from millstream.messaging.broker.storage.wire_codec import ID
@@ -57,35 +57,6 @@ class TopicSpec(msgspec.Struct, frozen=True):
         return _KINDS[self.type]
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class PendingAppend:
-    """Messages of several calls that are appended together."""
-
-    messages: list[Message] = dataclasses.field(default_factory=list)
-    waiting: list[tuple[asyncio.Future[Sequence[int]], int, int]] = dataclasses.field(default_factory=list)
-    """Those who wait for their ids, and where their messages begin and end."""
-
-    async def join(self, messages: Sequence[Message]) -> Sequence[int]:
-        """Add *messages*; their ids once they are durable."""
-        begin = len(self.messages)
-        self.messages.extend(messages)
-        ids: asyncio.Future[Sequence[int]] = asyncio.get_running_loop().create_future()
-        self.waiting.append((ids, begin, len(self.messages)))
-        return await ids
-
-    def finish(self, ids: Sequence[int]) -> None:
-        """All have their *ids*; whoever was cancelled meanwhile does not learn of it."""
-        for waiter, begin, end in self.waiting:
-            if not waiter.done():
-                waiter.set_result(ids[begin:end])
-
-    def fail(self, error: Exception) -> None:
-        """Whoever still waits gets *error*."""
-        for waiter, _, _ in self.waiting:
-            if not waiter.done():
-                waiter.set_exception(error)
-
-
 class Topic:
     """The log of *spec* in *store*, open for writing. For one event loop."""
 
@@ -95,8 +66,7 @@ class Topic:
         self._writer: Writer = self._log.writer("broker")
         self._turns = itertools.count()
         self._known = DeduplicationIndex(DEDUPLICATION_WINDOW)
-        self._gathering: PendingAppend | None = None
-        self._task: asyncio.Future[None] | None = None
+        self._batcher = AsyncBatcher(self._publish_together, BatchLimits(max_in_flight=1), failure=_append_failure)
         self.message_cache = MessageCache(self._log)
         self._remember_tail()
 
@@ -141,10 +111,7 @@ class Topic:
         """
         if len(messages) >= _GATHERED:
             return await self.publish_columns([_name(message) for message in messages], messages)
-        if self._gathering is None:
-            self._gathering = PendingAppend()
-            self._task = self._task or asyncio.ensure_future(self._publish_gathered())
-        return await self._gathering.join(messages)
+        return await self._batcher.submit(messages)
 
     async def publish_columns(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
         """Like :meth:`publish`, of *messages* whose ids of the protocol are *names*; in one append."""
@@ -159,27 +126,15 @@ class Topic:
 
     def close(self) -> None:
         """Let the next writer in."""
-        if self._task is not None:
-            self._task.cancel()
+        self._batcher.close()
         self._writer.close()
 
-    async def _publish_gathered(self) -> None:
-        """Append what has gathered, and then what has gathered meanwhile."""
-        present: PendingAppend | None = None
-        try:
-            while self._gathering is not None:
-                await asyncio.sleep(0)  # whoever is ready in this moment goes along
-                present, self._gathering = self._gathering, None
-                names = [_name(message) for message in present.messages]
-                try:
-                    present.finish(await self.publish_columns(names, present.messages))
-                except Exception as error:
-                    present.fail(error)
-        finally:
-            self._task = None
-            for gathering in (present, self._gathering):
-                if gathering is not None:
-                    gathering.fail(StatusError(v2.INTERNAL_SERVER_ERROR, "the topic is being changed; send it again"))
+    async def _publish_together(self, calls: Sequence[Sequence[Message]]) -> Sequence[Sequence[int]]:
+        """Append the messages of all *calls*; the ids of each."""
+        messages = list(itertools.chain.from_iterable(calls))
+        ids = await self.publish_columns([_name(message) for message in messages], messages)
+        ends = list(itertools.accumulate(map(len, calls)))
+        return [ids[end - len(call) : end] for call, end in zip(calls, ends, strict=True)]
 
     def _append_new(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
         if b"" not in names and len(set(names)) == len(names) and self._known.contains_none(names):
@@ -230,6 +185,13 @@ class Topic:
         for batch in self._log.read(first, columns=["headers"]):
             found = list(_ids_of_clients(batch.arrow.column("headers")))
             self._known.add([name for _, name in found], [batch.first_id + row for row, _ in found])
+
+
+def _append_failure(error: BaseException) -> Exception:
+    """The error of a call whose messages were to be appended; a cancellation means that the topic was closed."""
+    if isinstance(error, Exception):
+        return error
+    return StatusError(v2.INTERNAL_SERVER_ERROR, "the topic is being changed; send the message again")
 
 
 def _ids_of_clients(headers: Any) -> Iterator[tuple[int, bytes]]:

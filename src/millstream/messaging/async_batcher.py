@@ -1,0 +1,163 @@
+"""Calls that are made at the same time, run together on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+from millstream.messaging.batch_accumulator import BatchAccumulator, BatchLimits, Slot
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class AsyncBatcher(Generic[Item, Result]):
+    """Runs items that are submitted at the same time together, as *limits* allow. For one event loop.
+
+    *run* gets the items of a batch in the order of their submission and returns an outcome for each; one that is an
+    exception is raised to whoever submitted the item. An exception that *run* raises is raised to all of the batch, as
+    the exception that *failure* makes of it. A batch that is not full waits for *linger* seconds where the limits say
+    that it lingers. With *drops_cancelled* an item whose submission is cancelled before it is in flight is not run.
+    *on_idle* is called whenever nothing waits or is in flight any more.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
+        limits: BatchLimits,
+        *,
+        failure: Callable[[BaseException], Exception],
+        linger: float = 0.0,
+        drops_cancelled: bool = False,
+        on_idle: Callable[[], object] | None = None,
+    ) -> None:
+        self._run = run
+        self._accumulator: BatchAccumulator[_Entry[Item, Result]] = BatchAccumulator(limits)
+        self._failure = failure
+        self._lingers, self._linger = limits.lingers, linger
+        self._is_wanted = _is_awaited if drops_cancelled else None
+        self._on_idle = on_idle
+        self._timer: asyncio.TimerHandle | None = None
+        self._workers: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[Slot, Sequence[_Entry[Item, Result]]] = {}
+
+    def submit(self, item: Item, *, count: int = 1, size: int = 0) -> asyncio.Future[Result]:
+        """The future result of *item*, which counts as *count* items and *size* bytes."""
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._accumulator.add(_Entry(item, result), count=count, size=size)
+        self._advance()
+        return result
+
+    async def submit_at_once(self, item: Item, *, count: int = 1) -> Result:
+        """Like :meth:`submit`; where a slot is free, *item* runs alone in the task of the caller."""
+        slot = self._accumulator.reserve_alone()
+        if slot is None:
+            return await self.submit(item, count=count)
+        try:
+            (outcome,) = await self._run([item])
+        finally:
+            self._release(slot)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def flush(self) -> None:
+        """Run what waits without lingering; return when all that was submitted before has its result."""
+        entries = [*self._accumulator.waiting, *(entry for batch in self._in_flight.values() for entry in batch)]
+        self._fall_due()
+        if entries:
+            await asyncio.wait([entry.result for entry in entries])
+
+    def close(self) -> None:
+        """End at once: what waits or is in flight fails with what *failure* makes of a cancellation."""
+        for worker in self._workers:
+            worker.cancel()
+        _fail(self._accumulator.clear(), self._failure(asyncio.CancelledError()))
+        self._stop_timer()
+
+    def _advance(self) -> None:
+        """Start workers for the batches that may go, else the timer."""
+        while self._accumulator.needs_slot:
+            slot = self._accumulator.reserve()
+            worker = asyncio.ensure_future(self._work(slot))
+            self._workers.add(worker)
+            worker.add_done_callback(partial(self._worker_ended, slot))
+        if not self._lingers:
+            return
+        if self._accumulator.is_empty:
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._linger, self._fall_due)
+
+    def _fall_due(self) -> None:
+        self._accumulator.make_due()
+        self._advance()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _work(self, slot: Slot) -> None:
+        while True:
+            await asyncio.sleep(0)  # calls that are made in this moment go along
+            batch = self._accumulator.take(slot, self._is_wanted)
+            if not batch:
+                return
+            self._advance()
+            self._in_flight[slot] = batch
+            try:
+                await self._deliver(batch)
+            finally:
+                del self._in_flight[slot]
+            self._accumulator.finish(slot)
+
+    async def _deliver(self, batch: Sequence[_Entry[Item, Result]]) -> None:
+        try:
+            outcomes = await self._run([entry.item for entry in batch])
+            pairs = list(zip(batch, outcomes, strict=True))
+        except Exception as error:
+            _fail(batch, self._failure(error))
+            return
+        except BaseException as error:
+            _fail(batch, self._failure(error))
+            raise
+        for entry, outcome in pairs:
+            if entry.result.done():
+                continue
+            if isinstance(outcome, Exception):
+                entry.result.set_exception(outcome)
+            else:
+                entry.result.set_result(outcome)
+
+    def _worker_ended(self, slot: Slot, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        self._release(slot)
+
+    def _release(self, slot: Slot) -> None:
+        self._accumulator.release(slot)
+        self._advance()
+        if self._on_idle is not None and self._accumulator.is_idle:
+            self._on_idle()
+
+
+class _Entry(Generic[Item, Result]):
+    """An item and its future result."""
+
+    __slots__ = ("item", "result")
+
+    def __init__(self, item: Item, result: asyncio.Future[Result]) -> None:
+        self.item = item
+        self.result = result
+
+
+def _is_awaited(entry: _Entry[Item, Result]) -> bool:
+    return not entry.result.cancelled()
+
+
+def _fail(entries: Sequence[_Entry[Item, Result]], error: Exception) -> None:
+    for entry in entries:
+        if not entry.result.done():
+            entry.result.set_exception(error)
