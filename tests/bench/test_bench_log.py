@@ -21,7 +21,7 @@ from millstream.bench.runner import measure, run_benchmark
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
 from millstream.log.backends.mysql import parse_address
-from millstream.log.backends.mysql.text_driver import connect_text
+from millstream.log.backends.mysql.pymysql_connection import connect_pymysql
 
 QUICK = Choice(seconds=0.005, senders=5)
 
@@ -51,7 +51,7 @@ def test_rows_and_blocks_in_postgresql_take_part(work: LogRuns) -> None:
 def test_nothing_of_a_run_stays_in_its_server(work: LogRuns) -> None:
     work.alone("mariadb-rows", 4, 20)
     work.alone("mariadb", 4, 20)
-    with contextlib.closing(connect_text(parse_address(work._servers.get("mariadb-whole").url))) as connection:
+    with contextlib.closing(connect_pymysql(parse_address(work._servers.get("mariadb-whole").url))) as connection:
         tables = sorted(table for (table,) in connection.rows("SHOW TABLES"))
     assert all(table.startswith("millstream_") for table in tables)
     assert tables, "the store itself stays"

@@ -242,15 +242,13 @@ def test_a_store_handed_to_another_process_says_how_to_open_it_there(url: str) -
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kind", ["mariadb?driver=text", "mariadb?driver=binary", "mariadb?layout=nerve", "postgresql"])
+@pytest.mark.parametrize("kind", ["mariadb?driver=text", "mariadb?layout=nerve", "postgresql"])
 def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     """Writer and reader are not told: they wait for the server, and go on."""
     name, mark, options = kind.partition("?")
     request.getfixturevalue(name)
-    if options == "driver=binary":
-        pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
     with services.private(name) as server:
         scratch = scratch_beside(f"{server.url}torture{mark}{options}", "torture-test")
         plan = TorturePlan(kills=sized(ci=6, long=200), seed=4)

@@ -79,13 +79,19 @@ def test_a_password_file_makes_a_url_that_shows_nothing_and_opens_again(store_ur
         parse(f"{store_url}?password_file={file}.not")
 
 
-@pytest.mark.parametrize("driver", ["", "?driver=binary"])
+def test_a_driver_that_is_no_longer_supported_is_refused_with_what_to_do() -> None:
+    for layout in ("", "&layout=nerve"):
+        with pytest.raises(LogInputError, match="remove driver=binary from the URL") as caught:
+            open_store(f"mysql://me:s3cret@host/db?driver=binary{layout}")
+        assert "me:***@" in str(caught.value)
+
+
 def test_an_account_with_a_password_gets_in_and_a_wrong_password_is_not_shown(
-    store_url: str, connection: DatabaseConnection, driver: str
+    store_url: str, connection: DatabaseConnection
 ) -> None:
-    make_account(connection, store_url, driver)
+    make_account(connection, store_url)
     scheme, _, rest = store_url.partition("://")
-    rest = rest.rpartition("@")[2] + driver
+    rest = rest.rpartition("@")[2]
     with open_store(f"{scheme}://mill:s3cret@{rest}") as store:
         store.log(LogSpec("secret"))
         assert store.url == f"{scheme}://mill:***@{rest}"
@@ -99,15 +105,11 @@ def test_an_account_with_a_password_gets_in_and_a_wrong_password_is_not_shown(
     assert "wr0ng" not in "".join(map(str, (denied.value, denied.value.__cause__)))
 
 
-def make_account(connection: DatabaseConnection, url: str, driver: str) -> None:
+def make_account(connection: DatabaseConnection, url: str) -> None:
     if url.startswith("mysql:"):
-        if driver:
-            pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
         connection.execute("CREATE OR REPLACE USER 'mill'@'%' IDENTIFIED BY 's3cret'")
         connection.execute("GRANT ALL ON *.* TO 'mill'@'%'")
         return
-    if driver:
-        pytest.skip("PostgreSQL has one driver")
     if not connection.rows("SELECT FROM pg_roles WHERE rolname = 'mill'"):
         connection.execute("CREATE ROLE mill LOGIN PASSWORD 's3cret'")
     connection.execute("GRANT ALL ON SCHEMA public TO mill")

@@ -16,7 +16,6 @@ from millstream.cli.doctor_machine import Check
 USES = {
     "pipeline": "jobs on Spark",
     "mysql": "logs, queues and registries in MariaDB and MySQL",
-    "mysql-binary": "logs in MariaDB with `?driver=binary`",
     "postgresql": "logs in PostgreSQL",
     "s3": "stores on S3",
     "mqtt": "messages of MQTT brokers",

@@ -10,9 +10,9 @@ _PREFIXES = ("queue_", "blocks_", "bench_")
 
 def _clear_mysql(url: str) -> None:
     from millstream.log.backends.mysql.address import parse_address
-    from millstream.log.backends.mysql.text_driver import connect_text
+    from millstream.log.backends.mysql.pymysql_connection import connect_pymysql
 
-    with contextlib.closing(connect_text(parse_address(url))) as connection:
+    with contextlib.closing(connect_pymysql(parse_address(url))) as connection:
         for (table,) in connection.rows("SHOW TABLES"):
             if table.startswith(_PREFIXES):
                 connection.execute(f"DROP TABLE `{table}`")

@@ -17,7 +17,7 @@ from millstream.bench.log.peers.grouped import MOST_ROWS, GroupingSender
 from millstream.bench.log.peers.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
 from millstream.log.backends.mysql.address import parse_address
-from millstream.log.backends.mysql.text_driver import TextConnection, connect_text, literal
+from millstream.log.backends.mysql.pymysql_connection import PymysqlConnection, connect_pymysql, literal
 
 SHARDS = 4
 READ_IDS = 50_000
@@ -116,7 +116,7 @@ class MysqlRowReceiver:
         return self._shards.connections[shard].rows(_READ.format(self._shards.name, shard, ",".join(map(str, ids))))
 
 
-def _connect(place: QueueLocation) -> TextConnection:
-    connection = connect_text(parse_address(place.url))
+def _connect(place: QueueLocation) -> PymysqlConnection:
+    connection = connect_pymysql(parse_address(place.url))
     connection.execute("SET autocommit = 1")
     return connection

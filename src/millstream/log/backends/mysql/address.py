@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from millstream.log.backends.database.address import DatabaseAddress, mask_password, parse_database
+from millstream.log.errors import LogInputError
 
 __all__ = ["MysqlAddress", "mask_password", "parse_address"]
 
 
 class MysqlAddress(DatabaseAddress, frozen=True):
-    """``driver`` is ``text`` (PyMySQL) or ``binary`` (mariadb); without it the first is taken."""
+    """``driver`` is ``text`` or empty. Both mean PyMySQL; earlier releases had another driver to choose."""
 
     scheme: ClassVar[str] = "mysql"
     port_by_default: ClassVar[int] = 3306
@@ -23,5 +24,11 @@ class MysqlAddress(DatabaseAddress, frozen=True):
 
 
 def parse_address(url: str) -> MysqlAddress:
-    """The place of *url*. Raises :class:`LogInputError`, which never shows the password."""
-    return parse_database(url, MysqlAddress)
+    """The address of *url*. Raises :class:`LogInputError`, which never shows the password."""
+    address = parse_database(url, MysqlAddress)
+    if address.driver == "binary":
+        raise LogInputError(
+            f"{address.url} asks for the driver `binary`, which is no longer supported: remove driver=binary from the "
+            "URL. PyMySQL reads and writes the same database (pip install 'millstream[mysql]')"
+        )
+    return address

@@ -10,12 +10,12 @@ import itertools
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 from pymysql.constants import COMMAND, FIELD_TYPE
 from pymysql.protocol import OKPacketWrapper
 
 from millstream.log.backends.database.driver import Value
+from millstream.log.backends.mysql.pymysql_wire import WireProtocol
 
 MAX_PREPARED = 32
 """So many statements are kept prepared; the one that was used least lately makes room."""
@@ -27,34 +27,34 @@ _UNSIGNED = struct.Struct("<Q")
 
 
 class PreparedStatements:
-    """The prepared statements of one connection."""
+    """The prepared statements of one connection, of which *wire* is the protocol."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, wire: WireProtocol) -> None:
+        self._wire = wire
         self._numbers: OrderedDict[str, int] = OrderedDict()
 
     def execute(self, statement: str, values: Sequence[Value]) -> int:
         """Do *statement*, which returns no rows, with *values* for its ``?``; the number of rows it found or made."""
         message = _EXECUTE.pack(self._number(statement, len(values)), 0, 1) + _parameters(values)
-        self._connection._execute_command(COMMAND.COM_STMT_EXECUTE, message)
-        answer = OKPacketWrapper(self._connection._read_packet())
+        self._wire.send(COMMAND.COM_STMT_EXECUTE, message)
+        answer = OKPacketWrapper(self._wire.receive())
         return int(answer.affected_rows)
 
     def _number(self, statement: str, parameters: int) -> int:
         if statement in self._numbers:
             self._numbers.move_to_end(statement)
             return self._numbers[statement]
-        self._connection._execute_command(COMMAND.COM_STMT_PREPARE, statement.encode())
-        number, columns, expected = _ANSWER.unpack_from(self._connection._read_packet().get_all_data())
+        self._wire.send(COMMAND.COM_STMT_PREPARE, statement.encode())
+        number, columns, expected = _ANSWER.unpack_from(self._wire.receive().get_all_data())
         for count in (expected, columns):
             for _ in range(count + 1 if count else 0):  # definitions, and the mark of their end
-                self._connection._read_packet()
+                self._wire.receive()
         self._numbers[statement] = number
         if expected != parameters:
             raise ValueError(f"{parameters} values for {expected} places in {statement!r}")
         if len(self._numbers) > MAX_PREPARED:
             _, oldest = self._numbers.popitem(last=False)
-            self._connection._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", oldest))  # has no answer
+            self._wire.send(COMMAND.COM_STMT_CLOSE, struct.pack("<I", oldest))  # has no answer
         return int(number)
 
 

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL through PyMySQL: pure Python; values stand in the text of a statement, unless they are large."""
+"""MariaDB and MySQL through PyMySQL: values go in the text of a statement, large ones with a prepared statement."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from pymysql.constants import CLIENT, CR
 from millstream.log.backends.database.driver import ANSWER_SECONDS, CONNECT_SECONDS, ServerError, Value
 from millstream.log.backends.mysql.address import MysqlAddress
 from millstream.log.backends.mysql.prepared import PreparedStatements
+from millstream.log.backends.mysql.pymysql_wire import abort, find_wire_protocol
 
 _LARGE = 1024  # bytes; a statement with such a value is worth preparing
 
 
-class TextConnection:
+class PymysqlConnection:
     """A connection of PyMySQL. Statements go to it as bytes, since its own way through text is slow for blocks."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._prepared = PreparedStatements(connection)
+        wire = find_wire_protocol(connection)
+        self._prepared = None if wire is None else PreparedStatements(wire)
 
     def execute(self, statement: str, *values: Value) -> int:
-        if not any(isinstance(value, bytes) and len(value) >= _LARGE for value in values):
+        is_large = any(isinstance(value, bytes) and len(value) >= _LARGE for value in values)
+        if self._prepared is None or not is_large:
             return self.execute_bytes(fill_placeholders(statement, values))
         with mysql_errors():
             return self._prepared.execute(statement, values)
@@ -42,10 +45,10 @@ class TextConnection:
             return found
 
     def close(self) -> None:
-        self._connection._force_close()  # the polite way waits for a server that may be gone
+        abort(self._connection)
 
 
-def connect_text(address: MysqlAddress, *, database: bool = True) -> TextConnection:
+def connect_pymysql(address: MysqlAddress, *, database: bool = True) -> PymysqlConnection:
     """Connect to *address*. Raises :class:`ServerError`."""
     with mysql_errors():
         connection = pymysql.connect(
@@ -61,7 +64,7 @@ def connect_text(address: MysqlAddress, *, database: bool = True) -> TextConnect
             write_timeout=ANSWER_SECONDS,
             ssl_ca=address.tls_ca or None,
         )
-    return TextConnection(connection)
+    return PymysqlConnection(connection)
 
 
 def fill_placeholders(statement: str, values: Sequence[Value]) -> bytes:
