@@ -61,20 +61,24 @@ def connect(address: PostgresAddress, *, database: bool = True) -> PostgresConne
     try:
         return _connected(address, address.database if database else _MAINTENANCE)
     except ServerError as error:
-        silent = isinstance(error.__cause__, ConnectionTimeout)
-        if database and error.code == CONNECTION_LOST and not silent and _is_absent(address):
+        is_silent = isinstance(error.__cause__, ConnectionTimeout)
+        if not database or error.code != CONNECTION_LOST or is_silent or (exists := _exists(address)) is None:
+            raise
+        if not exists:
             raise ServerError(UNKNOWN_DATABASE, str(error)) from error
-        raise
+    return _connected(address, address.database)  # another process has made it in between
 
 
-def _is_absent(address: PostgresAddress) -> bool:
-    """Whether the server answers and has no such database. Of a connection that failed it is known in words alone,
-    which are in the language of the server."""
+def _exists(address: PostgresAddress) -> bool | None:
+    """Whether the server has the database; None where the server does not answer.
+
+    Of a connection that failed this is known in words alone, which are in the language of the server.
+    """
     try:
         with contextlib.closing(_connected(address, _MAINTENANCE)) as connection:
-            return not connection.rows("SELECT 1 FROM pg_database WHERE datname = ?", address.database)
+            return bool(connection.rows("SELECT 1 FROM pg_database WHERE datname = ?", address.database))
     except ServerError:
-        return False
+        return None
 
 
 def _connected(address: PostgresAddress, database: str) -> PostgresConnection:
