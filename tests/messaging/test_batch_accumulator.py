@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.messaging.async_batcher import AsyncBatcher
-from millstream.messaging.batch_accumulator import BatchAccumulator, BatchLimits, Slot
+from millstream.messaging.batch_accumulator import BatchAccumulator, BatchingLimits, Slot
 
-LIMITS = BatchLimits(max_in_flight=2, max_items=3, max_bytes=10, lingers=True)
+LIMITS = BatchingLimits(max_in_flight=2, max_items=3, max_bytes=10, lingers=True)
 
 
 class AccumulatorMachine(RuleBasedStateMachine):
@@ -87,7 +87,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
 class EagerMachine(AccumulatorMachine):
     """The same, where nothing lingers."""
 
-    limits = BatchLimits(max_in_flight=2, max_items=3, max_bytes=10)
+    limits = BatchingLimits(max_in_flight=2, max_items=3, max_bytes=10)
 
 
 TestLingering = AccumulatorMachine.TestCase
@@ -95,7 +95,7 @@ TestEager = EagerMachine.TestCase
 
 
 def test_items_of_one_moment_ask_for_no_more_slots_than_they_fill() -> None:
-    accumulator: BatchAccumulator[int] = BatchAccumulator(BatchLimits(max_in_flight=4, max_items=3))
+    accumulator: BatchAccumulator[int] = BatchAccumulator(BatchingLimits(max_in_flight=4, max_items=3))
     slots = []
     for number in range(7):
         accumulator.add(number)
@@ -123,7 +123,7 @@ class Calls:
 
 
 def batcher_of(calls: Calls, *, linger: float | None = None, **limits: int) -> AsyncBatcher[str, str]:
-    found = BatchLimits(lingers=linger is not None, **{"max_in_flight": 1, **limits})
+    found = BatchingLimits(lingers=linger is not None, **{"max_in_flight": 1, **limits})
     return AsyncBatcher(calls.run, found, failure=lambda error: RuntimeError(repr(error)), linger=linger or 0.0)
 
 
@@ -200,7 +200,7 @@ def test_a_cancelled_submission_is_dropped_only_where_that_was_asked_for() -> No
     async def test(calls: Calls) -> None:
         for drops in (False, True):
             batcher: AsyncBatcher[str, str] = AsyncBatcher(
-                calls.run, BatchLimits(max_in_flight=1), failure=lambda error: RuntimeError(repr(error)),
+                calls.run, BatchingLimits(max_in_flight=1), failure=lambda error: RuntimeError(repr(error)),
                 drops_cancelled=drops,
             )  # fmt: skip
             tasks = [batcher.submit(item) for item in "ab"]
@@ -234,7 +234,7 @@ def test_a_batcher_says_when_it_is_idle() -> None:
     async def test(calls: Calls) -> None:
         idle: list[int] = []
         batcher: AsyncBatcher[str, str] = AsyncBatcher(
-            calls.run, BatchLimits(max_in_flight=2), failure=lambda error: RuntimeError(repr(error)),
+            calls.run, BatchingLimits(max_in_flight=2), failure=lambda error: RuntimeError(repr(error)),
             on_idle=lambda: idle.append(len(calls.batches)),
         )  # fmt: skip
         await batcher.submit("a")

@@ -79,7 +79,7 @@ def verify(ask: Callable[..., Any], client_id: str, topic: str, message: int, as
 
     The group's progress stays as it is. The exit code is 0 where the listener was content.
     """
-    found = ask("VerificationRequest", VerificationRequest(client_id, topic, message), VerificationResult)
+    found = ask("Verify", VerificationRequest(client_id, topic, message), VerificationResult)
     if as_json:
         print_json(found)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from millstream.messaging.batch_accumulator import BatchAccumulator, BatchLimits, Slot
+from millstream.messaging.batch_accumulator import BatchAccumulator, BatchingLimits, Slot
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,7 +26,7 @@ class AsyncBatcher(Generic[Item, Result]):
     def __init__(
         self,
         run: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
-        limits: BatchLimits,
+        limits: BatchingLimits,
         *,
         failure: Callable[[BaseException], Exception],
         linger: float = 0.0,

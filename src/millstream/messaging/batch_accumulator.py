@@ -15,7 +15,7 @@ import msgspec
 Item = TypeVar("Item")
 
 
-class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
+class BatchingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How large a batch may be (an item that is larger goes alone), and how many batches may be in flight.
 
     With ``lingers`` a batch that is not full waits until it is due; otherwise it goes as soon as a slot is free.
@@ -42,7 +42,7 @@ class BatchAccumulator(Generic[Item]):
     Whoever holds a slot takes a batch, finishes it, takes the next one, and releases the slot where there is none.
     """
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchingLimits) -> None:
         self._limits = limits
         self._waiting: deque[tuple[Item, int, int]] = deque()
         self._items = 0

@@ -122,7 +122,7 @@ class AdminService:
             "RestartGroup": _call(OffsetResetRequest, self.reset_offset),
             "Clients": _call(str, self.clients),
             "StackTrace": _call(str, self.stack_trace),
-            "VerificationRequest": _call(VerificationRequest, self.verify),
+            "Verify": _call(VerificationRequest, self.verify),
         }
 
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
@@ -194,7 +194,7 @@ class AdminService:
         ]
 
     async def stack_trace(self, client_id: str) -> str:
-        """What the threads of a client are doing. Raises :class:`ClientSilentError`."""
+        """What the threads of a client are doing. Raises :class:`ClientNotRespondingError`."""
         answer = await self._core.client_commands.stack_trace(self._session(client_id))
         return answer.thread_stack_trace.thread_stack_trace or f"({enum_name(v2.Code, answer.status.code)})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 from millstream.messaging.async_batcher import AsyncBatcher
-from millstream.messaging.batch_accumulator import BatchLimits
+from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.client.errors import ClientError, call_failure
 from millstream.messaging.client.message import Received
 
@@ -38,7 +38,7 @@ class AckBatcher:
         if batcher is None:
             batcher = self._batchers[key] = AsyncBatcher(
                 self._run,
-                BatchLimits(max_in_flight=MAX_CALLS_IN_FLIGHT, max_items=MAX_MESSAGES),
+                BatchingLimits(max_in_flight=MAX_CALLS_IN_FLIGHT, max_items=MAX_MESSAGES),
                 failure=call_failure,
                 on_idle=lambda: self._batchers.pop(key, None),
             )

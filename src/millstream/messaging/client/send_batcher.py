@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 import msgspec
 
 from millstream.messaging.async_batcher import AsyncBatcher
-from millstream.messaging.batch_accumulator import BatchLimits
+from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.client.errors import ClientError, call_failure, is_definite
 from millstream.messaging.client.message import Message, Receipt
 
@@ -51,7 +51,7 @@ class SendBatcher:
         await asyncio.gather(*(batcher.flush() for batcher in list(self._batchers.values())))
 
     def _new_batcher(self, key: Hashable, max_in_flight: int) -> AsyncBatcher[Message, Receipt]:
-        limits = BatchLimits(
+        limits = BatchingLimits(
             max_in_flight=max_in_flight,
             max_items=self._batching.messages,
             max_bytes=self._batching.bytes,

@@ -14,7 +14,7 @@ from pyarrow import RecordBatch
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
 from millstream.messaging.async_batcher import AsyncBatcher
-from millstream.messaging.batch_accumulator import BatchLimits
+from millstream.messaging.batch_accumulator import BatchingLimits
 from millstream.messaging.broker.storage.deduplication_index import DeduplicationIndex
 from millstream.messaging.broker.storage.message_cache import MessageCache
 from millstream.messaging.broker.storage.wire_codec import ID
@@ -66,7 +66,7 @@ class Topic:
         self._writer: Writer = self._log.writer("broker")
         self._turns = itertools.count()
         self._known = DeduplicationIndex(DEDUPLICATION_WINDOW)
-        self._batcher = AsyncBatcher(self._publish_together, BatchLimits(max_in_flight=1), failure=_append_failure)
+        self._batcher = AsyncBatcher(self._publish_together, BatchingLimits(max_in_flight=1), failure=_append_failure)
         self.message_cache = MessageCache(self._log)
         self._remember_tail()
 
