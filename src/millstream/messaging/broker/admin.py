@@ -19,7 +19,7 @@ from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
 from millstream.messaging.errors import ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 
-ADMIN_SERVICE: Final = "millstream.broker.v1.AdminService"
+ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
