@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from botocore import exceptions as boto
 
-from millstream.stores import ItemNotFoundError, StoreError, StoreInputError, StoreRefusedError, StoreUnavailableError
-from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError, translated
+from millstream.stores import (
+    ContentIdTooLongError,
+    ItemNotFoundError,
+    StoreError,
+    StoreInputError,
+    StoreUnavailableError,
+)
+from millstream.stores.s3.errors import ArchivedError, BucketMissingError, ConditionFailedError, translated
 
 
 def answer(code: str, status: int) -> boto.ClientError:
@@ -21,8 +27,8 @@ def answer(code: str, status: int) -> boto.ClientError:
         (answer("404", 404), ItemNotFoundError),
         (answer("NoSuchBucket", 404), BucketMissingError),
         (answer("PreconditionFailed", 412), ConditionFailedError),
-        (answer("InvalidObjectState", 403), StoreRefusedError),
-        (answer("KeyTooLongError", 400), StoreInputError),
+        (answer("InvalidObjectState", 403), ArchivedError),
+        (answer("KeyTooLongError", 400), ContentIdTooLongError),
         (answer("NotImplemented", 501), StoreError),
         (answer("AccessDenied", 403), StoreError),
         (answer("SlowDown", 503), StoreUnavailableError),

@@ -1,13 +1,15 @@
 """Storage providers: spaces of content items with properties, and what is known of their checksums.
 
 :func:`open_provider` opens a store by URL; :class:`LocalStore` keeps items in a folder, :class:`MemoryStore` in memory,
-:class:`CasStore` shows a folder of content-addressed files as a store, :class:`MountedStore` joins stores into one,
+:class:`CasStore` shows a folder of content-addressed files as a store, :class:`FolderStore` a folder of any files that
+other programs write (a source: read, never written to), :class:`MountedStore` joins stores into one,
 :class:`ThrottledStore` asks one no more often than it likes, and
 :class:`millstream.stores.s3.S3Store` (extra ``s3``) keeps items in a bucket of S3. All of them are :class:`Store` and
 pass :class:`millstream.testing.stores.StoreConformance`.
 """
 
 from millstream.stores.cas import CAS_SPACE, CasStore
+from millstream.stores.folder import FolderStore, folder_url
 from millstream.stores.hashing import Digests, copy_stream, hash_stream
 from millstream.stores.local.store import LocalStore
 from millstream.stores.memory import MemoryStore
@@ -18,7 +20,11 @@ from millstream.stores.protocol import (
     Checksum,
     ChecksumMismatchError,
     ChecksumOrigin,
+    ContentIdTooLongError,
+    DamagedRecordError,
     Entry,
+    EntryKind,
+    ItemChangedError,
     ItemInfo,
     ItemNotFoundError,
     NoSuchStoreError,
@@ -30,9 +36,11 @@ from millstream.stores.protocol import (
     StoreInputError,
     StoreRefusedError,
     StoreUnavailableError,
+    UnreadableError,
     all_entries,
 )
 from millstream.stores.providers import open_provider
+from millstream.stores.sources import Problem, find_entry, find_problems, needs_adoption, problem_of
 from millstream.stores.throttled import ThrottledStore
 
 __all__ = [
@@ -43,14 +51,20 @@ __all__ = [
     "Checksum",
     "ChecksumMismatchError",
     "ChecksumOrigin",
+    "ContentIdTooLongError",
+    "DamagedRecordError",
     "Digests",
     "Entry",
+    "EntryKind",
+    "FolderStore",
+    "ItemChangedError",
     "ItemInfo",
     "ItemNotFoundError",
     "LocalStore",
     "MemoryStore",
     "MountedStore",
     "NoSuchStoreError",
+    "Problem",
     "SpaceAccess",
     "SpaceNotEmptyError",
     "SpaceNotFoundError",
@@ -60,8 +74,14 @@ __all__ = [
     "StoreRefusedError",
     "StoreUnavailableError",
     "ThrottledStore",
+    "UnreadableError",
     "all_entries",
     "copy_stream",
+    "find_entry",
+    "find_problems",
+    "folder_url",
     "hash_stream",
+    "needs_adoption",
     "open_provider",
+    "problem_of",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from millstream.stores.protocol import StoreInputError
+from millstream.stores.protocol import ContentIdTooLongError, StoreInputError
 
 MAX_SPACE_BYTES = 80
 MAX_CONTENT_ID_BYTES = 1024
@@ -26,6 +26,8 @@ def check_content_id(content_id: str) -> str:
     """*content_id* itself, where it is one: 1 to 1,024 bytes of UTF-8 without NUL. Raises :class:`StoreInputError`."""
     if "\0" in content_id:
         raise StoreInputError(f"the content id {content_id[:100]!r} holds a NUL character; choose another id")
+    if len(order_key(content_id)) > MAX_CONTENT_ID_BYTES:
+        raise ContentIdTooLongError(_length_text("content id", content_id, MAX_CONTENT_ID_BYTES))
     _check_length("content id", content_id, MAX_CONTENT_ID_BYTES)
     return content_id
 
@@ -42,6 +44,9 @@ def order_key(text: str) -> bytes:
 
 
 def _check_length(what: str, text: str, limit: int) -> None:
-    length = len(order_key(text))
-    if not 1 <= length <= limit:
-        raise StoreInputError(f"the {what} {text[:100]!r} has {length} bytes of UTF-8; it needs 1 to {limit}")
+    if not 1 <= len(order_key(text)) <= limit:
+        raise StoreInputError(_length_text(what, text, limit))
+
+
+def _length_text(what: str, text: str, limit: int) -> str:
+    return f"the {what} {text[:100]!r} has {len(order_key(text))} bytes of UTF-8; it needs 1 to {limit}"

@@ -60,6 +60,26 @@ class StoreRefusedError(StoreError):
     """The provider does not allow this change in the item's present state (archived, read-only, content-addressed)."""
 
 
+class UnreadableError(StoreError):
+    """The bytes of a content item cannot be read (no right to them, archived, special); trying again does not help."""
+
+
+class ItemChangedError(StoreUnavailableError):
+    """The content item changed while it was read: the bytes that were read belong to no version. Read it again."""
+
+
+class ContentIdTooLongError(StoreInputError):
+    """The content id is longer than the provider keeps; the same call never succeeds."""
+
+
+class DamagedRecordError(StoreError):
+    """What the provider keeps beside a content item (its checksum and properties) is damaged; ``record`` names it."""
+
+    def __init__(self, message: str, record: str = "") -> None:
+        super().__init__(message)
+        self.record = record
+
+
 class ChecksumOrigin(enum.StrEnum):
     """Who says what the checksum is."""
 
@@ -83,12 +103,35 @@ class Checksum(msgspec.Struct, frozen=True, gc=False):
     origin: ChecksumOrigin
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One line of a listing. ``modified`` is in microseconds since the epoch, or None where the provider has none."""
+class EntryKind(enum.StrEnum):
+    """What stands behind a line of a listing; all but ``file`` occur in sources that other programs wrote."""
+
+    FILE = "file"
+    SYMLINK = "symlink"  # its bytes are the link's target
+    FOLDER = "folder"  # an empty folder: no bytes, and an id that ends with "/"
+    UNREADABLE = "unreadable"  # nobody gave us the right to read the file, or to list the folder
+    SPECIAL = "special"  # a fifo, a socket or a device
+    ARCHIVED = "archived"  # in a storage class that has to be restored before it can be read
+    NAME_TOO_LONG = "name_too_long"  # no content id can be so long
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether there are bytes to read."""
+        return self in (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.FOLDER)
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One line of a listing. ``modified`` is in microseconds since the epoch, or None where the provider has none.
+
+    ``version`` is a text that changes with the item, as far as the provider can tell without reading the bytes; only
+    sources that other programs wrote have it.
+    """
 
     content_id: str
     size: int
     modified: int | None = None
+    version: str | None = None
+    kind: EntryKind = EntryKind.FILE
 
 
 class ItemInfo(msgspec.Struct, frozen=True, gc=False):

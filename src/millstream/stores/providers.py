@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
 from millstream.stores.cas import CasStore
+from millstream.stores.folder import FolderStore
+from millstream.stores.folder.store import parse_folder_options
 from millstream.stores.local.store import LocalStore
 from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
@@ -19,7 +22,9 @@ def open_provider(url: str, *, create: bool = False, processes: BulkProcesses | 
 
     ``file:///folder`` (or ``file:relative/folder``) is a :class:`LocalStore`, ``cas:///folder`` a :class:`CasStore`,
     ``s3://bucket/prefix?endpoint=URL&profile=NAME`` an :class:`~millstream.stores.s3.S3Store`, ``memory://name`` a
-    new, empty :class:`MemoryStore`; ``mount=SPACE:URL`` in the query makes it a :class:`MountedStore`, and
+    new, empty :class:`MemoryStore`; what other programs wrote is a source, which is never written to:
+    ``folder:///folder?space=NAME&exclude=GLOB`` a :class:`FolderStore`, ``s3://bucket/prefix?space=NAME&exclude=GLOB``
+    a :class:`~millstream.stores.s3.BucketStore`; ``mount=SPACE:URL`` in the query makes it a :class:`MountedStore`, and
     ``requests=RATE`` a :class:`ThrottledStore` with at most so many requests a second. With *create*, folders and
     buckets that are missing are made; without it, the first use of a missing folder is a
     :class:`StoreUnavailableError`. Many small items of local folders are done in *processes*, where there are some.
@@ -40,28 +45,33 @@ def open_provider(url: str, *, create: bool = False, processes: BulkProcesses | 
 def _split_query(parts: SplitResult) -> tuple[str, str]:
     """The query's part that belongs to the store itself, and the part that names mounts."""
     pieces = [piece for piece in parts.query.split("&") if piece]
-    own = [piece for piece in pieces if parts.scheme == "s3" and not piece.startswith("mount=")]
+    own = [piece for piece in pieces if parts.scheme in ("s3", "folder") and not piece.startswith("mount=")]
     return "&".join(own), "&".join(piece for piece in pieces if piece not in own)
 
 
 def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProcesses | None) -> Store:
     if parts.scheme == "s3":
-        from millstream.stores.s3 import S3Store, parse_address
+        from millstream.stores.s3 import BucketStore, S3Store, parse_address
 
-        return S3Store(parse_address(urlunsplit(parts)), create=create)
+        address = parse_address(urlunsplit(parts))
+        return S3Store(address, create=create) if address.space is None else BucketStore(address)
     if parts.fragment:
         raise StoreInputError(f"{url!r} has a part after '#': write '#' in a folder's name as %23")
     if parts.scheme == "memory":
         return MemoryStore(unquote(parts.netloc + parts.path) or "store")
-    if parts.scheme not in ("file", "cas"):
+    if parts.scheme not in ("file", "folder", "cas"):
         raise StoreInputError(
-            f"{url!r} is not a store URL: write file:///folder, cas:///folder, s3://bucket or memory://name"
+            f"{url!r} is not a store URL: write file:///folder, folder:///folder, cas:///folder, s3://bucket or "
+            "memory://name"
         )
     if parts.netloc not in ("", "localhost") or not parts.path or "\0" in unquote(parts.path):
         raise StoreInputError(
             f"{url!r} does not name a folder of this machine: write {parts.scheme}:///folder with three slashes"
         )
     folder = Path(unquote(parts.path))
+    if parts.scheme == "folder":
+        space, exclude = parse_folder_options(url, parse_qsl(parts.query, keep_blank_values=True))
+        return FolderStore(os.fsdecode(unquote_to_bytes(parts.path)), space=space, exclude=exclude)
     if parts.scheme == "cas":
         return CasStore(folder, create=create)
     return LocalStore(folder, create=create, processes=processes)

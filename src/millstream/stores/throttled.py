@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import BinaryIO
+from collections.abc import Callable
 from urllib.parse import urlsplit, urlunsplit
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, ItemInfo, SpaceAccess, Store, StoreInputError
+from millstream.stores.protocol import Store, StoreInputError
+from millstream.stores.wrapper import Answer, Call, StoreWrapper
 
 OPTION = "requests="
 """The part of a query that names the rate, in requests a second."""
@@ -35,76 +34,24 @@ class TokenBucket:
             self._clock.sleep(wait)
 
 
-class ThrottledStore:
+class ThrottledStore(StoreWrapper):
     """The store *base* with at most *rate* requests a second by this object. The methods are those of :class:`Store`.
 
     A call is one request, whatever the provider makes of it: an upload in parts counts once.
     """
 
     def __init__(self, base: Store, rate: float, clock: Clock | None = None) -> None:
-        self._base, self._rate = base, rate
+        super().__init__(base)
+        self._rate = rate
         self._bucket = TokenBucket(rate, clock or SystemClock())
+
+    def perform(self, call: Call, act: Callable[[Store], Answer]) -> Answer:
+        self._bucket.take()
+        return super().perform(call, act)
 
     @property
     def url(self) -> str:
-        return with_rate(self._base.url, self._rate)
-
-    def spaces(self) -> Sequence[str]:
-        return self._asked().spaces()
-
-    def has_space(self, space: str) -> bool:
-        return self._asked().has_space(space)
-
-    def create_space(self, space: str) -> None:
-        self._asked().create_space(space)
-
-    def delete_space(self, space: str) -> None:
-        self._asked().delete_space(space)
-
-    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
-        return self._asked().space_acls(space)
-
-    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
-        self._asked().set_space_acls(space, acls)
-
-    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
-        return self._asked().entries(space, prefix=prefix, after=after, limit=limit)
-
-    def info(self, space: str, content_id: str) -> ItemInfo:
-        return self._asked().info(space, content_id)
-
-    def open(
-        self, space: str, content_id: str, *, start: int = 0, length: int | None = None
-    ) -> AbstractContextManager[BinaryIO]:
-        return self._asked().open(space, content_id, start=start, length=length)
-
-    def put(
-        self,
-        space: str,
-        content_id: str,
-        source: BinaryIO,
-        *,
-        mimetype: str = DEFAULT_MIMETYPE,
-        properties: Mapping[str, str] | None = None,
-        sha256: str | None = None,
-        create_only: bool = False,
-    ) -> ItemInfo:
-        return self._asked().put(
-            space, content_id, source, mimetype=mimetype, properties=properties, sha256=sha256, create_only=create_only
-        )
-
-    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
-        return self._asked().set_properties(space, content_id, properties)
-
-    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
-        return self._asked().copy(space, content_id, to_space, to_content_id)
-
-    def delete(self, space: str, content_id: str) -> None:
-        self._asked().delete(space, content_id)
-
-    def _asked(self) -> Store:
-        self._bucket.take()
-        return self._base
+        return with_rate(self.store.url, self._rate)
 
 
 def split_rate(url: str) -> tuple[str, float | None]:

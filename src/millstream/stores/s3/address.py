@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.stores.protocol import StoreInputError
 
-_OPTIONS = ("endpoint", "region", "profile", "credentials")
+_OPTIONS = ("endpoint", "region", "profile", "credentials", "space")
 _FORM = "write s3://BUCKET/PREFIX?endpoint=URL&region=NAME&profile=NAME (or credentials=NAME)"
 
 
@@ -18,7 +18,9 @@ class S3Address(msgspec.Struct, frozen=True):
 
     Without ``endpoint`` it is Amazon's. ``profile`` is a section of the AWS configuration files; ``credentials`` is the
     beginning of the names of the environment variables ``…_ACCESS_KEY_ID``, ``…_SECRET_ACCESS_KEY`` and
-    ``…_SESSION_TOKEN``. Without either, boto3 looks where it always looks. An address holds no secret.
+    ``…_SESSION_TOKEN``. Without either, boto3 looks where it always looks. An address holds no secret. With ``space``
+    it is a bucket that other programs write: all objects below the prefix are the items of that space, but for those
+    that a glob of ``exclude`` leaves out.
     """
 
     bucket: str
@@ -27,11 +29,14 @@ class S3Address(msgspec.Struct, frozen=True):
     region: str | None = None
     profile: str | None = None
     credentials: str | None = None
+    space: str | None = None
+    exclude: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
         """The URL that :func:`parse_address` reads."""
-        options = ((name, getattr(self, name)) for name in _OPTIONS)
+        options = [(name, getattr(self, name)) for name in _OPTIONS]
+        options += [("exclude", glob) for glob in self.exclude]
         query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in options if value)
         return f"s3://{self.bucket}/{quote(self.prefix.rstrip('/'))}".rstrip("/") + (f"?{query}" if query else "")
 
@@ -48,11 +53,31 @@ def parse_address(url: str) -> S3Address:
             f"the URL of the bucket {parts.netloc.rpartition('@')[2]!r} holds credentials: take them out and name "
             "where they are, with profile=NAME or credentials=NAME"
         )
-    options = _options(parts, parse_qsl(parts.query, keep_blank_values=True))
+    pairs, exclude = _split_exclude(parts)
+    options = _options(parts, pairs)
     if parts.scheme != "s3" or not parts.netloc or parts.fragment or ":" in parts.netloc:
         raise StoreInputError(f"{_shown(parts)!r} does not name a bucket: {_FORM}")
     prefix = unquote(parts.path).strip("/")
-    return S3Address(parts.netloc, f"{prefix}/" if prefix else "", **options)
+    return S3Address(
+        bucket=parts.netloc,
+        prefix=f"{prefix}/" if prefix else "",
+        endpoint=options.get("endpoint"),
+        region=options.get("region"),
+        profile=options.get("profile"),
+        credentials=options.get("credentials"),
+        space=options.get("space"),
+        exclude=exclude,
+    )
+
+
+def _split_exclude(parts: SplitResult) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The options that are given once, and the globs, of which there may be many."""
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    exclude = tuple(value for name, value in pairs if name == "exclude" and value)
+    options = [(name, value) for name, value in pairs if name != "exclude" or not value]
+    if exclude and not any(name == "space" for name, _ in options):
+        raise StoreInputError(f"{_shown(parts)!r}: only a bucket that other programs write, space=NAME, can exclude")
+    return options, exclude
 
 
 def _options(parts: SplitResult, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

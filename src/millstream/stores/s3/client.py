@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 CONNECTIONS = 32
 """Connections that are kept open to one server; more threads than that wait for one another."""
 
+RETRIES = RetryPolicy(attempts=5, first=0.2, longest=10.0)
+"""How a call is tried again while the server does not answer: for about three seconds."""
+
 
 class S3Calls:
     """The operations of S3 on the bucket of *address*, each tried again by *policy* while it does not answer."""

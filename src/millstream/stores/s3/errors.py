@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.stores.protocol import (
+    ContentIdTooLongError,
     ItemNotFoundError,
     StoreError,
     StoreInputError,
     StoreRefusedError,
     StoreUnavailableError,
+    UnreadableError,
 )
 
 
@@ -31,6 +33,10 @@ class BucketMissingError(StoreError):
     """There is no such bucket."""
 
 
+class ArchivedError(StoreRefusedError, UnreadableError):
+    """The object is in an archive storage class: restore it before it is read or changed."""
+
+
 class S3MissingError(StoreInputError):
     """S3 needs another package: pip install 'millstream[s3]'"""
 
@@ -45,11 +51,11 @@ _MEANINGS: dict[str, type[StoreError]] = {
     "PreconditionFailed": ConditionFailedError,
     "416": EmptyRangeError,
     "InvalidRange": EmptyRangeError,
-    "InvalidObjectState": StoreRefusedError,
+    "InvalidObjectState": ArchivedError,
     "MethodNotAllowed": StoreRefusedError,
     "ObjectLocked": StoreRefusedError,
     "InvalidBucketName": StoreInputError,
-    "KeyTooLongError": StoreInputError,
+    "KeyTooLongError": ContentIdTooLongError,
     "MetadataTooLarge": StoreInputError,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.stores.names import check_content_id, check_space
-from millstream.stores.protocol import StoreInputError
+from millstream.stores.protocol import ContentIdTooLongError, StoreInputError
 from millstream.stores.s3.limits import MAX_KEY_BYTES
 
 
@@ -21,11 +21,11 @@ class Keys:
         return f"{self.prefix}{check_space(space)}/"
 
     def item(self, space: str, content_id: str) -> str:
-        """Raises :class:`StoreInputError` where the key would be longer than S3 keeps."""
+        """Raises :class:`ContentIdTooLongError` where the key would be longer than S3 keeps."""
         key = self.marker(space) + check_content_id(content_id)
         length = len(key.encode("utf-8"))
         if length > MAX_KEY_BYTES:
-            raise StoreInputError(
+            raise ContentIdTooLongError(
                 f"the content id {content_id[:100]!r} makes a key of {length:,} bytes, and S3 keeps {MAX_KEY_BYTES:,} "
                 f"with the prefix and the space ({self.marker(space)!r}) in it: shorten the id"
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from millstream.stores.names import order_key
@@ -18,18 +19,24 @@ PAGE = 1000
 def list_entries(calls: S3Calls, marker: str, prefix: str, after: str, limit: int) -> list[Entry]:
     """Up to *limit* entries of the space with the *marker* (which is none), as ``Store.entries`` tells them."""
     order_key(prefix)
-    low = marker.encode("utf-8") + order_key(after)
-    entries: list[Entry] = []
-    while len(entries) < limit:
+    lines = list_objects(calls, marker, prefix, order_key(after), min(PAGE, limit)) if limit > 0 else iter(())
+    return [_entry(line, marker) for line in itertools.islice(lines, limit)]
+
+
+def list_objects(calls: S3Calls, marker: str, prefix: str, after: bytes, page: int) -> Iterator[Mapping[str, Any]]:
+    """S3's lines of the keys that begin with *marker* and *prefix* and come after *marker* and *after*.
+
+    So many are asked for at a time as *page* says; the key *marker* itself is none of them.
+    """
+    low = marker.encode("utf-8") + after
+    while True:
         start = low[:MAX_KEY_BYTES].decode("utf-8", "ignore")
-        size = min(PAGE, limit - len(entries))
-        page = calls("list_objects_v2", Prefix=marker + prefix, StartAfter=start, MaxKeys=size)
-        found = page.get("Contents", ())
-        entries += [_entry(line, marker) for line in found if line["Key"].encode("utf-8") > low]
-        if not page.get("IsTruncated") or not found:
-            break
-        low = found[-1]["Key"].encode("utf-8")
-    return entries
+        answer = calls("list_objects_v2", Prefix=marker + prefix, StartAfter=start, MaxKeys=page)
+        lines = answer.get("Contents", ())
+        yield from (line for line in lines if line["Key"].encode("utf-8") > low)
+        if not answer.get("IsTruncated") or not lines:
+            return
+        low = lines[-1]["Key"].encode("utf-8")
 
 
 def list_prefixes(calls: S3Calls, prefix: str) -> Iterator[str]:
@@ -49,5 +56,5 @@ def first_keys(calls: S3Calls, prefix: str, count: int) -> list[str]:
     return [line["Key"] for line in page.get("Contents", ())]
 
 
-def _entry(line: dict[str, Any], marker: str) -> Entry:
+def _entry(line: Mapping[str, Any], marker: str) -> Entry:
     return Entry(line["Key"][len(marker) :], int(line["Size"]), microseconds(line.get("LastModified")))

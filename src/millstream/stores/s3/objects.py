@@ -65,6 +65,11 @@ def read_head(response: Mapping[str, Any]) -> S3Object:
     )
 
 
+def provider_checksums(response: Mapping[str, Any]) -> tuple[Checksum, ...]:
+    """The checksums of the whole object that the provider recorded, in the *response* to a HEAD request."""
+    return tuple(_provider_checksums(response))
+
+
 def microseconds(moment: datetime | None) -> int | None:
     """*moment* in microseconds since the epoch."""
     return None if moment is None else round(moment.timestamp() * MICROSECONDS)

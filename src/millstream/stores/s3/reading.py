@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from millstream.stores.hashing import CHUNK
-from millstream.stores.protocol import StoreUnavailableError
+from millstream.stores.protocol import ItemChangedError, StoreUnavailableError
 from millstream.stores.s3.client import S3Calls
 from millstream.stores.s3.errors import ConditionFailedError, EmptyRangeError, translated
 
@@ -87,5 +87,5 @@ class _ObjectReader(io.RawIOBase):
         except EmptyRangeError:
             return
         except ConditionFailedError as error:
-            raise StoreUnavailableError(f"{self._key!r} was replaced while it was read; read it again") from error
+            raise ItemChangedError(f"{self._key!r} was replaced while it was read; read it again") from error
         self._body, self._etag = response["Body"], response.get("ETag")

@@ -30,7 +30,7 @@ from millstream.stores.protocol import (
 )
 from millstream.stores.ranges import check_range
 from millstream.stores.s3.address import S3Address
-from millstream.stores.s3.client import S3Calls
+from millstream.stores.s3.client import RETRIES, S3Calls
 from millstream.stores.s3.copying import Copier
 from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError, UploadGoneError
 from millstream.stores.s3.keys import Keys
@@ -44,9 +44,6 @@ from millstream.stores.s3.uploads import Upload, Uploader
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-
-RETRIES = RetryPolicy(attempts=5, first=0.2, longest=10.0)
-"""How a call is tried again while the server does not answer: for about three seconds."""
 
 _CREATORS = 64
 """Locks over which creations are spread: Swift lets two in that begin at the same moment."""

@@ -1,0 +1,238 @@
+"""Ordered listings of a folder that other programs wrote, a chunk at a time.
+
+The names of a folder are remembered, in order, for as long as its time of change proves that it still holds the same.
+So the memory needed is that of the largest folder on the way; sizes and times are always read anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Generator
+from typing import NamedTuple
+
+from millstream.core.clock import Clock
+from millstream.stores.exclusion import Exclusion
+from millstream.stores.folder.path_names import encode_name
+from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_to_list, step_down
+from millstream.stores.names import MAX_CONTENT_ID_BYTES
+from millstream.stores.protocol import Entry, EntryKind
+
+Path = tuple[bytes, ...]
+
+_SETTLED = 2_000_000_000
+"""Nanoseconds after its last change at which a folder is believed: file systems keep times as coarse as seconds."""
+
+_REMEMBERED_NAMES = 300_000
+"""Names remembered in all; the folder listed last is remembered whatever its size."""
+
+
+class FolderNames(NamedTuple):
+    """The entries of one folder in the order of their keys, which are parts of ids; that of a folder ends with "/"."""
+
+    stamp: tuple[int, int]
+    read_at: int
+    keys: list[bytes]
+    names: list[bytes]
+
+
+class _Level:
+    """A folder on the way of a walk, and how far the walk is in it."""
+
+    __slots__ = ("base", "folder", "path", "position")
+
+    def __init__(self, path: Path, base: bytes, folder: FolderNames, low: bytes) -> None:
+        self.path, self.base, self.folder = path, base, folder
+        self.position = 0
+        if low.startswith(base):
+            rest = low[len(base) :]
+            first = rest[: rest.find(b"/") + 1] or rest  # the folder that leads to *low*, or *low* itself
+            self.position = bisect_left(folder.keys, first)
+
+    def next(self) -> tuple[bytes, bytes] | None:
+        """The key and the name of the next entry; None after the last."""
+        if self.position == len(self.folder.keys):
+            return None
+        self.position += 1
+        return self.folder.keys[self.position - 1], self.folder.names[self.position - 1]
+
+
+class FolderListing:
+    """The ordered entries of *tree* but for those that *exclusion* leaves out. Thread-safe."""
+
+    def __init__(self, tree: SourceTree, exclusion: Exclusion, clock: Clock) -> None:
+        self._tree, self._exclusion, self._clock = tree, exclusion, clock
+        self._known: OrderedDict[Path, FolderNames] = OrderedDict()
+        self._known_names = 0
+        self._lock = threading.Lock()
+
+    def walk(self, prefix: bytes, after: bytes) -> Generator[Entry]:
+        """The entries whose ids begin with *prefix* and come after *after*. To be closed where it is not used up."""
+        low = max(prefix, after)
+        with _OpenFolder(self._tree) as opened:
+            levels = [_Level((), b"", self._names(opened, (), b""), low)]
+            while levels:
+                level = levels[-1]
+                row = level.next()
+                if row is None:
+                    levels.pop()
+                    continue
+                key, name = level.base + row[0], row[1]
+                if key > prefix and not key.startswith(prefix):
+                    return
+                entry: Entry | _Level | None
+                if key.endswith(b"/"):
+                    entry = self._enter(opened, (*level.path, name), key, low)
+                else:
+                    entry = _read_entry(opened, level.path, name, key)
+                if isinstance(entry, _Level):
+                    levels.append(entry)
+                elif entry is not None and key > after and key.startswith(prefix):
+                    yield entry
+
+    def read(self, path: Path, base: bytes) -> FolderNames:
+        """What is in the folder *path*, of which all ids begin with *base*. Raises ``OSError``."""
+        with _OpenFolder(self._tree) as opened:
+            return self._names(opened, path, base)
+
+    def _names(self, opened: _OpenFolder, path: Path, base: bytes) -> FolderNames:
+        handle = open_to_list(opened.get(path))
+        try:
+            status = os.fstat(handle)
+            stamp = (status.st_ino, status.st_mtime_ns)
+            with self._lock:
+                known = self._known.get(path)
+                if known is not None:
+                    self._known.move_to_end(path)
+            if known is None or known.stamp != stamp or known.read_at - status.st_mtime_ns < _SETTLED:
+                read_at = self._clock.now() * 1000
+                known = FolderNames(stamp, read_at, *_read_names(handle, base.decode("utf-8"), self._exclusion))
+                self._remember(path, known)
+            return known
+        finally:
+            os.close(handle)
+
+    def _enter(self, opened: _OpenFolder, path: Path, base: bytes, low: bytes) -> _Level | Entry | None:
+        """The folder to go on in, or the entry that it is itself: empty, or not to be listed; None where it is gone."""
+        if len(base) > MAX_CONTENT_ID_BYTES:
+            return Entry(base.decode("utf-8"), 0, kind=EntryKind.NAME_TOO_LONG)
+        try:
+            folder = self._names(opened, path, base)
+            if folder.keys:
+                return _Level(path, base, folder, low)
+            return folder_entry(base.decode("utf-8"), folder.stamp[1])
+        except OSError as error:
+            if error.errno in FORBIDDEN:
+                return Entry(base.decode("utf-8"), 0, kind=EntryKind.UNREADABLE)
+            if error.errno in GONE:
+                return None
+            raise
+
+    def _remember(self, path: Path, folder: FolderNames) -> None:
+        with self._lock:
+            replaced = self._known.pop(path, None)
+            self._known[path] = folder
+            self._known_names += _room(folder) - (_room(replaced) if replaced else 0)
+            while self._known_names > _REMEMBERED_NAMES and len(self._known) > 1:
+                _, oldest = self._known.popitem(last=False)
+                self._known_names -= _room(oldest)
+
+
+def folder_entry(content_id: str, mtime_ns: int) -> Entry:
+    """The line of a listing for an empty folder."""
+    return Entry(content_id, 0, mtime_ns // 1000, str(mtime_ns), EntryKind.FOLDER)
+
+
+def file_entry(folder: int, name: bytes, content_id: str, status: os.stat_result) -> Entry | None:
+    """The line of a listing for *name* in the open *folder*, whose status is *status*; None where it is a folder."""
+    size, kind = 0, EntryKind.SPECIAL
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        size, kind = status.st_size, EntryKind.SYMLINK
+    elif stat.S_ISREG(status.st_mode):
+        readable = os.access(name, os.R_OK, dir_fd=folder, effective_ids=True)
+        size, kind = status.st_size, EntryKind.FILE if readable else EntryKind.UNREADABLE
+    if len(content_id.encode("utf-8")) > MAX_CONTENT_ID_BYTES:
+        kind = EntryKind.NAME_TOO_LONG
+    return Entry(content_id, size, status.st_mtime_ns // 1000, str(status.st_mtime_ns), kind)
+
+
+class _OpenFolder:
+    """The folder that a walk is in, kept open from one entry to the next."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self._tree = tree
+        self._path: Path | None = None
+        self._handle = -1
+
+    def __enter__(self) -> _OpenFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def get(self, path: Path) -> int:
+        """A descriptor of the folder *path*, which stays ours. Raises ``OSError``."""
+        if path == self._path:
+            return self._handle
+        known, self._path = self._path, None
+        if known is not None and path[: len(known)] == known:
+            self._handle = step_down(self._handle, path[len(known) :])
+        else:
+            if known is not None:
+                os.close(self._handle)
+            self._handle = self._tree.enter(path)
+        self._path = path
+        return self._handle
+
+    def _close(self) -> None:
+        if self._path is not None:
+            os.close(self._handle)
+            self._path = None
+
+
+def _read_entry(opened: _OpenFolder, path: Path, name: bytes, key: bytes) -> Entry | None:
+    """The entry, or None where it is gone meanwhile."""
+    content_id = key.decode("utf-8")
+    try:
+        folder = opened.get(path)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in FORBIDDEN:  # a folder that may be listed, and not entered
+            return Entry(content_id, 0, kind=EntryKind.UNREADABLE)
+        if error.errno in GONE:
+            return None
+        raise
+    return file_entry(folder, name, content_id, status)
+
+
+def _read_names(handle: int, base: str, exclusion: Exclusion) -> tuple[list[bytes], list[bytes]]:
+    rows = []
+    with os.scandir(handle) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            text, is_folder = encode_name(name), _is_folder(entry)
+            if exclusion and exclusion.leaves_out(base + text, is_folder=is_folder):
+                continue
+            key = text.encode("utf-8") + (b"/" if is_folder else b"")
+            rows.append((key, name if name != key else key))
+    rows.sort()
+    return [row[0] for row in rows], [row[1] for row in rows]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (*FORBIDDEN, errno.EIO):  # what it is shows when its status is read
+            return False
+        raise
+
+
+def _room(folder: FolderNames) -> int:
+    return len(folder.keys) + 1  # an empty folder takes room, too

@@ -1,0 +1,54 @@
+"""What a folder says of an item, as properties that are copied with it and from which it can be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, EntryKind, ItemInfo, StoreInputError
+
+KIND = "kind"
+"""The property that tells a link and an empty folder from a file, which has none."""
+
+MTIME = "mtime"
+"""The property with the time of the last change, in seconds since the epoch with nine decimals, as rclone writes it."""
+
+_MIMETYPES = {EntryKind.SYMLINK: "inode/symlink", EntryKind.FOLDER: "inode/directory"}
+_SECOND = 1_000_000_000
+
+
+def describe_entry(entry: Entry) -> ItemInfo:
+    """What is known of an item without reading its bytes: nobody recorded a checksum."""
+    properties = {} if entry.version is None else {MTIME: format_time(int(entry.version))}
+    if entry.kind in _MIMETYPES:
+        properties[KIND] = entry.kind.value
+    return ItemInfo(
+        content_id=entry.content_id,
+        size=entry.size,
+        checksums=(),
+        mimetype=_MIMETYPES.get(entry.kind, DEFAULT_MIMETYPE),
+        properties=properties,
+        modified=entry.modified,
+    )
+
+
+def read_kind(properties: Mapping[str, str]) -> EntryKind:
+    """What an item with *properties* is to be restored as. Raises :class:`StoreInputError`."""
+    name = properties.get(KIND, EntryKind.FILE)
+    if name not in (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.FOLDER):
+        raise StoreInputError(f"the property {KIND!r} is {name!r}: nothing of that kind can be restored")
+    return EntryKind(name)
+
+
+def format_time(nanoseconds: int) -> str:
+    """*nanoseconds* since the epoch as a decimal number of seconds."""
+    sign, amount = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
+    return f"{sign}{amount // _SECOND}.{amount % _SECOND:09d}"
+
+
+def parse_time(text: str | None) -> int | None:
+    """The nanoseconds since the epoch that *text* means; None where it is no decimal number of seconds."""
+    sign, amount = (-1, text[1:]) if text and text.startswith("-") else (1, text or "")
+    seconds, _, fraction = amount.partition(".")
+    if not (seconds.isascii() and seconds.isdigit() and (fraction + "0").isascii() and (fraction + "0").isdigit()):
+        return None
+    return sign * (int(seconds) * _SECOND + int(fraction[:9].ljust(9, "0")))

@@ -1,0 +1,91 @@
+"""Copies of a folder's items, back into a folder: files, symbolic links and empty folders with their times."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from millstream.stores.folder.path_names import decode_path
+from millstream.stores.folder.properties import MTIME, parse_time, read_kind
+from millstream.stores.folders import make_folder, make_root
+from millstream.stores.hashing import copy_stream
+from millstream.stores.os_errors import translated
+from millstream.stores.protocol import AlreadyExistsError, EntryKind, ItemInfo, StoreInputError
+
+_LONGEST_TARGET = 4095
+
+
+def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: bool = False) -> None:
+    """Write the item *info*, whose bytes *source* gives, below the folder *target* as what it was, whole or not at all.
+
+    Folders on the way are made. What stands there already is replaced only with *replace*; a folder never is. The path
+    does not leave *target* through a symbolic link. Raises :class:`AlreadyExistsError`, :class:`StoreInputError` where
+    no path has the item's id, and :class:`~millstream.stores.protocol.StoreError`.
+    """
+    path = decode_path(info.content_id)
+    kind = read_kind(info.properties)
+    if path is None or path.endswith(b"/") != (kind == EntryKind.FOLDER):
+        raise StoreInputError(f"no {kind} of a folder has the id {info.content_id!r}: copy it to a store instead")
+    *above, name = [os.fsdecode(one) for one in path.removesuffix(b"/").split(b"/")]
+    mtime = parse_time(info.properties.get(MTIME))
+    with translated(f"restoring {info.content_id!r} below {target}"):
+        make_root(target)
+        folder = make_folder(str(target), above)
+        try:
+            if kind == EntryKind.FOLDER:
+                _make_empty(folder, name, mtime)
+            else:
+                _place(folder, _New(name, kind, mtime), source, replace)
+            os.fsync(folder)
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{info.content_id!r} exists below {target} already") from error
+        finally:
+            os.close(folder)
+
+
+def _make_empty(folder: int, name: str, mtime: int | None) -> None:
+    os.mkdir(name, dir_fd=folder)
+    _set_time(folder, name, mtime)
+
+
+class _New(NamedTuple):
+    name: str
+    kind: EntryKind
+    mtime: int | None
+
+
+def _place(folder: int, new: _New, source: BinaryIO, replace: bool) -> None:
+    draft = f".millstream-restore-{secrets.token_hex(8)}"
+    try:
+        if new.kind == EntryKind.SYMLINK:
+            os.symlink(os.fsdecode(source.read(_LONGEST_TARGET + 1)), draft, dir_fd=folder)
+            _set_time(folder, draft, new.mtime)
+        else:
+            _write(folder, draft, source, new.mtime)
+        if replace:
+            os.rename(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            os.link(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except IsADirectoryError as error:
+        raise FileExistsError(errno.EEXIST, "a folder", new.name) from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+
+
+def _write(folder: int, name: str, source: BinaryIO, mtime: int | None) -> None:
+    handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+    with os.fdopen(handle, "wb") as file:
+        copy_stream(source, file)
+        file.flush()
+        _set_time(folder, name, mtime)
+        os.fsync(file.fileno())
+
+
+def _set_time(folder: int, name: str, mtime: int | None) -> None:
+    if mtime is not None:
+        os.utime(name, ns=(mtime, mtime), dir_fd=folder, follow_symlinks=False)

@@ -1,0 +1,132 @@
+"""What is told of a source: a store that other programs wrote, which is read and never written to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO, NoReturn
+
+import msgspec
+
+from millstream.stores.names import check_space
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    Entry,
+    EntryKind,
+    ItemInfo,
+    SpaceAccess,
+    SpaceNotFoundError,
+    Store,
+    StoreRefusedError,
+    all_entries,
+)
+
+_REASONS = {
+    EntryKind.UNREADABLE: "this user has no right to read it: give it the right, or exclude it",
+    EntryKind.SPECIAL: "it is a fifo, a socket or a device and has no bytes to copy: remove or exclude it",
+    EntryKind.ARCHIVED: "it is in an archive storage class: restore it to a class that can be read, or exclude it",
+    EntryKind.NAME_TOO_LONG: "its content id would be longer than 1,024 bytes: shorten the path, or exclude it",
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """An entry of a source that cannot be copied, and why."""
+
+    content_id: str
+    kind: EntryKind
+    reason: str
+
+
+def problem_of(entry: Entry) -> Problem | None:
+    """Why *entry* cannot be copied; None where it can."""
+    return None if entry.kind.is_readable else Problem(entry.content_id, entry.kind, _REASONS[entry.kind])
+
+
+def find_problems(store: Store, space: str) -> Iterator[Problem]:
+    """All entries of *space* that cannot be copied, in the order of their ids."""
+    for entry in all_entries(store, space):
+        problem = problem_of(entry)
+        if problem is not None:
+            yield problem
+
+
+def find_entry(store: Store, space: str, content_id: str) -> Entry | None:
+    """The line that a listing of *space* has for *content_id*; None where it has none."""
+    entries = store.entries(space, prefix=content_id, limit=1)
+    return entries[0] if entries and entries[0].content_id == content_id else None
+
+
+def needs_adoption(store: Store) -> bool:
+    """Whether other programs write *store*, so that nobody recorded checksums when its bytes arrived."""
+    return bool(getattr(store, "needs_adoption", False))
+
+
+class ReadOnlySource:
+    """The part of :class:`~millstream.stores.protocol.Store` that is the same for all sources: one space, no writing.
+
+    Every method that would change something raises :class:`StoreRefusedError`.
+    """
+
+    needs_adoption = True
+
+    def __init__(self, space: str) -> None:
+        self.space = check_space(space)
+
+    @property
+    def url(self) -> str:
+        raise NotImplementedError
+
+    def spaces(self) -> list[str]:
+        return [self.space]
+
+    def has_space(self, space: str) -> bool:
+        return check_space(space) == self.space
+
+    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
+        self.require_space(space)
+        return {}
+
+    def create_space(self, space: str) -> None:
+        if not self.has_space(space):
+            self._refuse()
+
+    def delete_space(self, space: str) -> None:
+        self.require_space(space)
+        self._refuse()
+
+    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:  # noqa: ARG002 - refused
+        self.require_space(space)
+        self._refuse()
+
+    def put(
+        self,
+        space: str,
+        content_id: str,  # noqa: ARG002 - refused
+        source: BinaryIO,  # noqa: ARG002
+        *,
+        mimetype: str = DEFAULT_MIMETYPE,  # noqa: ARG002
+        properties: Mapping[str, str] | None = None,  # noqa: ARG002
+        sha256: str | None = None,  # noqa: ARG002
+        create_only: bool = False,  # noqa: ARG002
+    ) -> ItemInfo:
+        self.require_space(space)
+        self._refuse()
+
+    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:  # noqa: ARG002
+        self.require_space(space)
+        self._refuse()
+
+    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:  # noqa: ARG002
+        self.require_space(space)
+        self._refuse()
+
+    def delete(self, space: str, content_id: str) -> None:  # noqa: ARG002 - refused
+        self.require_space(space)
+        self._refuse()
+
+    def require_space(self, space: str) -> None:
+        """Raise :class:`SpaceNotFoundError` where *space* is not the one of this source."""
+        if not self.has_space(space):
+            raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}; its only space is {self.space!r}")
+
+    def _refuse(self) -> NoReturn:
+        raise StoreRefusedError(f"{self.url} is a source that other programs write: nothing is ever written there")

@@ -1,0 +1,117 @@
+"""Items of a source, from a copy back into a folder."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from millstream.stores import (
+    AlreadyExistsError,
+    EntryKind,
+    FolderStore,
+    ItemInfo,
+    LocalStore,
+    Store,
+    StoreError,
+    StoreInputError,
+)
+from millstream.stores.folder import restore_item
+
+S = "space"
+
+
+def item(content_id: str, **properties: str) -> ItemInfo:
+    return ItemInfo(content_id, 0, (), "application/octet-stream", properties)
+
+
+def copy_all(source: Store, target: Store) -> None:
+    target.create_space(S)
+    for entry in source.entries(S):
+        info = source.info(S, entry.content_id)
+        with source.open(S, entry.content_id) as file:
+            target.put(S, entry.content_id, file, mimetype=info.mimetype, properties=info.properties)
+
+
+def restore_all(copy: Store, target: Path) -> None:
+    for entry in copy.entries(S):
+        with copy.open(S, entry.content_id) as file:
+            restore_item(target, copy.info(S, entry.content_id), file)
+
+
+def test_a_folder_comes_back_from_a_copy_as_it_was(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "a" / "empty").mkdir(parents=True)
+    (source / ".hidden").write_bytes(b"h")
+    (source / "a" / "50%").write_bytes(b"grain" * 1000)
+    (source / os.fsdecode(b"caf\xe9 %FF")).write_bytes(b"odd")
+    (source / "a" / "link").symlink_to("../nowhere")
+    for path in source.rglob("*"):
+        os.utime(path, ns=(0, 1_600_000_000_123_456_789), follow_symlinks=False)
+    copy = LocalStore(tmp_path / "copy")
+    copy_all(FolderStore(source, space=S), copy)
+    restore_all(copy, tmp_path / "back")
+    assert FolderStore(tmp_path / "back", space=S).entries(S) == FolderStore(source, space=S).entries(S)
+    for path in source.rglob("*"):
+        back = tmp_path / "back" / path.relative_to(source)
+        assert back.is_symlink() == path.is_symlink()
+        if path.is_symlink():
+            assert back.readlink() == path.readlink()
+        elif path.is_file():
+            assert back.read_bytes() == path.read_bytes()
+            assert back.stat().st_mtime_ns == path.stat().st_mtime_ns
+
+
+def test_what_is_there_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "folder").mkdir()
+    for content_id, properties in (("file", {}), ("folder", {}), ("folder/", {"kind": "folder"})):
+        with pytest.raises(AlreadyExistsError):
+            restore_item(tmp_path, item(content_id, **properties), io.BytesIO(b"new"))
+    restore_item(tmp_path, item("file"), io.BytesIO(b"new"), replace=True)
+    with pytest.raises(AlreadyExistsError):
+        restore_item(tmp_path, item("folder"), io.BytesIO(b"new"), replace=True)
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    (tmp_path / "outside").mkdir()
+    restore_item(target, item("way", kind="symlink"), io.BytesIO(b"../outside"))
+    with pytest.raises(StoreError):
+        restore_item(target, item("way/file"), io.BytesIO(b"grain"))
+    for content_id in ("../outside/file", "/file", "a//b", ".", "a/../../b", "folder/"):
+        with pytest.raises(StoreInputError):
+            restore_item(target, item(content_id), io.BytesIO(b"grain"))
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("target", "outside")] == []
+
+
+class _Failing(io.BytesIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.tell():
+            raise OSError(5, "the disk is broken")
+        return super().read(3)
+
+
+def test_a_source_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(StoreError):
+        restore_item(tmp_path, item("file"), _Failing(b"new grain"), replace=True)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+@pytest.mark.parametrize("kind", [EntryKind.SPECIAL.value, "unknown"])
+def test_only_kinds_that_can_be_made_are_restored(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(StoreInputError, match=kind):
+        restore_item(tmp_path, item("file", kind=kind), io.BytesIO(b""))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mtime", ["", "yesterday", "1e9", "-", "1.5.5", "²"])
+def test_a_time_that_cannot_be_read_is_left_to_the_system(tmp_path: Path, mtime: str) -> None:
+    restore_item(tmp_path, item("file", mtime=mtime), io.BytesIO(b"grain"))
+    assert (tmp_path / "file").stat().st_mtime > 1_700_000_000
