@@ -36,6 +36,7 @@ from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
 from millstream.log import LogError, LogSpec, LogStore
 from millstream.log.upkeep.upkeep_thread import UpkeepThread
+from millstream.mill.adoption.adopted_store import with_adopted_sources
 from millstream.mill.audit.audit_queue import AuditQueue
 from millstream.mill.mount_check import MountCheck
 from millstream.mill.policies.locations import FolderLocation, PolicyLocation, SpaceLocation
@@ -387,6 +388,7 @@ class Node(MillNode):
         mount_check = MountCheck(self.manifest, self.clock)
         processes = self._resources.enter_context(BulkProcesses(self.settings.mill.processes))
         stores = {name: open_provider(url, processes=processes) for name, url in self.settings.store_urls.items()}
+        stores = with_adopted_sources(stores, lambda: self.database)
         audited = {name: self.audited(name, store) for name, store in stores.items()}
         return Providers(audited, self.clock, mount_check=mount_check)
 

@@ -114,12 +114,16 @@ def test_an_operator_keeps_copies_on_s3(folder: Path, swift: S3Server) -> None:
     follow_page(HOW_TO / "s3.md", folder, told)
 
 
+def test_a_newcomer_protects_a_folder(tmp_path: Path) -> None:
+    follow_page(HOW_TO / "protect.md", tmp_path)
+
+
 def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
     follow_page(HOW_TO.parent / "formats" / "cas.md", tmp_path)
     assert (tmp_path / "name").read_text("utf-8").strip() == cid_of(b"grain")
 
 
 def test_every_page_is_followed_or_tried_elsewhere() -> None:
-    served = {"mariadb", "rabbitmq", "rocketmq", "s3"}
+    served = {"protect", "mariadb", "rabbitmq", "rocketmq", "s3"}
     assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *served}
     assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *served))

@@ -10,6 +10,8 @@ _EXAMPLES = """
 millstream demo
 millstream doctor
 millstream completion bash > ~/.local/share/bash-completion/completions/millstream
+millstream protect ~/photos --to /mnt/disk --to s3://bucket/copies
+millstream status --json
 millstream log append weather readings.jsonl --jsonl
 millstream log copy sqlite:///old/log.db segments:///srv/new weather --consumers
 millstream log create weather
@@ -71,6 +73,7 @@ millstream store ls primary photos --prefix 2013/
 millstream store props primary photos 2013/a.jpg --set reviewed=yes
 millstream store put primary photos 2013/ --create
 millstream store rm primary photos 2013/a.jpg
+millstream mill accept photos photos 2013/a.jpg
 millstream mill approve 1
 millstream mill audit primary photos
 millstream mill check --store second --space photos

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from millstream.cli.mill_accept import accept
 from millstream.cli.mill_approve import approve
 from millstream.cli.mill_audit import audit, reconcile
 from millstream.cli.mill_check import check, repair
@@ -32,6 +33,7 @@ for command in (
     rebuild,
     work,
     forget,
+    accept,
     audit,
     reconcile,
 ):

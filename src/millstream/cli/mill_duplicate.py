@@ -10,7 +10,10 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_processes import processes_option
 from millstream.cli.progress import progress_bar
+from millstream.cli.protect_parts import adoption_target
 from millstream.cli.queue_draining import drain_queues, print_tally
+from millstream.mill.adoption.adopted_store import find_adopted_store
+from millstream.mill.adoption.deletions import forget_vanished
 from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.tasks import QueueName
 from millstream.mill.tombstones import record_deletions
@@ -67,16 +70,27 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
 @click.command()
 @click.argument("store")
 @click.argument("space")
-@click.argument("content_ids", nargs=-1, required=True)
+@click.argument("content_ids", nargs=-1)
+@click.option("--vanished", is_flag=True, help="Everything that vanished from a source that is protected.")
 @data_options
 @json_option
-def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> None:
+def forget(
+    settings: Settings, store: str, space: str, content_ids: Sequence[str], *, vanished: bool, as_json: bool
+) -> None:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
 
     Nothing is recorded where STORE still has one of them.
     """
+    if bool(content_ids) == vanished:
+        raise click.UsageError("name content ids, or --vanished")
     with Node.open(settings) as node:
-        count = record_deletions(node.providers, node.manifest, store, space, content_ids)
+        if vanished:
+            count = len(forget_vanished(adoption_target(node, store), space))
+        else:
+            count = record_deletions(node.providers, node.manifest, store, space, content_ids)
+            adopted = find_adopted_store(node.providers[store])
+            if adopted is not None:
+                adopted.catalog.remove(store, space, content_ids)
     if as_json:
         print_json({"tombstones": count})
     else:

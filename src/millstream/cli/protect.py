@@ -1,0 +1,214 @@
+"""``millstream protect``: from a folder or a bucket of other programs to verified copies, in one command."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
+import msgspec
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from millstream.cli.common import json_option
+from millstream.cli.parameter_types import Duration
+from millstream.cli.progress import drawn
+from millstream.cli.protect_parts import protection_parts
+from millstream.cli.protect_report import print_plan, print_protection
+from millstream.cli.protect_setup import Setup, Wanted, find_stores, set_up, wanted
+from millstream.cli.stop_signals import stop_on_signals
+from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.errors import BusyError, NotFoundError
+from millstream.mill.adoption.adopter import Reading
+from millstream.mill.adoption.adoption_run import AdoptionSummary
+from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
+from millstream.mill.adoption.dry_run import DryRun, ProtectionPlan
+from millstream.mill.adoption.protection import Deletions, Progress, Protection, ProtectionReport
+from millstream.mill.duplication.change_guard import ChangeBudgets
+from millstream.node import DATABASE, Node
+from millstream.settings import Settings, load_settings
+from millstream.stores import MemoryStore, Store, StoreUnavailableError, open_provider
+from millstream.stores.folder import encode_path
+
+
+class ProtectBusyError(BusyError):
+    """Another process protects something with this node."""
+
+
+@click.command()
+@click.argument("source")
+@click.option("--to", required=True, multiple=True, metavar="URL", help="A folder or a store's URL for a copy; again.")
+@click.option("--space", metavar="NAME", help="Name of the space (default: the last part of SOURCE).")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out what matches; may be given again.")
+@click.option(
+    "--checksums",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Compare with the checksums in FILE (sha256sum, md5deep, rclone hashsum).",
+)
+@click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item and every copy again.")
+@click.option("--deletions", type=click.Choice([one.value for one in Deletions]), help="Hold or follow deletions.")
+@click.option("--replace", is_flag=True, help="Replace items of a copy that differ and that this node did not write.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and what was not read (see --read).")
+@click.option("--watch", is_flag=True, help="Run again and again, until Ctrl-C or SIGTERM.")
+@click.option("--every", type=Duration(), default="10m", show_default=True, help="Pause between runs of --watch.")
+@click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
+@json_option
+def protect(
+    source: str,
+    *,
+    to: Sequence[str],
+    space: str | None,
+    exclude: Sequence[str],
+    checksums: Path | None,
+    read_all: str | None,
+    deletions: str | None,
+    replace: bool,
+    dry_run: bool,
+    watch: bool,
+    every: int,
+    data: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> int:
+    """Copy SOURCE, a folder or s3://bucket/prefix, to each URL, and verify every copy by its bytes.
+
+    The first run sets up what is missing: the node's folder, stores, a space and its policy. Each run reads what is new
+    or changed, copies it, and reads a share of what it read before, so that everything is read within 30 days. Nothing
+    is ever written to SOURCE. A copy is never deleted because its original vanished, unless deletions are followed.
+    Exit code 0 if every item has all its copies verified, 5 if only approvals are missing, 1 otherwise.
+    """
+    if watch and dry_run:
+        raise click.UsageError("--watch or --dry-run, not both")
+    if watch and every < MICROSECONDS:
+        raise click.UsageError("--every must be 1s or longer")
+    settings, _ = load_settings({"data": data}, config=config)
+    asked = wanted(source, to, space, exclude, settings.folder)
+    listed = _read_list(checksums, asked.source) if checksums is not None else None
+    if dry_run:
+        plan = _plan(settings, asked, listed, read_all=bool(read_all), deletions=deletions)
+        print_plan(plan, as_json)
+        return plan.exit_code
+    setup = set_up(settings, config, asked)
+    stopped, clock = stop_on_signals() if watch else lambda: True, SystemClock()
+    while True:
+        report = _run(setup, listed, read_all=bool(read_all), deletions=deletions, replace=replace)
+        print_protection(report, as_json, clock.now())
+        if not _pause(every, clock, stopped):
+            return report.exit_code
+
+
+def _run(
+    setup: Setup, listed: ChecksumList | None, *, read_all: bool, deletions: str | None, replace: bool
+) -> ProtectionReport:
+    """One run, alone on its node."""
+    settings = setup.settings
+    with Node.open(settings, create=True) as node, _alone(node.folder / "protect.lock"):
+        parts = protection_parts(node, setup.store)
+        if deletions is not None:
+            known = parts.target.catalog.space(setup.store, setup.space)
+            parts.target.catalog.save_space(msgspec.structs.replace(known, deletions=deletions))
+        reading = Reading.ALL if read_all else Reading.SHARE
+        protection = Protection(parts, setup.space, setup.destinations, threads=settings.mill.workers)
+        with _progress(parts.target.catalog.totals(setup.store, setup.space).bytes) as progress:
+            return protection.run(progress, reading=reading, checksums=listed, replace=replace)
+
+
+def _pause(microseconds: int, clock: Clock, stopped: Callable[[], bool]) -> bool:
+    """Wait until the next run; False where somebody asked for an end."""
+    end = clock.monotonic() + microseconds / MICROSECONDS
+    while not stopped():
+        left = end - clock.monotonic()
+        if left <= 0:
+            return True
+        clock.sleep(min(left, 1.0))
+    return False
+
+
+def _plan(
+    settings: Settings, asked: Wanted, listed: ChecksumList | None, *, read_all: bool, deletions: str | None
+) -> ProtectionPlan:
+    """What a run would do; nothing is set up."""
+    stores, limits = find_stores(settings, asked), settings.mill.brake
+    copies = {
+        name: _present(stores.added.get(name) or settings.store_urls[name], asked.space, is_new=name in stores.added)
+        for name in stores.destinations
+    }
+    with tempfile.TemporaryDirectory(prefix="millstream-plan-") as scratch:
+        run = DryRun(
+            open_provider(stores.url),
+            stores.source,
+            copies,
+            database=settings.folder / DATABASE,
+            scratch=Path(scratch),
+            clock=SystemClock(),
+            budgets=ChangeBudgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval),
+        )
+        reading = Reading.ALL if read_all else Reading.NONE
+        threads = settings.mill.workers
+        return run.plan(asked.space, reading=reading, checksums=listed, deletions=deletions, threads=threads)
+
+
+def _present(url: str, space: str, *, is_new: bool) -> tuple[str, Store]:
+    """The *url* and its store, or an empty one where it will be made."""
+    store = open_provider(url)
+    if not is_new:
+        return url, store
+    try:
+        store.has_space(space)
+    except (NotFoundError, StoreUnavailableError):
+        return url, MemoryStore()
+    return url, store
+
+
+def _read_list(path: Path, source: str) -> ChecksumList:
+    parts = urlsplit(source)
+    root = Path(unquote(parts.path)) if parts.scheme == "folder" else None
+    return read_checksums(path, root=root, content_id=encode_path)
+
+
+@contextlib.contextmanager
+def _progress(known: int) -> Iterator[Progress]:
+    """Bars on a terminal: bytes read with their rate and the time that is left, then copies verified."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with (
+        drawn(*columns, TimeRemainingColumn()) as bars,
+        drawn(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as counts,
+    ):
+        adopting = bars.add_task("reading the source", total=known or None)
+        verifying: dict[str, TaskID] = {}
+
+        def adopted(summary: AdoptionSummary) -> None:
+            bars.update(adopting, completed=summary.bytes)
+
+        def verified(store: str, done: int, total: int) -> None:
+            if store not in verifying:
+                verifying[store] = counts.add_task(f"verifying {store}", total=total)
+            counts.advance(verifying[store], done)
+
+        yield Progress(adopted, bars.stop, verified)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other runs on this node off while the block runs. Raises :class:`ProtectBusyError` where there is one."""
+    with path.open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProtectBusyError(
+                f"another `millstream protect` runs on {path.parent}: wait until it has ended"
+            ) from None
+        yield

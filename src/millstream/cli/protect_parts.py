@@ -1,0 +1,30 @@
+"""What the commands of ``millstream protect`` are made of, out of a node."""
+
+from __future__ import annotations
+
+from millstream.cli.queue_draining import drain_queues
+from millstream.mill.adoption.adopted_store import adopted_store
+from millstream.mill.adoption.adoption_run import AdoptionTarget
+from millstream.mill.adoption.protection import ProtectionParts
+from millstream.mill.adoption.verification import CopyVerifier
+from millstream.mill.tasks import QueueName
+from millstream.node import Node
+
+
+def adoption_target(node: Node, store: str) -> AdoptionTarget:
+    """The source that the settings call *store*, and where it is recorded what was adopted there."""
+    adopted = adopted_store(node.providers[store])
+    return AdoptionTarget(adopted.source, store, adopted.catalog, node.manifest, node.clock)
+
+
+def protection_parts(node: Node, store: str) -> ProtectionParts:
+    """What protects the source that the settings call *store*."""
+    return ProtectionParts(
+        adoption_target(node, store),
+        node.providers,
+        node.change_guard,
+        node.queue(QueueName.DUPLICATION_LOW),
+        lambda: drain_queues(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW),
+        CopyVerifier(node.providers, node.manifest, node.checker, node.check_writer, node.repairer),
+        node.reporter,
+    )

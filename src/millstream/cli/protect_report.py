@@ -1,0 +1,134 @@
+"""How the report of ``millstream protect`` is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from millstream.cli.common import print_json
+from millstream.core.amounts import size_text
+from millstream.mill.adoption.catalog import FindingKind
+from millstream.mill.adoption.dry_run import ProtectionPlan
+from millstream.mill.adoption.protection import CopyReport, ProtectionReport, findings_of
+from millstream.mill.reports.page import age_text
+
+SHOWN = 20
+"""Findings that are printed; the report of ``--json`` has all."""
+
+_REMEDIES = {
+    FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {copy} {space} ID FILE`), or adopt the "
+    "new bytes: `millstream mill accept {store} {space} ID…`",
+    FindingKind.CHECKSUM_MISMATCH: "find out which is right; adopt the bytes with `millstream mill accept {store} "
+    "{space} ID…`",
+    FindingKind.UNREADABLE: "make them readable, or leave them out with --exclude",
+    FindingKind.UNSTABLE: "run the same command again when nobody writes to them",
+    FindingKind.NOT_SUPPORTED: "leave them out with --exclude",
+    FindingKind.NOT_THERE: "restore them, or correct the list of checksums",
+}
+
+
+def print_protection(report: ProtectionReport, as_json: bool, now: int) -> None:
+    """Print *report*; *now* (microseconds) tells how old things are."""
+    if as_json:
+        print_json({**msgspec.to_builtins(report), "exit_code": report.exit_code})
+        return
+    for line in protection_lines(report, now):
+        click.echo(line)
+
+
+def print_plan(plan: ProtectionPlan, as_json: bool) -> None:
+    """Print what a run would do."""
+    if as_json:
+        print_json({"dry_run": True, **msgspec.to_builtins(plan), "exit_code": plan.exit_code})
+        return
+    for line in plan_lines(plan):
+        click.echo(line)
+
+
+def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
+    """*plan* for people."""
+    found = plan.adoption
+    yield f"{plan.space}: {plan.items:,} items, {size_text(plan.bytes)}, at {plan.url}"
+    yield (
+        f"  would adopt {found.added:,} new, {found.changed:,} changed; {plan.vanished:,} vanished, "
+        f"{found.moved:,} renamed; {size_text(found.read_bytes)} read"
+    )
+    if found.unread:
+        yield (
+            f"  NOT READ: {found.unread:,} items, {size_text(found.unread_bytes)}; with --read all this plan is exact"
+        )
+    for copy in plan.copies:
+        held = ", HELD as a whole until it is approved" if copy.is_held else ""
+        yield (
+            f"  {copy.store}: would copy {copy.copies:,}, replace {copy.replaced:,}, delete {copy.deletes:,}, keep "
+            f"{copy.held:,} without an original{held}; {size_text(copy.bytes)} to write, at {copy.url}"
+        )
+    for one in list(plan.findings)[:SHOWN]:
+        yield f"  {one.kind.upper()}  {plan.store}  {one.content_id}: {one.detail}"
+    if len(plan.findings) > SHOWN:
+        yield f"  … and {len(plan.findings) - SHOWN:,} more findings: see --json"
+    yield "Nothing was changed."
+
+
+def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
+    """*report* for people, and what to do."""
+    found = report.adoption
+    yield f"{report.space}: {report.items:,} items, {size_text(report.bytes)}, at {report.url}"
+    if report.error:
+        yield f"  NOT READ: {report.error}"
+    else:
+        yield (
+            f"  {found.added:,} new, {found.changed:,} changed, {found.moved:,} of the new ones renamed, "
+            f"{report.vanished:,} vanished; {size_text(found.read_bytes)} read; {report.adopted_only:,} items have no "
+            "checksum but ours"
+        )
+    for copy in report.copies:
+        yield from _copy_lines(report, copy, now)
+    yield from _finding_lines(report)
+    yield from _waiting_lines(report)
+    yield _verdict(report)
+
+
+def _copy_lines(report: ProtectionReport, copy: CopyReport, now: int) -> Iterator[str]:
+    if copy.error:
+        yield f"  {copy.store}: NOT AVAILABLE: {copy.error}"
+        return
+    age = f", each read within {age_text(now - copy.oldest_verified)}" if copy.oldest_verified else ""
+    done = f"{copy.copied:,} copied, {copy.read:,} read, {copy.repaired:,} repaired, {copy.deleted:,} deleted"
+    yield f"  {copy.store}: {copy.verified:,} of {report.items:,} copies verified{age} ({done}), at {copy.url}"
+
+
+def _finding_lines(report: ProtectionReport) -> Iterator[str]:
+    findings = list(findings_of(report))
+    for store, content_id, kind, detail in findings[:SHOWN]:
+        yield f"  {kind.upper()}  {store}  {content_id}: {detail}"
+    if len(findings) > SHOWN:
+        yield f"  … and {len(findings) - SHOWN:,} more findings: see --json"
+    names = {"store": report.store, "space": report.space, "copy": report.copies[0].store if report.copies else "COPY"}
+    for kind in sorted({one.kind for one in report.findings}):
+        yield f"  {kind}: {_REMEDIES[FindingKind(kind)].format(**names)}"
+
+
+def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
+    if report.vanished:
+        yield (
+            f"  WAITING  {report.vanished:,} items vanished from the source, and their copies are kept: put them back, "
+            f"or let the copies be deleted with `millstream mill forget {report.store} {report.space} --vanished`"
+        )
+    for copy in report.copies:
+        if copy.hold is not None:
+            yield (
+                f"  WAITING  {copy.store}: more copies would be replaced or deleted than the change guard allows: see "
+                f"`millstream mill approve`, then `millstream mill approve {copy.hold}`"
+            )
+
+
+def _verdict(report: ProtectionReport) -> str:
+    copies = len(report.copies)
+    if report.exit_code == 0:
+        return f"Protected: all {report.items:,} items have {copies} verified {'copy' if copies == 1 else 'copies'}."
+    if report.exit_code == 5:
+        return "Waiting for a person: approve it as said above, and run the same command again."
+    return "NOT PROTECTED: see above, and run the same command again."

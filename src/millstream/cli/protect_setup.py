@@ -1,0 +1,269 @@
+"""What ``millstream protect`` sets up before its first run: stores in the settings file, spaces, a policy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from millstream.core.durable import write_durably
+from millstream.core.errors import InputError, NotFoundError
+from millstream.mill.policies.policy import Pair, Policy, encode_policy
+from millstream.mill.policies.saving import save_policy
+from millstream.mill.providers import is_system
+from millstream.node import Node
+from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings
+from millstream.stores import StoreUnavailableError, folder_url, open_provider
+from millstream.stores.names import check_space
+
+_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class SetupError(InputError):
+    """What is to be protected cannot be set up as it is asked for."""
+
+
+class SourceMissingError(NotFoundError):
+    """There is no such folder or bucket."""
+
+
+class Setup(NamedTuple):
+    """What is protected: the settings with their stores, the source's store and space, and the stores of its copies."""
+
+    settings: Settings
+    store: str
+    space: str
+    destinations: Sequence[str]
+
+
+class Stores(NamedTuple):
+    """What the settings call the stores of a source and its copies.
+
+    ``added`` are the URLs of those that they have not got yet, ``replaced`` is the source's URL that they have and that
+    leaves out other items.
+    """
+
+    source: str
+    url: str
+    destinations: Sequence[str]
+    added: Mapping[str, str]
+    replaced: str | None
+
+
+class Wanted(NamedTuple):
+    """What somebody asks for: the source's URL, its space, and the URLs of the destinations."""
+
+    source: str
+    space: str
+    destinations: Sequence[str]
+
+
+def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[str], data: Path) -> Wanted:
+    """What the arguments of the command ask for. Raises :class:`SetupError`, :class:`SourceMissingError`.
+
+    Nothing is written, and the source is there when this returns.
+    """
+    url = _source_url(source, space, exclude)
+    opened = open_provider(url)
+    try:
+        found = opened.spaces()
+        next(iter(opened.entries(found[0], limit=1)), None)
+    except (NotFoundError, StoreUnavailableError, IndexError) as error:
+        raise SourceMissingError(f"the source {source} cannot be listed ({error}): nothing was set up") from error
+    destinations = [_destination_url(one) for one in to]
+    if len({_same(one) for one in destinations}) < len(destinations):
+        raise SetupError("one destination is named twice: two copies in one place are one copy")
+    name = check_space(found[0])
+    if is_system(name):
+        raise SetupError(f"the space {name!r} would be one of the system itself: name another with --space")
+    _require_apart(opened.url, name, destinations, data)
+    return Wanted(opened.url, name, destinations)
+
+
+def find_stores(settings: Settings, asked: Wanted) -> Stores:
+    """The stores that *asked* names, as the settings call them or will. Raises :class:`SetupError`."""
+    urls = settings.store_urls
+    known, is_changed = _find_source(urls, asked.source)
+    store = known or _new_name(asked.space, urls)
+    _require_free(settings, store, asked)
+    added = {} if known else {store: asked.source}
+    names: list[str] = []
+    for url in asked.destinations:
+        name = next((one for one, there in (*urls.items(), *added.items()) if _same(there) == _same(url)), None)
+        if name is None:
+            name = _new_name(_last_part(url), {**urls, **added})
+            added[name] = url
+        names.append(name)
+    replaced = urls[store] if is_changed else None
+    return Stores(store, asked.source if is_changed or not known else urls[store], names, added, replaced)
+
+
+def set_up(settings: Settings, config: Path | None, asked: Wanted) -> Setup:
+    """Add to the settings file, the stores and the policy what is not there yet.
+
+    Raises :class:`SetupError` where the space or the settings file stands in the way.
+    """
+    path = config or settings.folder / FILE_NAME
+    stores = find_stores(settings, asked)
+    for name in stores.destinations:
+        if name in stores.added:
+            open_provider(stores.added[name], create=True).create_space(asked.space)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    if stores.replaced is not None:
+        _replace_url(path, stores.replaced, asked.source)
+    if stores.added:
+        _add_stores(path, settings, stores.added)
+    again, _ = load_settings({"data": settings.data}, config=config)
+    _ask(again, stores.source, asked.space, stores.destinations)
+    return Setup(again, stores.source, asked.space, stores.destinations)
+
+
+def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
+    if "://" not in source:
+        path = Path(source).expanduser().absolute()
+        return str(folder_url(path, space, tuple(exclude)))
+    parts = urlsplit(source)
+    if parts.scheme not in ("folder", "s3", "file"):
+        raise SetupError(f"{source!r} is no source: name a folder, or s3://bucket/prefix")
+    if parts.scheme == "file":
+        return str(folder_url(Path(unquote(parts.path)), space, tuple(exclude)))
+    query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if not (space and pair[0] == "space")]
+    named = space or dict(query).get("space") or _last_part(source)
+    extra = [("space", named)] if "space" not in dict(query) else []
+    return urlunsplit(parts._replace(query=urlencode([*query, *extra, *(("exclude", one) for one in exclude)])))
+
+
+def _destination_url(to: str) -> str:
+    if "://" not in to:
+        return Path(to).expanduser().absolute().as_uri()
+    if urlsplit(to).scheme == "memory":
+        raise SetupError(f"{to!r} ends with this command: name a folder or a bucket")
+    open_provider(to)  # a URL that names no store is refused before anything is set up
+    return to
+
+
+def _same(url: str) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
+    """What makes two URLs those of one store."""
+    parts = urlsplit(url)
+    kept = sorted(pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in _OPTIONS)
+    path = str(Path(unquote(parts.path)).resolve()) if parts.scheme in ("file", "folder") else parts.path.strip("/")
+    return parts.scheme, parts.netloc.removeprefix("localhost"), path, tuple(kept)
+
+
+_OPTIONS = ("exclude", "requests")
+
+
+def _find_source(urls: Mapping[str, str], url: str) -> tuple[str | None, bool]:
+    """The store at *url*, if there is one, and whether it is to leave out other items from now on."""
+    for name, known in urls.items():
+        if _same(known) == _same(url):
+            return name, bool(_excluded(url)) and _excluded(known) != _excluded(url)
+    return None, False
+
+
+def _excluded(url: str) -> list[str]:
+    return [value for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True) if name == "exclude"]
+
+
+def _require_apart(source: str, space: str, destinations: Sequence[str], data: Path) -> None:
+    """Raise :class:`SetupError` where source, copies and the node's folder lie in one another."""
+    parts = urlsplit(source)
+    for url in destinations:
+        if parts.scheme == "s3" and _overlap(source, url, space):
+            raise SetupError(f"the copy at {url} and the source {source} lie in one another: name another prefix")
+    if parts.scheme != "folder":
+        return
+    root = Path(unquote(parts.path)).resolve()
+    if data.resolve().is_relative_to(root):
+        raise SetupError(
+            f"the node's folder {data} lies in the source {root}, to which nothing is ever written: name another with "
+            "--data"
+        )
+    for url in destinations:
+        copy = urlsplit(url)
+        folder = Path(unquote(copy.path)).resolve()
+        if copy.scheme == "file" and (folder.is_relative_to(root) or (folder / space).resolve().is_relative_to(root)):
+            raise SetupError(f"the copy at {folder} would lie in the source {root}: name another folder")
+        if copy.scheme == "file" and root.is_relative_to(folder / space):
+            raise SetupError(f"the source {root} lies where its copy would: {folder / space}; name another folder")
+
+
+def _overlap(source: str, copy: str, space: str) -> bool:
+    """Whether objects of the copy of *space* at *copy* would be objects of *source*, or the other way round."""
+    one, other = urlsplit(source), urlsplit(copy)
+    if (other.scheme, other.netloc, _endpoint(copy)) != ("s3", one.netloc, _endpoint(source)):
+        return False
+    read, written = (f"{path.strip('/')}/".lstrip("/") for path in (one.path, f"{other.path.strip('/')}/{space}"))
+    return written.startswith(read) or read.startswith(written)
+
+
+def _endpoint(url: str) -> str | None:
+    return dict(parse_qsl(urlsplit(url).query)).get("endpoint")
+
+
+def _require_free(settings: Settings, store: str, asked: Wanted) -> None:
+    """Raise :class:`SetupError` where the space is copied from another store."""
+    if not any((settings.folder / name).exists() for name in (FILE_NAME, "policies", "node.db")):
+        return
+    with Node.open(settings) as node:
+        for policy in node.policies.by_account.values():
+            for pair in policy.spaces.get(asked.space, ()):
+                if pair.source != store:
+                    raise SetupError(
+                        f"the space {asked.space!r} is copied from the store {pair.source!r} already: name another "
+                        "with --space"
+                    )
+
+
+def _new_name(wish: str, taken: Mapping[str, str]) -> str:
+    base = _ODD.sub("-", wish).strip("-.") or "store"
+    names = [base, *(f"{base}-{number}" for number in range(2, len(taken) + 3))]
+    return next(name for name in names if name not in taken)
+
+
+def _last_part(url: str) -> str:
+    parts = urlsplit(url)
+    return unquote(parts.path).rstrip("/").rpartition("/")[2] or parts.netloc or "store"
+
+
+def _add_stores(path: Path, settings: Settings, added: Mapping[str, str]) -> None:
+    """Append tables for the stores *added* to the settings file; a node of before keeps its first store."""
+    before = path.read_text("utf-8") if path.exists() else ""
+    tables = dict(added)
+    if not settings.stores and (settings.folder / "node.db").exists():
+        tables = {"primary": PRIMARY_URL, **tables}
+    text = "".join(f"[stores.{_toml(name)}]\nurl = {_toml(url)}\n\n" for name, url in tables.items())
+    gap = "" if not before or before.endswith("\n\n") else "\n" if before.endswith("\n") else "\n\n"
+    write_durably(path, f"{before}{gap}{text.rstrip()}\n".encode())
+
+
+def _replace_url(path: Path, before: str, after: str) -> None:
+    text = path.read_text("utf-8")
+    if text.count(_toml(before)) != 1:
+        raise SetupError(f"cannot change what is left out of the source: in {path}, write url = {_toml(after)}")
+    write_durably(path, text.replace(_toml(before), _toml(after)).encode())
+
+
+def _toml(text: str) -> str:
+    """*text* as a basic string of TOML, which JSON's strings are."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> None:
+    """Let the policy ask for the copies, beside whatever it asks for already."""
+    account = settings.mill.account
+    with Node.open(settings, create=True) as node:
+        policy = node.policies.by_account.get(account, Policy(account))
+        asked = policy.spaces.get(space, ())
+        pairs = tuple(dict.fromkeys([*asked, *(Pair(store, name) for name in names)]))
+        if pairs != asked:
+            spaces = {**policy.spaces, space: pairs}
+            data = encode_policy(msgspec.structs.replace(policy, spaces=spaces))
+            save_policy(node.policy_location, account, data)
+        if space in policy.ignored:
+            raise SetupError(f"the policy of the account {account!r} ignores the space {space!r}: take it off its list")

@@ -1,0 +1,88 @@
+"""``millstream status``: how well each space is protected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.core.amounts import size_text
+from millstream.mill.adoption.status import CopyStatus, ProtectionStatus, SpaceStatus
+from millstream.mill.reports.page import age_text
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.stores import StoreError
+
+
+@click.command()
+@data_options
+@json_option
+def status(settings: Settings, as_json: bool) -> int:
+    """Show for each space its items, its copies, when they were last read, what is wrong, and what waits.
+
+    Exit code 0 if every item has all its copies verified, every store can be used and nothing waits; 1 otherwise.
+    """
+    with Node.open(settings) as node:
+        now = node.clock.now()
+        found = ProtectionStatus(node.database, node.policies, node.change_guard.pending(), _problems(node), now)
+        spaces = list(found.spaces())
+    for space in spaces:
+        if as_json:
+            print_json({**msgspec.to_builtins(space), "well": space.is_well})
+            continue
+        for line in status_lines(space, now):
+            click.echo(line)
+    if not spaces:
+        click.echo("nothing is protected yet: see `millstream protect --help`", err=True)
+    return 0 if spaces and all(space.is_well for space in spaces) else 1
+
+
+def _problems(node: Node) -> dict[str, str]:
+    """The stores that cannot be used now, and why."""
+    problems = dict[str, str]()
+    for name in node.providers:
+        try:
+            node.providers.spaces(name)
+        except StoreError as error:
+            problems[name] = str(error)
+    return problems
+
+
+def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
+    """*space* for people at *now* (microseconds)."""
+    yield f"{space.space} (store {space.store}): {space.items:,} items, {size_text(space.bytes)}"
+    if space.adopted_only is not None:
+        yield (
+            f"  last run {_age(space.last_run, now)}; every item read within {_age(space.oldest_read, now, '')}; "
+            f"{space.adopted_only:,} items have no checksum but ours"
+        )
+    if space.problem:
+        yield f"  NOT AVAILABLE: {space.problem}"
+    for copy in space.copies:
+        yield from _copy_lines(copy, now)
+    for kind, count in space.findings.items():
+        yield f"  {count:,} {kind}: run `millstream protect` again, which names them"
+    if space.vanished:
+        forget = f"`millstream mill forget {space.store} {space.space} --vanished`"
+        yield f"  {space.vanished:,} items vanished from the source and wait: put them back, or {forget}"
+    yield f"  {'well' if space.is_well else 'NOT WELL'}"
+
+
+def _copy_lines(copy: CopyStatus, now: int) -> Iterator[str]:
+    wrong = [
+        f"{count:,} {name}"
+        for count, name in ((copy.pending, "not copied"), (copy.damaged, "not in order or not read"))
+        if count
+    ]
+    read = f"each read within {_age(copy.oldest_verified, now, '')}{', OVERDUE' if copy.is_overdue else ''}"
+    yield f"  copy in {copy.store}: {copy.verified:,} of {copy.items:,} verified, {', '.join([*wrong, read])}"
+    if copy.problem:
+        yield f"    NOT AVAILABLE: {copy.problem}"
+    for number in copy.holds:
+        yield f"    waits for an approval: `millstream mill approve {number}`"
+
+
+def _age(moment: int | None, now: int, after: str = " ago") -> str:
+    return "unknown" if moment is None else f"{age_text(now - moment)}{after}"

@@ -1,0 +1,133 @@
+"""Adoption: read once what other programs wrote, and remember what it hashed to.
+
+A run lists the source beside the catalog. What is new, or has another size or version than it was adopted with, is
+read; of the rest a share is read again, so that everything is within :data:`READ_PERIOD`. Bytes that changed while
+neither size nor version did are *suspected rot*: the catalog keeps the checksum of before, and people are told. Groups
+of items are committed as they are read, so an interrupted run resumes with the next one.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from millstream.mill.adoption.adoption_run import AdoptionRun, AdoptionSummary, AdoptionTarget, ReadJob
+from millstream.mill.adoption.catalog import AdoptedItem
+from millstream.mill.adoption.checksum_files import ChecksumList
+from millstream.mill.adoption.item_reader import ItemReader, ReadResult
+from millstream.mill.adoption.sources import SourceEntry, item_of
+from millstream.mill.errors import MillError
+from millstream.mill.merge_join import groups, one_behind
+from millstream.stores.protocol import ItemNotFoundError
+
+READ_PERIOD = 30 * 24 * 3600 * 1_000_000
+"""Within so many microseconds every item is read again, where runs are not further apart."""
+
+GROUP = 500
+"""Items that are read, and committed, together."""
+
+
+class Reading(enum.StrEnum):
+    """What is read of items that seem to be as they were adopted."""
+
+    SHARE = "share"
+    ALL = "all"
+    NONE = "none"  # nothing is read, not even what is new: for a plan
+
+
+OnProgress = Callable[[AdoptionSummary], object]
+"""Called after each group of items, with what was found so far."""
+
+
+class NotAdoptedError(MillError):
+    """The item could not be adopted as it is now."""
+
+
+class Adopter:
+    """Adopts the spaces of the source of *target*, to which nothing is ever written.
+
+    *threads* items are read at the same time. ``touched`` are the items that the last run found with the bytes of
+    before and another time.
+    """
+
+    def __init__(self, target: AdoptionTarget, *, threads: int = 4) -> None:
+        self._target, self._threads = target, threads
+        self.touched: list[str] = []
+        self._source, self._store, self._catalog, _, self._clock = target
+
+    def adopt(
+        self,
+        space: str,
+        *,
+        reading: Reading = Reading.SHARE,
+        checksums: ChecksumList | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> AdoptionSummary:
+        """Bring the catalog up to date with *space*.
+
+        *checksums* are compared with what is read, and what they name is read; what differs is not adopted. Raises
+        :class:`~millstream.stores.StoreError` where the source cannot be listed; what was committed stays.
+        """
+        now = self._clock.now()
+        known = self._catalog.space(self._store, space)
+        self._catalog.save_space(msgspec.structs.replace(known, begun_at=now))
+        until = self._reread_until(space, reading, now if known.ended_at is None else known.ended_at, now)
+        run = self._run(space, checksums, until)
+        if reading == Reading.NONE:
+            for group in groups(run.jobs(), GROUP):
+                run.plan(group)
+        else:
+            self._read(run, ItemReader(self._source, space), on_progress)
+        run.finish()
+        self.touched = run.touched
+        self._catalog.save_space(msgspec.structs.replace(known, begun_at=now, ended_at=self._clock.now()))
+        return run.summary
+
+    def accept(self, space: str, content_id: str) -> AdoptedItem:
+        """Adopt the bytes of *content_id* as they are now, whatever was recorded or said of them.
+
+        Raises :class:`~millstream.stores.ItemNotFoundError`, :class:`NotAdoptedError` where they cannot be read.
+        """
+        now = self._catalog.get_many(self._store, space, [content_id]).get(content_id)
+        item = item_of(self._source, space, content_id)
+        if item is None:
+            raise ItemNotFoundError(f"there is no {content_id!r} in {self._source.url}/{space}")
+        kind = {} if now is None else {"kind": now.kind}
+        entry = SourceEntry(content_id, item.size, item.version, **kind)
+        result = ItemReader(self._source, space).read(entry)
+        if result.item is None or result.digests is None:
+            reason = result.problem[1] if result.problem is not None else "it vanished meanwhile"
+            raise NotAdoptedError(f"{content_id!r} in {self._source.url}/{space} cannot be read: {reason}")
+        accepted = self._run(space, None, None).accept(ReadJob(entry, now, ()), result.item, result.digests)
+        self._catalog.remove_findings(self._store, space, [content_id])
+        return accepted
+
+    def _run(self, space: str, checksums: ChecksumList | None, reread_until: int | None) -> AdoptionRun:
+        return AdoptionRun(self._target, space, checksums=checksums, reread_until=reread_until)
+
+    def _read(self, run: AdoptionRun, reader: ItemReader, on_progress: OnProgress | None) -> None:
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="mill-adopt") as pool:
+            submitted = (_submit(pool, reader, group) for group in groups(run.jobs(), GROUP))
+            for group in one_behind(submitted):  # the next group is read while this one is recorded
+                run.settle([(job, future.result()) for job, future in group])
+                if on_progress is not None:
+                    on_progress(run.summary)
+
+    def _reread_until(self, space: str, reading: Reading, ended_at: int, now: int) -> int | None:
+        """Items are due that were last read at this time or before; None where none is."""
+        if reading == Reading.ALL:
+            return now
+        share = min(1.0, max(0, now - ended_at) / READ_PERIOD)
+        items = self._catalog.totals(self._store, space).items
+        due = self._catalog.reread_before(self._store, space, math.floor(share * items))
+        return max(now - READ_PERIOD, due or 0)
+
+
+def _submit(
+    pool: ThreadPoolExecutor, reader: ItemReader, jobs: Sequence[ReadJob]
+) -> list[tuple[ReadJob, Future[ReadResult]]]:
+    return [(job, pool.submit(reader.read, job.entry, job.algorithms, job.sha256)) for job in jobs]

@@ -1,0 +1,363 @@
+"""One run over a source: what is to be read, and what follows from what was read."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.mill.adoption.catalog import (
+    AdoptedItem,
+    AdoptionCatalog,
+    AdoptionFinding,
+    ChecksumEvidence,
+    FindingKind,
+    ItemKind,
+)
+from millstream.mill.adoption.checksum_files import ChecksumList, ExpectedChecksum
+from millstream.mill.adoption.item_reader import ReadResult
+from millstream.mill.adoption.sources import SourceEntry, SourceItem, SourceProblem, entries_of
+from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.merge_join import outer_join
+from millstream.stores.hashing import Digests
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Store
+
+NOT_READ = "not-read:"
+"""What the checksum of an item begins with that a plan has not read; the mark of its version follows."""
+
+
+class AdoptionSummary(msgspec.Struct):
+    """What a run of an adoption found, in items. ``read`` and ``read_bytes`` count what was read.
+
+    ``unread`` items are new or changed, and were not read because the run was for a plan; ``moved`` ones are among
+    those that vanished and those that were added.
+    """
+
+    listed: int = 0
+    bytes: int = 0
+    added: int = 0
+    changed: int = 0
+    returned: int = 0
+    vanished: int = 0
+    moved: int = 0
+    suspected: int = 0
+    findings: int = 0
+    read: int = 0
+    read_bytes: int = 0
+    unread: int = 0
+    unread_bytes: int = 0
+
+
+class ReadJob(NamedTuple):
+    """An item to be read: how it is listed, what the catalog has of it, and what lists of checksums say."""
+
+    entry: SourceEntry
+    row: AdoptedItem | None
+    expected: tuple[ExpectedChecksum, ...]
+
+    @property
+    def content_id(self) -> str:
+        return self.entry.content_id
+
+    @property
+    def sha256(self) -> str | None:
+        """What the bytes should hash to, where the item is listed as it was adopted."""
+        return self.row.sha256 if self.row is not None and _is_same(self.entry, self.row) else None
+
+    @property
+    def algorithms(self) -> Sequence[str]:
+        """The kinds of checksums that are needed to compare it."""
+        return [one.algorithm for one in self.expected]
+
+
+class AdoptionTarget(NamedTuple):
+    """A source, which the settings call *store*, and where it is recorded what was adopted there."""
+
+    source: Store
+    store: str
+    catalog: AdoptionCatalog
+    manifest: Manifest
+    clock: Clock
+
+
+class AdoptionRun:
+    """A run over *space* of *target*. :meth:`jobs` says what to read, :meth:`settle` takes what was read.
+
+    Items that were last read at *reread_until* (microseconds) or before are read again; with None those only with which
+    something was the matter. What was found before stays a finding until it is read and good.
+    """
+
+    def __init__(
+        self,
+        target: AdoptionTarget,
+        space: str,
+        *,
+        checksums: ChecksumList | None = None,
+        reread_until: int | None = None,
+    ) -> None:
+        self.summary = AdoptionSummary()
+        self.touched: list[str] = []
+        self._source, self._store, self._catalog, self._manifest, self._clock = target
+        self._space = space
+        self._checksums, self._reread_until = checksums, reread_until
+        self._before = {one.content_id: one for one in self._catalog.findings(self._store, space)}
+        self._findings: list[AdoptionFinding] = []
+        self._unlisted: list[str] = []
+        self._absent: list[AdoptedItem] = []
+        self._added: dict[str, list[str]] = {}
+        self._named: set[str] = set(checksums or ())
+
+    def jobs(self) -> Iterator[ReadJob]:
+        """What is to be read; everything else that is listed is counted."""
+        listed = entries_of(self._source, self._space)
+        for content_id, entry, row in outer_join(listed, self._catalog.scan(self._store, self._space)):
+            self._named.discard(content_id)
+            if isinstance(entry, SourceProblem):
+                if content_id.endswith("/") or not content_id:
+                    self._unlisted.append(content_id)
+                self._find(content_id, entry.kind, entry.reason)
+            elif entry is None:
+                if row is not None:
+                    self._absent.append(row)
+            else:
+                self.summary.listed += 1
+                self.summary.bytes += entry.size
+                job = ReadJob(entry, row, self._checksums.get(content_id) if self._checksums is not None else ())
+                if self._is_rejected(job):
+                    self._findings.append(self._before[content_id])
+                elif self._is_due(job):
+                    yield job
+                elif row is not None and row.vanished_at is not None:
+                    self._return(row)
+
+    def _is_rejected(self, job: ReadJob) -> bool:
+        """Whether this version was read before, and did not match what people said of it."""
+        found = self._before.get(job.content_id)
+        rejected = found is not None and found.kind == FindingKind.CHECKSUM_MISMATCH
+        return found is not None and rejected and found.version == job.entry.version and not job.expected
+
+    def _is_due(self, job: ReadJob) -> bool:
+        row = job.row
+        if row is None or not _is_same(job.entry, row) or row.suspected is not None or job.content_id in self._before:
+            return True
+        if job.expected and row.origin != ChecksumEvidence.LISTED:
+            return True
+        return self._reread_until is not None and row.last_read_at <= self._reread_until
+
+    def _return(self, row: AdoptedItem) -> None:
+        """The item is there again, as it was: its disk was not mounted, or it was put back."""
+        self.summary.returned += 1
+        self._catalog.save([msgspec.structs.replace(row, vanished_at=None, renamed_to=None)])
+
+    def settle(self, results: Sequence[tuple[ReadJob, ReadResult]]) -> None:
+        """Record what was read: in the manifest first, so that what the catalog has is there, too."""
+        now = self._clock.now()
+        items, events = [], []
+        for job, result in results:
+            if result.item is None or result.digests is None:
+                self._settle_unread(job, result)
+                continue
+            self.summary.read += 1
+            self.summary.read_bytes += result.digests.size
+            item = self._adopted(job, result.item, result.digests, now)
+            if item is not None:
+                items.append(item)
+                if job.row is None or (item.sha256, item.adopted_at) != (job.row.sha256, job.row.adopted_at):
+                    events.append(self._event(item))
+        self._manifest.writer.record(events)
+        self._catalog.save(items)
+
+    def _settle_unread(self, job: ReadJob, result: ReadResult) -> None:
+        if result.problem is not None:
+            self._find(job.content_id, *result.problem)
+        elif job.row is not None:
+            self._absent.append(job.row)
+
+    def accept(self, job: ReadJob, item: SourceItem, digests: Digests) -> AdoptedItem:
+        """Adopt what was read as a new version, whatever is recorded."""
+        now = self._clock.now()
+        known = self._manifest.get(self._store, self._space, job.content_id)
+        at = max(now, known.modified if known is not None else 0)
+        accepted = msgspec.structs.replace(self._item(job, item, digests, now), adopted_at=at)
+        self._manifest.writer.record([self._event(accepted)])
+        self._catalog.save([accepted])
+        return accepted
+
+    def plan(self, jobs: Sequence[ReadJob]) -> None:
+        """Record *jobs* without reading them, those that changed under checksums that nothing else has."""
+        now = self._clock.now()
+        items = []
+        for job in jobs:
+            self.summary.unread += 1
+            self.summary.unread_bytes += job.entry.size
+            if job.sha256 is None:
+                self._count(job, None)
+                item = SourceItem(job.entry.size, job.entry.version)
+                digests = Digests(job.entry.size, {"sha256": f"{NOT_READ}{job.content_id}:{job.entry.version}"})
+                items.append(self._item(job, item, digests, now))
+            elif job.row is not None and job.row.vanished_at is not None:
+                self._return(job.row)
+        self._manifest.writer.record([self._event(item) for item in items])
+        self._catalog.save(items)
+
+    def _adopted(self, job: ReadJob, item: SourceItem, digests: Digests, now: int) -> AdoptedItem | None:
+        """The row of an item that was read; None where it is not adopted."""
+        reason = _mismatch(job.expected, item, digests, self._checksums)
+        if reason is not None:
+            self._find(job.content_id, FindingKind.CHECKSUM_MISMATCH, reason, version=item.version)
+            return None
+        row = job.row
+        if row is not None and (row.size, row.version, row.kind) == (item.size, item.version, job.entry.kind):
+            if row.sha256 != digests.sha256:
+                return self._suspect(row, digests)
+            if row.vanished_at is not None:
+                self.summary.returned += 1
+            origin = _origin(job, item, digests) if job.expected else row.origin
+            return msgspec.structs.replace(
+                row, last_read_at=now, suspected=None, vanished_at=None, renamed_to=None, origin=origin,
+                sums={**row.sums, **_others(digests)},
+            )  # fmt: skip
+        self._count(job, digests)
+        return self._item(job, item, digests, now)
+
+    def _suspect(self, row: AdoptedItem, digests: Digests) -> AdoptedItem:
+        self.summary.suspected += 1
+        self._find(
+            row.content_id,
+            FindingKind.SUSPECTED_ROT,
+            f"its bytes changed and neither its time nor its size did: {digests.sha256} instead of {row.sha256}",
+            version=row.version,
+        )
+        return msgspec.structs.replace(row, suspected=digests.sha256, vanished_at=None, renamed_to=None)
+
+    def _count(self, job: ReadJob, digests: Digests | None) -> None:
+        if job.row is None:
+            self.summary.added += 1
+            if digests is not None and digests.size:
+                self._added.setdefault(digests.sha256, []).append(job.content_id)
+        elif digests is None or digests.sha256 != job.row.sha256:
+            self.summary.changed += 1
+        elif job.row.vanished_at is None:
+            self.touched.append(job.content_id)
+
+    def _item(self, job: ReadJob, item: SourceItem, digests: Digests, now: int) -> AdoptedItem:
+        row = job.row
+        same = row is not None and row.sha256 == digests.sha256 and row.vanished_at is None
+        known = self._manifest.get(self._store, self._space, job.content_id) if row is not None else None
+        adopted_at = row.adopted_at if row is not None and same else max(now, known.modified if known else 0)
+        return AdoptedItem(
+            store=self._store,
+            space=self._space,
+            content_id=job.content_id,
+            kind=job.entry.kind,
+            size=item.size,
+            version=item.version,
+            sha256=digests.sha256,
+            sums=_others(digests),
+            origin=_origin(job, item, digests),
+            adopted_at=adopted_at,
+            last_read_at=now,
+            mimetype=_mimetype(job, item),
+            properties=item.properties,
+        )
+
+    def _event(self, item: AdoptedItem) -> ManifestEvent:
+        place = (self._store, self._space, item.content_id)
+        return ManifestEvent(*place, item.adopted_at, item.sha256, item.size, item.mimetype)
+
+    def finish(self) -> None:
+        """Everything was listed: record what vanished, what was renamed, and what people have to look at."""
+        now = self._clock.now()
+        gone = [row for row in self._absent if not self._is_hidden(row.content_id)]
+        self._catalog.save(self._vanished(row, now) for row in gone)
+        self.summary.vanished = len(gone)
+        self._catalog.replace_findings(self._store, self._space, [*self._findings, *self._not_there(now)])
+        self.summary.findings = len(self._catalog.findings(self._store, self._space))
+
+    def _vanished(self, row: AdoptedItem, now: int) -> AdoptedItem:
+        """*row* as vanished, and as renamed where an item with its bytes was added in this run."""
+        renamed_to = row.renamed_to
+        if renamed_to is None and row.kind == ItemKind.FILE and (new := self._added.get(row.sha256)):
+            renamed_to = new.pop(0)
+        self.summary.moved += renamed_to is not None
+        since = now if row.vanished_at is None else row.vanished_at
+        return msgspec.structs.replace(row, vanished_at=since, renamed_to=renamed_to, suspected=None)
+
+    def _is_hidden(self, content_id: str) -> bool:
+        """Whether *content_id* lies where the source could not be listed, so that nobody knows whether it is there."""
+        return any(content_id.startswith(folder) for folder in self._unlisted)
+
+    def _not_there(self, now: int) -> Iterator[AdoptionFinding]:
+        """Findings of items that lists of checksums name, and that are not there."""
+        there = {one.content_id for one in self._findings}
+        for name in sorted(self._named - there):
+            yield self._finding(name, FindingKind.NOT_THERE, f"{_origin_of(self._checksums)} names it", now)
+        if self._checksums is None:
+            for found in self._before.values():
+                if found.kind == FindingKind.NOT_THERE and not self._is_there(found.content_id):
+                    yield found
+
+    def _is_there(self, content_id: str) -> bool:
+        return bool(self._catalog.get_many(self._store, self._space, [content_id])) or any(
+            one.content_id == content_id for one in self._findings
+        )
+
+    def _find(self, content_id: str, kind: FindingKind, detail: str, *, version: str = "") -> None:
+        self._findings.append(self._finding(content_id, kind, detail, self._clock.now(), version))
+
+    def _finding(self, content_id: str, kind: FindingKind, detail: str, now: int, version: str = "") -> AdoptionFinding:
+        return AdoptionFinding(
+            store=self._store,
+            space=self._space,
+            content_id=content_id,
+            kind=kind.value,
+            detail=detail,
+            version=version,
+            found_at=now,
+        )
+
+
+def _is_same(entry: SourceEntry, row: AdoptedItem) -> bool:
+    return (entry.size, entry.version, entry.kind) == (row.size, row.version, row.kind)
+
+
+def _mismatch(
+    expected: Sequence[ExpectedChecksum], item: SourceItem, digests: Digests, listed: ChecksumList | None
+) -> str | None:
+    """How what was read differs from what is said of it; None where it does not."""
+    for one in expected:
+        found = digests.sums.get(one.algorithm)
+        if found != one.value:
+            where = f"{_origin_of(listed)}, line {one.line}, says"
+            return f"its {one.algorithm} is {found}, and {where} {one.value}"
+    for sums in item.checksums:
+        found = digests.sums.get(sums.algorithm)
+        if found is not None and found != sums.value:
+            return f"its {sums.algorithm} is {found}, and its provider says {sums.value}"
+    return None
+
+
+def _origin_of(listed: ChecksumList | None) -> str:
+    return "a list of checksums" if listed is None else listed.origin
+
+
+def _origin(job: ReadJob, item: SourceItem, digests: Digests) -> str:
+    """Who vouches for what was read, and agrees with it."""
+    if job.expected:
+        return ChecksumEvidence.LISTED.value
+    if any(digests.sums.get(one.algorithm) == one.value for one in item.checksums):
+        return ChecksumEvidence.PROVIDER.value
+    return ChecksumEvidence.COMPUTED.value
+
+
+def _others(digests: Digests) -> dict[str, str]:
+    return {name: value for name, value in digests.sums.items() if name != "sha256"}
+
+
+def _mimetype(job: ReadJob, item: SourceItem) -> str:
+    if item.mimetype != DEFAULT_MIMETYPE or job.entry.kind != ItemKind.FILE:
+        return item.mimetype
+    return mimetypes.guess_type(job.content_id)[0] or DEFAULT_MIMETYPE

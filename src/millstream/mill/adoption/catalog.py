@@ -1,0 +1,310 @@
+"""The catalog of adopted items: what was read once at a source that has no checksums of its own.
+
+A row says which version of the item was read (its size and the source's mark of a version), what its bytes hashed to,
+and who said so. The format is ``docs/formats/adoption.md``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.sql import insert_rows, make_tables, writing
+from millstream.mill.merge_join import groups
+
+_PAGE = 1_000
+_VARIABLES = 500
+
+
+class ItemKind(enum.StrEnum):
+    """What an item of a source is."""
+
+    FILE = "file"
+    LINK = "link"  # a symbolic link; its bytes are its target
+    FOLDER = "folder"  # an empty folder; it has no bytes
+
+
+class ChecksumEvidence(enum.StrEnum):
+    """Who vouches for the checksum of an adopted item."""
+
+    COMPUTED = "computed"  # nobody but us: the bytes were hashed when they were adopted
+    LISTED = "listed"  # a list of checksums that people had agreed with it
+    PROVIDER = "provider"  # the source's provider had recorded one that agreed with it
+
+
+class FindingKind(enum.StrEnum):
+    """What keeps an item from being adopted, or an adopted one from being trusted."""
+
+    SUSPECTED_ROT = "suspected rot"
+    CHECKSUM_MISMATCH = "checksum mismatch"
+    UNREADABLE = "unreadable"
+    UNSTABLE = "changes while it is read"
+    NOT_SUPPORTED = "not supported"
+    NOT_THERE = "missing from the source"
+
+
+metadata = sa.MetaData()
+
+items_table = sa.Table(
+    "mill_adopted_items",
+    metadata,
+    sa.Column("store", sa.Text, primary_key=True),
+    sa.Column("space", sa.Text, primary_key=True),
+    sa.Column("content_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("sums", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("adopted_at", sa.BigInteger, nullable=False),
+    sa.Column("last_read_at", sa.BigInteger, nullable=False),
+    sa.Column("mimetype", sa.Text, nullable=False),
+    sa.Column("properties", sa.Text, nullable=False),
+    sa.Column("suspected", sa.Text),
+    sa.Column("vanished_at", sa.BigInteger),
+    sa.Column("renamed_to", sa.Text),
+    sa.Index("mill_adopted_items_sum", "store", "space", "sha256"),
+    sqlite_with_rowid=False,
+)
+
+_findings = sa.Table(
+    "mill_adoption_findings",
+    metadata,
+    sa.Column("store", sa.Text, primary_key=True),
+    sa.Column("space", sa.Text, primary_key=True),
+    sa.Column("content_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("found_at", sa.BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+_spaces = sa.Table(
+    "mill_adopted_spaces",
+    metadata,
+    sa.Column("store", sa.Text, primary_key=True),
+    sa.Column("space", sa.Text, primary_key=True),
+    sa.Column("deletions", sa.Text, nullable=False),
+    sa.Column("begun_at", sa.BigInteger),
+    sa.Column("ended_at", sa.BigInteger),
+    sqlite_with_rowid=False,
+)
+
+
+class AdoptedItem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One item as it was adopted. Times are microseconds since the epoch, UTC; checksums are lower-case hex.
+
+    ``version`` is the source's mark of the version (``docs/formats/adoption.md``), ``sums`` are checksums other than
+    SHA-256, by algorithm. ``suspected`` is what the bytes hash to now, where they changed and neither size nor version
+    did; ``vanished_at`` is when the item was first found to be gone, and ``renamed_to`` the new item with its bytes.
+    """
+
+    store: str
+    space: str
+    content_id: str
+    kind: str
+    size: int
+    version: str
+    sha256: str
+    sums: Mapping[str, str] = {}
+    origin: str = ChecksumEvidence.COMPUTED.value
+    adopted_at: int
+    last_read_at: int
+    mimetype: str
+    properties: Mapping[str, str] = {}
+    suspected: str | None = None
+    vanished_at: int | None = None
+    renamed_to: str | None = None
+
+
+class AdoptionFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about an item of a source that people have to look at."""
+
+    store: str
+    space: str
+    content_id: str
+    kind: str
+    detail: str
+    version: str = ""
+    found_at: int
+
+
+class AdoptedSpace(msgspec.Struct, frozen=True):
+    """A space that is adopted: what its deletions do, and when its last adoption began and ended."""
+
+    store: str
+    space: str
+    deletions: str = "hold"
+    begun_at: int | None = None
+    ended_at: int | None = None
+
+
+class SpaceTotals(msgspec.Struct, frozen=True):
+    """The adopted items of a space that are there, and how many only we vouch for, are suspected, or have vanished."""
+
+    items: int
+    bytes: int
+    computed: int
+    suspected: int
+    vanished: int
+    oldest_read: int | None
+
+
+class AdoptionCatalog:
+    """The catalog in the database of *engine* (SQLite); its tables are made where they are absent. Thread-safe."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        make_tables(engine, metadata)
+
+    def get_many(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, AdoptedItem]:
+        """The items among *content_ids* that were adopted, vanished ones included, by id."""
+        found: dict[str, AdoptedItem] = {}
+        for ids in groups(content_ids, _VARIABLES):
+            query = _of(items_table, store, space).where(items_table.c.content_id.in_(ids))
+            found.update((item.content_id, item) for item in self._select(query))
+        return found
+
+    def page(self, store: str, space: str, *, prefix: str = "", after: str = "", limit: int) -> Sequence[AdoptedItem]:
+        """Up to *limit* items that have not vanished, whose ids begin with *prefix* and come after *after*."""
+        query = _of(items_table, store, space).where(
+            items_table.c.vanished_at.is_(None), items_table.c.content_id > after
+        )
+        if prefix:
+            query = query.where(items_table.c.content_id >= prefix)
+            query = query.where(sa.func.substr(items_table.c.content_id, 1, len(prefix)) == prefix)
+        return self._select(query.order_by(items_table.c.content_id).limit(limit))
+
+    def scan(self, store: str, space: str) -> Iterator[AdoptedItem]:
+        """Every item of a space, vanished ones included, in the order of the ids."""
+        after = ""
+        while True:
+            query = _of(items_table, store, space).where(items_table.c.content_id > after)
+            page = self._select(query.order_by(items_table.c.content_id).limit(_PAGE))
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].content_id
+
+    def vanished(self, store: str, space: str) -> Sequence[AdoptedItem]:
+        """The items that have vanished from the source, in the order of the ids."""
+        query = _of(items_table, store, space).where(items_table.c.vanished_at.is_not(None))
+        return self._select(query.order_by(items_table.c.content_id))
+
+    def save(self, items: Iterable[AdoptedItem]) -> None:
+        """Put *items* into the catalog, each in the place of what it has of that id. Durable when this returns."""
+        rows = [_row(item) for item in items]
+        if rows:
+            with writing(self.engine) as connection:
+                insert_rows(connection, items_table, _COLUMNS, rows, conflict=_REPLACE)
+
+    def remove(self, store: str, space: str, content_ids: Sequence[str]) -> None:
+        """Forget *content_ids*."""
+        with writing(self.engine) as connection:
+            for ids in groups(content_ids, _VARIABLES):
+                gone = sa.delete(items_table).where(items_table.c.store == store, items_table.c.space == space)
+                connection.execute(gone.where(items_table.c.content_id.in_(ids)))
+
+    def holders(self, store: str, space: str, sha256: str) -> Sequence[AdoptedItem]:
+        """The items with these bytes, vanished ones included."""
+        return self._select(_of(items_table, store, space).where(items_table.c.sha256 == sha256))
+
+    def totals(self, store: str, space: str) -> SpaceTotals:
+        """How much of a space is adopted."""
+        row, count = items_table.c, sa.func.count
+        there = row.vanished_at.is_(None)
+        query = sa.select(
+            count(sa.case((there, 1))),
+            sa.func.coalesce(sa.func.sum(sa.case((there, row.size))), 0),
+            count(sa.case((sa.and_(there, row.origin == ChecksumEvidence.COMPUTED.value), 1))),
+            count(sa.case((sa.and_(there, row.suspected.is_not(None)), 1))),
+            count(row.vanished_at),
+            sa.func.min(sa.case((there, row.last_read_at))),
+        ).where(row.store == store, row.space == space)
+        with self.engine.connect() as connection:
+            return SpaceTotals(*connection.execute(query).one())
+
+    def reread_before(self, store: str, space: str, count: int) -> int | None:
+        """When the item was last read that is the *count*-th in the order of last reading; None where there is none."""
+        there = sa.and_(items_table.c.store == store, items_table.c.space == space, items_table.c.vanished_at.is_(None))
+        query = sa.select(items_table.c.last_read_at).where(there).order_by(items_table.c.last_read_at)
+        with self.engine.connect() as connection:
+            return connection.scalar(query.offset(count - 1).limit(1)) if count > 0 else None
+
+    # Findings
+
+    def findings(self, store: str, space: str) -> Sequence[AdoptionFinding]:
+        """What people have to look at, in the order of the ids."""
+        query = _of(_findings, store, space).order_by(_findings.c.content_id, _findings.c.kind)
+        with self.engine.connect() as connection:
+            return [AdoptionFinding(**row) for row in connection.execute(query).mappings()]
+
+    def replace_findings(self, store: str, space: str, found: Iterable[AdoptionFinding]) -> None:
+        """From now on *found*, and nothing else, has to be looked at."""
+        rows = {(one.content_id, one.kind): msgspec.structs.asdict(one) for one in found}
+        with writing(self.engine) as connection:
+            connection.execute(sa.delete(_findings).where(_findings.c.store == store, _findings.c.space == space))
+            if rows:
+                connection.execute(sa.insert(_findings), list(rows.values()))
+
+    def remove_findings(self, store: str, space: str, content_ids: Sequence[str]) -> None:
+        """Nothing has to be looked at any more about *content_ids*."""
+        with writing(self.engine) as connection:
+            for ids in groups(content_ids, _VARIABLES):
+                gone = sa.delete(_findings).where(_findings.c.store == store, _findings.c.space == space)
+                connection.execute(gone.where(_findings.c.content_id.in_(ids)))
+
+    # Spaces
+
+    def spaces(self) -> Sequence[AdoptedSpace]:
+        """Every space that was ever adopted, by store and name."""
+        with self.engine.connect() as connection:
+            rows = connection.execute(sa.select(_spaces).order_by(_spaces.c.store, _spaces.c.space))
+            return [AdoptedSpace(*row) for row in rows]
+
+    def space(self, store: str, space: str) -> AdoptedSpace:
+        """What is known of a space, or how one begins."""
+        with self.engine.connect() as connection:
+            row = connection.execute(_of(_spaces, store, space)).first()
+        return AdoptedSpace(*row) if row is not None else AdoptedSpace(store, space)
+
+    def save_space(self, space: AdoptedSpace) -> None:
+        """Put *space* in the place of what is known of it."""
+        with writing(self.engine) as connection:
+            known = sa.and_(_spaces.c.store == space.store, _spaces.c.space == space.space)
+            connection.execute(sa.delete(_spaces).where(known))
+            connection.execute(sa.insert(_spaces).values(msgspec.structs.asdict(space)))
+
+    def _select(self, query: sa.Select[Any]) -> list[AdoptedItem]:
+        with self.engine.connect() as connection:
+            return [_item(row) for row in connection.execute(query)]
+
+
+_COLUMNS = tuple(column.name for column in items_table.columns)
+_REPLACE = "ON CONFLICT (store, space, content_id) DO UPDATE SET " + ", ".join(
+    f"{name} = excluded.{name}" for name in _COLUMNS[3:]
+)
+
+
+def _of(table: sa.Table, store: str, space: str) -> sa.Select[Any]:
+    return sa.select(table).where(table.c.store == store, table.c.space == space)
+
+
+def _row(item: AdoptedItem) -> tuple[Any, ...]:
+    values = msgspec.structs.asdict(item)
+    for name in ("sums", "properties"):
+        values[name] = msgspec.json.encode(values[name], order="sorted").decode("utf-8")
+    return tuple(values[name] for name in _COLUMNS)
+
+
+def _item(row: sa.Row[Any]) -> AdoptedItem:
+    values = row._asdict()
+    for name in ("sums", "properties"):
+        values[name] = msgspec.json.decode(values[name], type=dict[str, str]) if values[name] != "{}" else {}
+    return AdoptedItem(**values)

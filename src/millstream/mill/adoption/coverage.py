@@ -1,0 +1,75 @@
+"""How well the items of an adopted space are covered by copies, in one pass over catalog and manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.mill.adoption.catalog import items_table
+from millstream.mill.manifest_table import manifest_table
+
+
+class CopyCoverage(msgspec.Struct, frozen=True):
+    """The copies of a space in one store, in items.
+
+    ``verified`` copies were read, and hashed to what was adopted, since they were written; ``pending`` items have no
+    copy there of the version that was adopted; the others are not in order. Times are in microseconds.
+    """
+
+    items: int
+    verified: int
+    pending: int
+    oldest_verified: int | None
+    newest_verified: int | None
+
+    @property
+    def damaged(self) -> int:
+        """Copies that are missing, that differ, or that were not read yet."""
+        return self.items - self.verified - self.pending
+
+
+def copy_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
+    """How the items adopted from *space* of *source* are covered by their copies in the store *copy*."""
+    return _coverage(engine, items_table, items_table.c.vanished_at.is_(None), (source, space, copy))
+
+
+def recorded_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
+    """How the items that the manifest has of *space* of *source* are covered by their copies in the store *copy*."""
+    recorded = manifest_table.alias("recorded")
+    return _coverage(engine, recorded, recorded.c.deleted.is_(False), (source, space, copy))
+
+
+def _coverage(
+    engine: sa.Engine, items: sa.FromClause, there: sa.ColumnElement[bool], names: tuple[str, str, str]
+) -> CopyCoverage:
+    source, space, copy = names
+    item, row = items.c, manifest_table.c
+    copied = sa.and_(row.deleted.is_(False), row.sha256 == item.sha256)
+    good = sa.and_(copied, row.missing.is_(False), row.outcome == "SUCCESS", row.verified_at >= row.modified)
+    count = sa.func.count
+    joined = items.outerjoin(
+        manifest_table, sa.and_(row.store == copy, row.space == space, row.content_id == item.content_id)
+    )
+    query = (
+        sa.select(
+            count(),
+            count(sa.case((good, 1))),
+            count(sa.case((sa.func.coalesce(copied, sa.false()).is_(False), 1))),
+            sa.func.min(sa.case((good, row.verified_at))),
+            sa.func.max(sa.case((good, row.verified_at))),
+        )
+        .select_from(joined)
+        .where(item.store == source, item.space == space, there)
+    )
+    with engine.connect() as connection:
+        return CopyCoverage(*connection.execute(query).one())
+
+
+def verification_times(engine: sa.Engine, store: str, space: str) -> Iterator[int | None]:
+    """When each live copy of a space was last read and found good."""
+    row = manifest_table.c
+    query = sa.select(row.verified_at).where(row.store == store, row.space == space, row.deleted.is_(False))
+    with engine.connect() as connection:
+        yield from connection.scalars(query)

@@ -1,0 +1,63 @@
+"""What follows where an item vanished from a source: nothing until people say so, or until its new name is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from millstream.mill.adoption.adoption_run import AdoptionTarget
+from millstream.mill.adoption.catalog import AdoptedItem
+from millstream.mill.adoption.sources import item_of
+from millstream.mill.manifest import ManifestEvent
+from millstream.mill.merge_join import groups
+
+_GROUP = 1000
+
+
+def forget_vanished(
+    target: AdoptionTarget, space: str, *, only: Callable[[AdoptedItem], bool] = lambda _: True
+) -> Sequence[str]:
+    """Record that the items of *space* that vanished, and are still gone, were deleted; returns their ids.
+
+    Their copies are then deleted by the next duplication, within the change guard. Raises :class:`StoreError` where the
+    source does not answer.
+    """
+    gone = [
+        item
+        for item in target.catalog.vanished(target.store, space)
+        if only(item) and item_of(target.source, space, item.content_id) is None
+    ]
+    return _forget(target, space, gone)
+
+
+def forget_renamed(target: AdoptionTarget, space: str, destinations: Collection[str]) -> Sequence[str]:
+    """Record the deletion of each item that was renamed, once all *destinations* hold its bytes under the new name."""
+    renamed = [item for item in target.catalog.vanished(target.store, space) if item.renamed_to is not None]
+    return _forget(target, space, [item for item in renamed if _is_copied(target, item, destinations)])
+
+
+def _is_copied(target: AdoptionTarget, item: AdoptedItem, destinations: Collection[str]) -> bool:
+    """Whether every one of *destinations* has the bytes of *item*, read and found good, under its new name."""
+    copies = {row.store: row for row in target.manifest.replicas(item.space, item.renamed_to or "")}
+    return all(
+        (row := copies.get(store)) is not None
+        and not row.deleted
+        and row.sha256 == item.sha256
+        and row.verified_at is not None
+        and row.outcome == "SUCCESS"
+        for store in destinations
+    )
+
+
+def _forget(target: AdoptionTarget, space: str, items: Iterable[AdoptedItem]) -> list[str]:
+    forgotten: list[str] = []
+    for group in groups(items, _GROUP):
+        names = [item.content_id for item in group]
+        now = target.clock.now()
+        rows = target.manifest.get_many(target.store, space, names)
+        at = {name: max(now, row.modified) for name, row in rows.items()}
+        target.manifest.writer.record(
+            [ManifestEvent(target.store, space, name, at.get(name, now), deleted=True) for name in names]
+        )
+        target.catalog.remove(target.store, space, names)
+        forgotten += names
+    return forgotten

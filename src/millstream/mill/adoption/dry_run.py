@@ -1,0 +1,156 @@
+"""What a run of ``millstream protect`` would do, found out without changing anything.
+
+A run is made on a copy of the node's tables, up to the point at which copies would be written. Where everything is read
+and nothing changes meanwhile, what it says is what the run does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import Clock
+from millstream.mill.adoption.adopted_store import AdoptedStore
+from millstream.mill.adoption.adopter import Adopter, Reading
+from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
+from millstream.mill.adoption.catalog import AdoptionCatalog, AdoptionFinding, ItemKind
+from millstream.mill.adoption.checksum_files import ChecksumList
+from millstream.mill.adoption.deletions import forget_vanished
+from millstream.mill.adoption.protection import Deletions
+from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
+from millstream.mill.duplication.differences import DuplicationPlan, count_differences
+from millstream.mill.manifest import Manifest
+from millstream.mill.policies.policy import Pair
+from millstream.mill.providers import Providers
+from millstream.stores.protocol import Store
+
+
+class CopyPlan(msgspec.Struct, kw_only=True):
+    """What would be done to the copy of a space in one store, in items; nothing of it where ``is_held``."""
+
+    store: str
+    url: str
+    copies: int
+    replaced: int
+    deletes: int
+    held: int
+    bytes: int
+    is_held: bool
+
+
+class ProtectionPlan(msgspec.Struct, kw_only=True):
+    """What a run would do. ``adoption.unread`` items were not read, so that nobody knows whether they are intact."""
+
+    store: str
+    space: str
+    url: str
+    items: int
+    bytes: int
+    vanished: int
+    adoption: AdoptionSummary
+    findings: Sequence[AdoptionFinding]
+    copies: Sequence[CopyPlan]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where the run would find something that no approval settles, 5 where something would wait for one."""
+        if self.findings:
+            return 1
+        return 5 if self.vanished or any(copy.is_held or copy.held for copy in self.copies) else 0
+
+
+class DryRun:
+    """Plans the protection of spaces of *source*, called *store*, in *copies* (URLs and stores by name).
+
+    *database* is the node's, or None where there is no node yet; *scratch* is a folder for a copy of it.
+    """
+
+    def __init__(
+        self,
+        source: Store,
+        store: str,
+        copies: Mapping[str, tuple[str, Store]],
+        *,
+        database: Path | None,
+        scratch: Path,
+        clock: Clock,
+        budgets: ChangeBudgets,
+    ) -> None:
+        self._source, self._store = source, store
+        self._urls = {name: url for name, (url, _) in copies.items()}
+        self._copies = {name: opened for name, (_, opened) in copies.items()}
+        self._database, self._scratch, self._clock, self._budgets = database, scratch, clock, budgets
+
+    def plan(
+        self,
+        space: str,
+        *,
+        reading: Reading = Reading.NONE,
+        checksums: ChecksumList | None = None,
+        deletions: str | None = None,
+        threads: int = 4,
+    ) -> ProtectionPlan:
+        """What a run would do now. Raises :class:`~millstream.stores.StoreError` where the source cannot be listed."""
+        with self._copied_database() as engine:
+            catalog, manifest = AdoptionCatalog(engine), Manifest(engine)
+            target = AdoptionTarget(self._source, self._store, catalog, manifest, self._clock)
+            if deletions is not None:
+                known = catalog.space(self._store, space)
+                catalog.save_space(msgspec.structs.replace(known, deletions=deletions))
+            found = Adopter(target, threads=threads).adopt(space, reading=reading, checksums=checksums)
+            self._forget(target, space)
+            stores = {self._store: AdoptedStore(self._source, self._store, catalog), **self._copies}
+            providers = Providers(stores, self._clock)
+            guard = ChangeGuard(engine, self._clock, manifest.count, self._budgets)
+            plans = [count_differences(providers, manifest, Pair(self._store, name), space) for name in self._copies]
+            renamed = sum(item.renamed_to is not None for item in catalog.vanished(self._store, space))
+            totals = catalog.totals(self._store, space)
+            return ProtectionPlan(
+                store=self._store,
+                space=space,
+                url=self._source.url,
+                items=totals.items,
+                bytes=totals.bytes,
+                vanished=totals.vanished - renamed,
+                adoption=found,
+                findings=catalog.findings(self._store, space),
+                copies=[self._copy_plan(plan, guard, renamed) for plan in plans],
+            )
+
+    def _forget(self, target: AdoptionTarget, space: str) -> None:
+        follow = target.catalog.space(self._store, space).deletions == Deletions.FOLLOW
+        forget_vanished(target, space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
+
+    def _copy_plan(self, plan: DuplicationPlan, guard: ChangeGuard, renamed: int) -> CopyPlan:
+        held = guard.check(plan) is not None
+        return CopyPlan(
+            store=plan.pair.destination,
+            url=self._urls[plan.pair.destination],
+            copies=plan.copies,
+            replaced=plan.replaced,
+            deletes=plan.deletes + (0 if held else renamed),
+            held=plan.held - renamed,
+            bytes=plan.bytes,
+            is_held=held,
+        )
+
+    @contextlib.contextmanager
+    def _copied_database(self) -> Iterator[sa.Engine]:
+        path = self._scratch / "plan.db"
+        if self._database is not None and self._database.exists():
+            with (
+                contextlib.closing(sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True)) as node,
+                contextlib.closing(sqlite3.connect(path)) as copy,
+            ):
+                node.backup(copy)
+        engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)))
+        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+        try:
+            yield engine
+        finally:
+            engine.dispose()

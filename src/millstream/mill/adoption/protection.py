@@ -1,0 +1,299 @@
+"""Protecting a space that other programs write: adopt it, copy it, verify the copies, and say what is missing.
+
+Nothing in here decides by itself: the adoption says what there is, the plan what differs, the change guard what may be
+done unasked, and the verification what a copy is worth. Running it again does what is left to do.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.mill.adoption.adopter import READ_PERIOD, Adopter, Reading
+from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
+from millstream.mill.adoption.catalog import AdoptionFinding, ItemKind
+from millstream.mill.adoption.checksum_files import ChecksumList
+from millstream.mill.adoption.coverage import copy_coverage, verification_times
+from millstream.mill.adoption.deletions import forget_renamed, forget_vanished
+from millstream.mill.adoption.renames import copy_renamed
+from millstream.mill.adoption.unknown_copies import find_differing
+from millstream.mill.adoption.verification import CopyFinding, CopyVerifier, Verified, due_since
+from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.duplication.planning import GROUP, plan_space_duplication, put_items
+from millstream.mill.integrity.space_reports import Reporter
+from millstream.mill.merge_join import groups
+from millstream.mill.policies.policy import Pair
+from millstream.mill.providers import Providers
+from millstream.mill.tasks import Duplicate, decode_task
+from millstream.queue.protocol import WorkQueue
+from millstream.stores.protocol import StoreError
+
+
+class Deletions(enum.StrEnum):
+    """What becomes of the copies of items that vanish from the source."""
+
+    HOLD = "hold"  # they are kept until people say that the deletion was meant
+    FOLLOW = "follow"  # they are deleted, within the change guard
+
+
+class Progress(NamedTuple):
+    """Whom a run tells how far it is: of items adopted, of tasks to be done, and of copies verified."""
+
+    adopting: Callable[[AdoptionSummary], object]
+    working: Callable[[], object]
+    verifying: Callable[[str, int, int], object]
+
+
+class CopyReport(msgspec.Struct, kw_only=True):
+    """The copy of a space in one store after a run, in items.
+
+    ``pending`` items have no copy of the adopted version there, ``damaged`` copies are not in order or were not read.
+    ``hold`` is the number under which the plan waits for an approval, ``held`` are copies of items that vanished
+    without a record. ``error`` says why the store could not be used.
+    """
+
+    store: str
+    url: str
+    verified: int = 0
+    pending: int = 0
+    damaged: int = 0
+    copied: int = 0
+    deleted: int = 0
+    read: int = 0
+    repaired: int = 0
+    held: int = 0
+    hold: int | None = None
+    oldest_verified: int | None = None
+    newest_verified: int | None = None
+    findings: list[CopyFinding] = []
+    error: str = ""
+
+
+class ProtectionReport(msgspec.Struct, kw_only=True):
+    """A space and its copies after a run. ``adopted_only`` items have a checksum that nobody but we vouch for."""
+
+    store: str
+    space: str
+    url: str
+    items: int = 0
+    bytes: int = 0
+    adopted_only: int = 0
+    vanished: int = 0
+    oldest_read: int | None = None
+    adoption: AdoptionSummary = msgspec.field(default_factory=AdoptionSummary)
+    findings: Sequence[AdoptionFinding] = ()
+    copies: list[CopyReport] = []
+    error: str = ""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything is wrong that no approval settles."""
+        return bool(self.error or self.findings) or any(
+            copy.error or copy.findings or copy.damaged or (copy.pending and copy.hold is None) for copy in self.copies
+        )
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything waits for a person's approval."""
+        return bool(self.vanished) or any(copy.hold is not None or copy.held for copy in self.copies)
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every item has all its copies verified, 5 where only approvals are missing, 1 otherwise."""
+        return 1 if self.is_damaged else 5 if self.is_waiting else 0
+
+
+class ProtectionParts(NamedTuple):
+    """What a run is made of; *work* does the tasks on *queue* to their end."""
+
+    target: AdoptionTarget
+    providers: Providers
+    guard: ChangeGuard
+    queue: WorkQueue
+    work: Callable[[], object]
+    verifier: CopyVerifier
+    reporter: Reporter
+
+
+class Protection:
+    """Brings the copies of *space* in the stores *destinations* in line with its source, and verifies them."""
+
+    def __init__(self, parts: ProtectionParts, space: str, destinations: Sequence[str], *, threads: int = 4) -> None:
+        self._parts, self._space, self._threads = parts, space, threads
+        self._target, self._catalog = parts.target, parts.target.catalog
+        self._pairs = [Pair(parts.target.store, name) for name in destinations]
+
+    def run(
+        self,
+        progress: Progress,
+        *,
+        reading: Reading = Reading.SHARE,
+        checksums: ChecksumList | None = None,
+        replace: bool = False,
+    ) -> ProtectionReport:
+        """Adopt, copy, verify, and report. What cannot be done is in the report, and does not hinder the rest.
+
+        With *replace*, items that a store held before this node wrote to it are replaced where they differ.
+        """
+        report = ProtectionReport(store=self._target.store, space=self._space, url=self._target.source.url)
+        before = self._catalog.space(self._target.store, self._space).ended_at
+        copies = {pair: self._copy_report(pair) for pair in self._pairs}
+        report.copies = list(copies.values())
+        touched: Sequence[str] = ()
+        try:
+            adopter = Adopter(self._target, threads=self._threads)
+            report.adoption = adopter.adopt(
+                self._space, reading=reading, checksums=checksums, on_progress=progress.adopting
+            )
+            self._forget()
+            touched = adopter.touched
+        except StoreError as error:
+            report.error = str(error)
+        if not report.error:
+            if not replace:
+                self._check_unknown(copies)
+            self._copy_renamed(copies)
+            self._duplicate(copies, progress, touched)
+        for pair, copy in copies.items():
+            self._verify(pair, copy, self._share(before, reading), progress)
+        if not report.error and self._forget_renamed(copies):
+            self._duplicate(copies, progress)
+        self._complete(report, copies)
+        return report
+
+    def _copy_report(self, pair: Pair) -> CopyReport:
+        copy = CopyReport(store=pair.destination, url="", findings=[])
+        try:
+            provider = self._parts.providers[pair.destination]
+            copy.url = provider.url
+            self._parts.providers.call(lambda: provider.has_space(self._space))
+        except StoreError as error:
+            copy.error = str(error)
+        return copy
+
+    def _forget(self) -> None:
+        """Follow the deletions of empty folders, and of everything where the space says so."""
+        follow = self._catalog.space(self._target.store, self._space).deletions == Deletions.FOLLOW
+        forget_vanished(self._target, self._space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
+
+    def _check_unknown(self, copies: dict[Pair, CopyReport]) -> None:
+        """Leave copies alone of which nobody knows whether they or the source are right."""
+        for pair, copy in copies.items():
+            if copy.error:
+                continue
+            try:
+                found = list(find_differing(self._target, self._parts.providers, self._space, pair.destination))
+            except StoreError as error:
+                copy.error = str(error)
+                continue
+            if found:
+                copy.error = (
+                    f"it holds {len(found):,} items that this node did not write and that differ from the source (the "
+                    f"first is {found[0]!r}): either may be right. Name another --space, or replace them with --replace"
+                )
+
+    def _copy_renamed(self, copies: dict[Pair, CopyReport]) -> None:
+        for pair, copy in copies.items():
+            if not copy.error:
+                copy.copied += copy_renamed(self._target, self._parts.providers, self._space, pair.destination)
+
+    def _forget_renamed(self, copies: dict[Pair, CopyReport]) -> bool:
+        if any(copy.error for copy in copies.values()):
+            return False
+        return bool(forget_renamed(self._target, self._space, [pair.destination for pair in copies]))
+
+    def _duplicate(self, copies: dict[Pair, CopyReport], progress: Progress, touched: Sequence[str] = ()) -> None:
+        """Plan and do what differs, and set the properties of *touched* items.
+
+        What could not be done becomes a finding of its copy.
+        """
+        first = max((task.task_id for task in self._parts.queue.dead(limit=1_000_000)), default=0)
+        for pair, copy in copies.items():
+            if copy.error:
+                continue
+            try:
+                plan = plan_space_duplication(
+                    self._parts.providers, self._target.manifest, pair, self._space, self._parts.queue,
+                    change_guard=self._parts.guard,
+                )  # fmt: skip
+            except StoreError as error:
+                copy.error = str(error)
+                continue
+            copy.hold, copy.held = plan.hold, plan.held
+            if plan.hold is None:
+                copy.copied += plan.copies + plan.replaced
+                copy.deleted += plan.deletes
+                for some in groups(touched, GROUP):
+                    put_items(pair, self._space, some, self._parts.queue)
+        progress.working()
+        self._parts.work()
+        self._settle_dead(copies, first)
+
+    def _settle_dead(self, copies: dict[Pair, CopyReport], after: int) -> None:
+        """Tasks of this space that failed for good: they are said here, and the next plan finds them again."""
+        ours = []
+        for dead in self._parts.queue.dead(limit=1_000_000, after=after):
+            task = decode_task(dead.body)
+            if not isinstance(task, Duplicate) or task.space != self._space:
+                continue
+            copy = copies.get(Pair(task.source, task.destination))
+            if copy is not None:
+                copy.findings.append(CopyFinding(task.content_id, "not copied", dead.cause))
+                ours.append(dead.task_id)
+        if ours:
+            self._parts.queue.discard(ours)
+
+    def _share(self, before: int | None, reading: Reading) -> float | None:
+        """The share of the copies that is read again; None where all of them are."""
+        if reading == Reading.ALL:
+            return None
+        now = self._target.clock.now()
+        return min(1.0, max(0, now - before) / READ_PERIOD) if before is not None else 0.0
+
+    def _verify(self, pair: Pair, copy: CopyReport, share: float | None, progress: Progress) -> None:
+        if copy.error:
+            return
+        store, now = pair.destination, self._target.clock.now()
+        times = verification_times(self._catalog.engine, store, self._space)
+        since = now if share is None else due_since(times, share, now, READ_PERIOD)
+        total = self._target.manifest.count(store, self._space)
+        try:
+            verified = self._parts.verifier.verify(
+                store, self._space, since=since, threads=self._threads,
+                on_progress=lambda done: progress.verifying(store, done, total),
+            )  # fmt: skip
+        except StoreError as error:
+            copy.error = str(error)
+            return
+        copy.read += verified.read
+        copy.repaired += verified.repaired
+        copy.findings += verified.findings
+        self._report(store, verified, now)
+
+    def _report(self, store: str, verified: Verified, since: int) -> None:
+        until = self._target.clock.now()
+        made = self._parts.reporter.make(verified.tally, store, self._space, since=since, until=until)
+        self._parts.reporter.keep(made)
+
+    def _complete(self, report: ProtectionReport, copies: dict[Pair, CopyReport]) -> None:
+        """Count what there is now."""
+        totals = self._catalog.totals(self._target.store, self._space)
+        report.items, report.bytes, report.adopted_only = totals.items, totals.bytes, totals.computed
+        report.vanished, report.oldest_read = totals.vanished, totals.oldest_read
+        report.findings = self._catalog.findings(self._target.store, self._space)
+        for pair, copy in copies.items():
+            found = copy_coverage(self._catalog.engine, self._target.store, self._space, pair.destination)
+            copy.verified, copy.pending, copy.damaged = found.verified, found.pending, found.damaged
+            copy.oldest_verified, copy.newest_verified = found.oldest_verified, found.newest_verified
+
+
+def findings_of(report: ProtectionReport) -> Iterator[tuple[str, str, str, str]]:
+    """Everything that is wrong: where, the id, the kind, and the detail."""
+    for found in report.findings:
+        yield report.store, found.content_id, found.kind, found.detail
+    for copy in report.copies:
+        for one in copy.findings:
+            yield copy.store, one.content_id, one.kind, one.detail

@@ -1,0 +1,86 @@
+"""What an adoption asks of a source: a listing with a mark of each item's version, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import NotFoundError
+from millstream.mill.adoption.catalog import FindingKind, ItemKind
+from millstream.stores.folder.properties import MTIME, parse_time
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, Entry, ItemInfo, Store, all_entries
+from millstream.stores.sources import problem_of
+
+_PROBLEMS = {"unreadable": FindingKind.UNREADABLE}
+
+
+class SourceEntry(msgspec.Struct, frozen=True, gc=False):
+    """One line of a source's listing. As long as kind, size and ``version`` are the same, so should be the bytes."""
+
+    content_id: str
+    size: int
+    version: str
+    kind: str = ItemKind.FILE.value
+
+
+class SourceProblem(msgspec.Struct, frozen=True, gc=False):
+    """Something in a source that cannot be read as an item; of a folder (its id ends with "/") nothing is listed."""
+
+    content_id: str
+    kind: FindingKind
+    reason: str
+
+
+class SourceItem(msgspec.Struct, frozen=True, gc=False):
+    """What a source says of one item now, but for its bytes."""
+
+    size: int
+    version: str
+    mimetype: str = DEFAULT_MIMETYPE
+    properties: Mapping[str, str] = {}
+    checksums: tuple[Checksum, ...] = ()
+
+
+def entries_of(source: Store, space: str) -> Iterator[SourceEntry | SourceProblem]:
+    """Everything in *space*, in the order of the ids' UTF-8 bytes. Raises :class:`StoreError`."""
+    for entry in all_entries(source, space):
+        problem = problem_of(entry)
+        if problem is not None:
+            yield SourceProblem(
+                problem.content_id, _PROBLEMS.get(problem.kind.value, FindingKind.NOT_SUPPORTED), problem.reason
+            )
+        else:
+            yield SourceEntry(entry.content_id, entry.size, _listed_version(entry), entry.kind.value)
+
+
+def item_of(source: Store, space: str, content_id: str) -> SourceItem | None:
+    """What *source* says of an item now; None where there is nothing. Raises :class:`StoreError`."""
+    try:
+        info = source.info(space, content_id)
+    except NotFoundError:
+        return None
+    sums = tuple(one for one in info.checksums if one.origin == ChecksumOrigin.PROVIDER)
+    return SourceItem(info.size, _version(info), info.mimetype, info.properties, sums)
+
+
+def _listed_version(entry: Entry) -> str:
+    """What tells the versions of a listed item apart, as :func:`_version` says it."""
+    if entry.version is None:
+        return str(entry.modified)
+    etag, at, _ = entry.version.rpartition("@")
+    return _object_version(etag, entry.modified) if at else entry.version
+
+
+def _version(info: ItemInfo) -> str:
+    """What tells the versions of an item apart: the nanoseconds of its last change, or ETag and seconds."""
+    if info.etag is not None:
+        return _object_version(info.etag, info.modified)
+    changed_at = parse_time(info.properties.get(MTIME))
+    return str(info.modified if changed_at is None else changed_at)
+
+
+def _object_version(etag: str, modified: int | None) -> str:
+    """Listings of S3 have times that are finer than those of single objects."""
+    return f"{etag}@{(modified or 0) // MICROSECONDS}"

@@ -1,0 +1,127 @@
+"""How well each space is protected, from what is recorded: items, copies, when they were last read, what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.mill.adoption.catalog import AdoptionCatalog
+from millstream.mill.adoption.coverage import CopyCoverage, copy_coverage, recorded_coverage
+from millstream.mill.duplication.change_guard import PendingApproval
+from millstream.mill.manifest import Manifest
+from millstream.mill.policies.repository import Policies
+
+OVERDUE = 31 * 24 * 3600 * 1_000_000
+"""A copy that was not read for longer (microseconds) is named, as runs once a day read all of them in 30 days."""
+
+
+class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The copy of a space in one store. ``problem`` says why the store cannot be used, ``holds`` what waits for it."""
+
+    store: str
+    items: int
+    verified: int
+    pending: int
+    damaged: int
+    oldest_verified: int | None
+    newest_verified: int | None
+    is_overdue: bool
+    holds: Sequence[int] = ()
+    problem: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether all items have verified copies here, and nothing waits."""
+        return self.verified == self.items and not (self.holds or self.problem or self.is_overdue)
+
+
+class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A space and its copies; times are in microseconds, None where it is not known.
+
+    ``findings`` are those of the last adoption by kind; ``adopted_only`` items have a checksum that nobody but we vouch
+    for, None where the source records checksums of its own.
+    """
+
+    store: str
+    space: str
+    items: int
+    bytes: int
+    adopted_only: int | None
+    vanished: int
+    last_run: int | None
+    oldest_read: int | None
+    findings: Mapping[str, int]
+    copies: Sequence[CopyStatus]
+    problem: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether every item has all its copies verified, and nothing waits for a person."""
+        return not (self.problem or self.findings or self.vanished) and all(copy.is_well for copy in self.copies)
+
+
+class ProtectionStatus:
+    """Reads the status of the spaces that *policies* copy; nothing is changed, and no item is looked at."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        policies: Policies,
+        holds: Sequence[PendingApproval],
+        problems: Mapping[str, str],
+        now: int,
+    ) -> None:
+        self._engine, self._manifest, self._catalog = engine, Manifest(engine), AdoptionCatalog(engine)
+        self._policies, self._holds, self._problems, self._now = policies, holds, problems, now
+
+    def spaces(self) -> Iterator[SpaceStatus]:
+        """The status of every space that is copied, by name and source."""
+        known = {space for _, space in self._manifest.spaces()} | {one.space for one in self._catalog.spaces()}
+        known |= {space for policy in self._policies.by_account.values() for space in policy.spaces}
+        for space in sorted(known):
+            pairs = {pair: None for policy in self._policies.by_account.values() for pair in policy.lookup(space)}
+            for source in sorted({pair.source for pair in pairs}):
+                yield self._status(source, space, sorted(pair.destination for pair in pairs if pair.source == source))
+
+    def _status(self, store: str, space: str, destinations: Sequence[str]) -> SpaceStatus:
+        is_adopted = any((one.store, one.space) == (store, space) for one in self._catalog.spaces())
+        totals = self._catalog.totals(store, space)
+        size = (totals.items, totals.bytes) if is_adopted else self._manifest.size(store, space)
+        findings: dict[str, int] = {}
+        for finding in self._catalog.findings(store, space):
+            findings[finding.kind] = findings.get(finding.kind, 0) + 1
+        coverage = copy_coverage if is_adopted else recorded_coverage
+        covered = {name: coverage(self._engine, store, space, name) for name in destinations}
+        return SpaceStatus(
+            store=store,
+            space=space,
+            items=size[0],
+            bytes=size[1],
+            adopted_only=totals.computed if is_adopted else None,
+            vanished=totals.vanished,
+            last_run=self._catalog.space(store, space).ended_at,
+            oldest_read=totals.oldest_read,
+            findings=findings,
+            copies=[self._copy(found, store, space, name) for name, found in covered.items()],
+            problem=self._problems.get(store, ""),
+        )
+
+    def _copy(self, found: CopyCoverage, source: str, space: str, store: str) -> CopyStatus:
+        return CopyStatus(
+            store=store,
+            items=found.items,
+            verified=found.verified,
+            pending=found.pending,
+            damaged=found.damaged,
+            oldest_verified=found.oldest_verified,
+            newest_verified=found.newest_verified,
+            is_overdue=found.oldest_verified is not None and self._now - found.oldest_verified > OVERDUE,
+            holds=[
+                hold.number
+                for hold in self._holds
+                if (hold.source, hold.destination, hold.space) == (source, store, space)
+            ],
+            problem=self._problems.get(store, ""),
+        )

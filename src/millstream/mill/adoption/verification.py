@@ -1,0 +1,150 @@
+"""Verifying copies by their bytes: those that were not read yet, and a share of the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.core.errors import MillstreamError
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.integrity.check_writer import CheckWriter
+from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.space_reports import LATELY
+from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.merge_join import groups
+from millstream.mill.providers import Providers
+from millstream.mill.repair.repairer import Repairer
+from millstream.mill.reports.report import SpaceTally
+from millstream.stores.protocol import Entry
+
+GROUP = 1000
+"""Items that are checked, and recorded, together."""
+
+_TOGETHER = 100
+
+
+class CopyFinding(msgspec.Struct, frozen=True):
+    """A copy that is not in order, and what was done about it."""
+
+    content_id: str
+    kind: str
+    detail: str
+
+
+class Verified(msgspec.Struct):
+    """What came of the verification of one copy of a space: how many were read, repaired, and are not in order."""
+
+    tally: SpaceTally
+    read: int = 0
+    repaired: int = 0
+    findings: list[CopyFinding] = msgspec.field(default_factory=list)
+
+
+class _Item(NamedTuple):
+    content_id: str
+    entry: Entry | None
+    row: ManifestRow | None
+
+
+class CopyVerifier:
+    """Reads copies, compares them with the manifest, repairs what can be repaired, and records the results."""
+
+    def __init__(
+        self, providers: Providers, manifest: Manifest, checker: BitChecker, writer: CheckWriter, repairer: Repairer
+    ) -> None:
+        self._providers, self._manifest = providers, manifest
+        self._checker, self._writer, self._repairer = checker, writer, repairer
+
+    def verify(
+        self,
+        store: str,
+        space: str,
+        *,
+        since: int,
+        threads: int = 4,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> Verified:
+        """Check every item of *space* in *store* that was not read and found good at *since* (microseconds) or later.
+
+        *on_progress* gets the number of items that were passed. Raises :class:`StoreError` where it cannot be listed.
+        """
+        verified = Verified(SpaceTally())
+        until = self._providers.clock.now()
+        items = (_Item(*one) for one in listed_or_known(self._providers, self._manifest, store, space))
+        with ThreadPoolExecutor(threads, thread_name_prefix="mill-verify") as pool:
+            for group in groups(items, GROUP):
+                due = [item for item in group if not _is_good(item, since, until)]
+                for item in group:
+                    if _is_good(item, since, until):
+                        verified.tally.count(Verdict.SUCCESS, LATELY)
+                parts = pool.map(lambda some: self._check(store, space, some), groups(due, _TOGETHER))
+                for results in parts:
+                    self._record(verified, results)
+                if on_progress is not None:
+                    on_progress(len(group))
+        return verified
+
+    def _check(self, store: str, space: str, items: Sequence[_Item]) -> list[CheckResult]:
+        """The results of *items*: those that can be read together first, the others one by one."""
+        rows = {item.content_id: item.row for item in items}
+        together = self._checker.check_many(store, space, [item.content_id for item in items if item.entry])
+        results = {one.result.content_id: one.result for one in together if one.outcome.verdict == Verdict.SUCCESS}
+        for name, row in rows.items():
+            if name not in results:
+                results[name] = self._checker.sweep(ItemRef(store, space, name), row).result
+        return [results[item.content_id] for item in items]
+
+    def _record(self, verified: Verified, results: Sequence[CheckResult]) -> None:
+        self._writer.write(results)
+        verified.read += len(results)
+        final = [self._repaired(verified, one) if _is_bad(one) else one for one in results]
+        self._writer.write([after for before, after in zip(results, final, strict=True) if after is not before])
+        verified.tally.add(final)
+
+    def _repaired(self, verified: Verified, found: CheckResult) -> CheckResult:
+        """What the copy is once its repair was tried; what is still wrong becomes a finding."""
+        reasons: list[str] = []
+        after = found
+        try:
+            done = self._repairer.repair(found.space, found.content_id, f"{found.store}: {found.row} {found.kind}")
+            reasons = [event.reason for event in done.refused if event.store in ("", found.store)]
+            if any(event.healed and event.store == found.store for event in done.events):
+                after = self._checker.check(ItemRef(found.store, found.space, found.content_id)).result
+        except MillstreamError as error:
+            reasons = [str(error)]
+        if _is_bad(after):
+            detail = "; ".join([after.detail, *(f"not repaired: {reason}" for reason in reasons)])
+            verified.findings.append(CopyFinding(found.content_id, after.kind, detail))
+        else:
+            verified.repaired += 1
+        return after
+
+
+def due_since(rows: Iterator[int | None], share: float, now: int, period: int) -> int:
+    """The time since which a copy must have been read so that it is not due.
+
+    *rows* are the times at which copies were last read; the *share* of them (0 to 1) that was not read for longest is
+    due, and whatever was not read within *period* (microseconds) before *now*.
+    """
+    times = sorted(time for time in rows if time is not None)
+    count = math.floor(share * len(times))
+    return max(now - period, times[count - 1] + 1 if count else 0)
+
+
+def _is_good(item: _Item, since: int, until: int) -> bool:
+    """Whether the copy was read and found good since *since*, and since it was written."""
+    row = item.row
+    if row is None or row.verified_at is None or row.modified > row.verified_at:
+        return False
+    return is_lately_verified(item.entry, row, since, until)
+
+
+def _is_bad(result: CheckResult) -> bool:
+    """Whether the copy is not as it should be; what is rightly gone is explained."""
+    return result.verdict != Verdict.SUCCESS and result.row not in ("B20", "B21")

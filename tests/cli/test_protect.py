@@ -1,0 +1,368 @@
+"""``millstream protect`` as people use it: one command, again and again, over a folder that goes on changing."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.core.clock import VirtualClock
+from millstream.stores import LocalStore
+from millstream.testing.damage import flip_bit
+
+Answer = tuple[int, dict[str, Any]]
+
+
+class Desk(NamedTuple):
+    """A folder with photos, two empty disks, and the node's folder; nothing of it but the photos is there yet."""
+
+    photos: Path
+    disks: tuple[Path, Path]
+    data: Path
+    call: Callable[..., Answer]
+
+    def protect(self, *arguments: str) -> Answer:
+        """Run the command with ``--json``; its exit code and its report."""
+        to = [part for disk in self.disks for part in ("--to", str(disk))]
+        return self.call("protect", str(self.photos), *to, *arguments)
+
+    def rot(self, name: str, data: bytes) -> None:
+        path = self.photos / name
+        before = path.stat()
+        path.write_bytes(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def written(self) -> dict[Path, int]:
+        """When each file of the node and of the disks was written, but for what SQLite keeps beside a database."""
+        files = [path for root in (self.data, *self.disks) for path in root.rglob("*") if path.is_file()]
+        return {path: path.stat().st_mtime_ns for path in files if not path.name.endswith(("-shm", "-wal"))}
+
+    def copies(self, name: str) -> list[bytes | None]:
+        paths = [disk / "photos" / name for disk in self.disks]
+        return [path.read_bytes() if path.exists() else None for path in paths]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Desk:
+    photos, data = tmp_path / "photos", tmp_path / "node"
+    (photos / "2013").mkdir(parents=True)
+    for number in range(6):
+        (photos / "2013" / f"{number}.jpg").write_bytes(b"photo %d" % number)
+
+    def call(*arguments: str) -> Answer:
+        code = run([*arguments, "--data", str(data), "--json"])
+        lines = capsysbinary.readouterr().out.splitlines()
+        return code, json.loads(lines[-1]) if lines else {}
+
+    return Desk(photos, (tmp_path / "disk1", tmp_path / "disk2"), data, call)
+
+
+def verified(report: dict[str, Any]) -> list[int]:
+    return [copy["verified"] for copy in report["copies"]]
+
+
+def found(report: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["content_id"], one["kind"]) for one in report["findings"]]
+
+
+def test_one_command_sets_up_copies_and_verifies_and_the_next_finds_nothing_to_do(desk: Desk) -> None:
+    code, report = desk.protect()
+    assert (code, report["items"], verified(report)) == (0, 6, [6, 6])
+    assert desk.copies("2013/1.jpg") == [b"photo 1"] * 2
+    code, report = desk.protect()
+    assert (code, report["adoption"]["read"], verified(report)) == (0, 0, [6, 6])
+    assert [(copy["copied"], copy["read"]) for copy in report["copies"]] == [(0, 0)] * 2
+    code, status = desk.call("status")
+    assert (code, status["well"], status["items"], status["adopted_only"]) == (0, True, 6, 6)
+
+
+def test_links_empty_folders_and_odd_names_are_copied(desk: Desk) -> None:
+    (desk.photos / "link").symlink_to("2013/1.jpg")
+    (desk.photos / "empty").mkdir()
+    (desk.photos / ".hidden 50%").write_bytes(b"odd")
+    code, report = desk.protect()
+    assert (code, report["items"], verified(report)) == (0, 9, [9, 9])
+
+
+def test_what_was_edited_renamed_added_and_deleted_is_told_apart(desk: Desk) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "0.jpg").write_bytes(b"edited")
+    (desk.photos / "2013" / "1.jpg").rename(desk.photos / "renamed.jpg")
+    (desk.photos / "2013" / "2.jpg").unlink()
+    (desk.photos / "new.jpg").write_bytes(b"new")
+    code, report = desk.protect()
+    summary = report["adoption"]
+    assert (code, summary["added"], summary["changed"], summary["moved"], report["vanished"]) == (5, 2, 1, 1, 1)
+    assert verified(report) == [6, 6]
+    assert desk.copies("2013/0.jpg") == [b"edited"] * 2
+    assert desk.copies("renamed.jpg") == [b"photo 1"] * 2
+    assert desk.copies("2013/1.jpg") == [None] * 2
+    assert desk.copies("2013/2.jpg") == [b"photo 2"] * 2
+    assert desk.call("status")[0] == 1
+
+
+def test_a_deletion_goes_on_once_somebody_says_so(desk: Desk) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "2.jpg").unlink()
+    assert desk.protect()[0] == 5
+    assert desk.call("mill", "forget", "photos", "photos", "--vanished") == (0, {"tombstones": 1})
+    code, report = desk.protect()
+    assert (code, verified(report), desk.copies("2013/2.jpg")) == (0, [5, 5], [None, None])
+
+
+def test_deletions_are_followed_where_the_space_says_so_also_on_a_later_run(desk: Desk) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "2.jpg").unlink()
+    assert desk.protect("--deletions", "follow")[0] == 0
+    assert desk.copies("2013/2.jpg") == [None, None]
+    (desk.photos / "2013" / "3.jpg").unlink()
+    assert desk.protect()[0] == 0
+    (desk.photos / "2013" / "4.jpg").unlink()
+    assert desk.protect("--deletions", "hold")[0] == 5
+
+
+def test_an_emptied_source_does_not_empty_its_copies(desk: Desk) -> None:
+    for number in range(20):
+        (desk.photos / f"{number}.txt").write_bytes(b"text %d" % number)
+    desk.protect("--deletions", "follow")
+    shutil.rmtree(desk.photos)
+    desk.photos.mkdir()
+    code, report = desk.protect()
+    assert code == 5
+    assert all(copy["hold"] is not None for copy in report["copies"])
+    assert desk.copies("1.txt") == [b"text 1"] * 2
+    desk.call("mill", "approve", "--all")
+    assert desk.protect()[0] == 0
+    assert desk.copies("1.txt") == [None] * 2
+
+
+def test_rot_in_the_source_is_named_and_never_copied_over_the_good_copies(desk: Desk) -> None:
+    desk.protect()
+    desk.rot("2013/1.jpg", b"phXto 1")
+    code, report = desk.protect("--read", "all")
+    assert (code, found(report), verified(report)) == (1, [("2013/1.jpg", "suspected rot")], [6, 6])
+    assert desk.copies("2013/1.jpg") == [b"photo 1"] * 2
+    assert desk.protect()[0] == 1
+    assert desk.call("mill", "accept", "photos", "photos", "2013/1.jpg")[0] == 0
+    assert desk.protect()[0] == 0
+    assert desk.copies("2013/1.jpg") == [b"phXto 1"] * 2
+
+
+def test_a_restored_file_ends_the_suspicion(desk: Desk) -> None:
+    desk.protect()
+    desk.rot("2013/1.jpg", b"phXto 1")
+    assert desk.protect("--read", "all")[0] == 1
+    (desk.photos / "2013" / "1.jpg").write_bytes(b"photo 1")
+    assert desk.protect()[0] == 0
+
+
+def test_a_damaged_a_missing_and_an_overwritten_copy_are_repaired(desk: Desk) -> None:
+    desk.protect()
+    one, two = desk.disks
+    flip_bit(one / "photos" / "2013" / "1.jpg")
+    (two / "photos" / "2013" / "2.jpg").unlink()
+    (two / "photos" / "2013" / "3.jpg").write_bytes(b"something longer")
+    code, report = desk.protect("--read", "all")
+    assert (code, verified(report)) == (0, [6, 6])
+    assert desk.copies("2013/1.jpg") + desk.copies("2013/2.jpg") == [b"photo 1"] * 2 + [b"photo 2"] * 2
+    assert desk.copies("2013/3.jpg") == [b"photo 3"] * 2
+
+
+def test_damage_behind_a_plan_that_waits_is_not_hidden_by_it(desk: Desk) -> None:
+    for number in range(150):
+        (desk.photos / f"{number}.txt").write_bytes(b"text %d" % number)
+    desk.protect()
+    for number in range(150):
+        (desk.photos / f"{number}.txt").write_bytes(b"encrypted %d" % number)
+    code, report = desk.protect()
+    assert code == 5
+    assert {copy["pending"] for copy in report["copies"]} == {150}
+    desk.rot("2013/1.jpg", b"phXto 1")
+    flip_bit(desk.disks[0] / "photos" / "2013" / "1.jpg")
+    flip_bit(desk.disks[1] / "photos" / "2013" / "1.jpg")
+    code, report = desk.protect("--read", "all")
+    assert code == 1
+    assert desk.copies("7.txt") == [b"text 7"] * 2
+    assert [copy["damaged"] for copy in report["copies"]] == [1, 1]
+
+
+def test_a_stray_item_in_a_copy_is_named(desk: Desk) -> None:
+    desk.protect()
+    (desk.disks[0] / "photos" / "stray").write_bytes(b"whose?")
+    code, report = desk.protect()
+    assert code == 1
+    assert [one["content_id"] for one in report["copies"][0]["findings"]] == ["stray"]
+    assert (desk.disks[0] / "photos" / "stray").exists()
+
+
+def test_checksums_that_people_have_are_compared(desk: Desk, tmp_path: Path) -> None:
+    lines = [f"{hashlib.sha256(b'photo %d' % n).hexdigest()}  2013/{n}.jpg\n" for n in range(6)]
+    listed = tmp_path / "SHA256SUMS"
+    listed.write_text("".join(lines), "utf-8")
+    (desk.photos / "2013" / "3.jpg").write_bytes(b"photo X")
+    code, report = desk.protect("--checksums", str(listed))
+    assert (code, found(report), verified(report)) == (1, [("2013/3.jpg", "checksum mismatch")], [5, 5])
+    assert desk.copies("2013/3.jpg") == [None, None]
+    assert report["adopted_only"] == 0
+    assert desk.protect()[0] == 1
+    (desk.photos / "2013" / "3.jpg").write_bytes(b"photo 3")
+    assert desk.protect("--checksums", str(listed))[0] == 0
+
+
+def test_special_files_forbid_success_unless_they_are_left_out(desk: Desk) -> None:
+    os.mkfifo(desk.photos / "pipe")
+    code, report = desk.protect()
+    assert (code, found(report), verified(report)) == (1, [("pipe", "not supported")], [6, 6])
+    assert desk.protect("--exclude", "pipe")[0] == 0
+    assert desk.protect()[0] == 0  # it stays left out
+
+
+def test_a_disk_that_is_away_is_named_and_the_other_is_served(desk: Desk) -> None:
+    desk.protect()
+    desk.disks[1].rename(desk.disks[1].parent / "unplugged")
+    (desk.photos / "new.jpg").write_bytes(b"new")
+    code, report = desk.protect()
+    assert (code, verified(report)) == (1, [7, 6])
+    assert "disk2" in report["copies"][1]["error"]
+    assert not desk.disks[1].exists()
+    (desk.disks[1].parent / "unplugged").rename(desk.disks[1])
+    assert desk.protect()[0] == 0
+
+
+def test_a_dry_run_that_reads_everything_says_what_the_run_then_does(desk: Desk) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "0.jpg").write_bytes(b"edited")
+    (desk.photos / "2013" / "1.jpg").rename(desk.photos / "renamed.jpg")
+    (desk.photos / "2013" / "2.jpg").unlink()
+    (desk.photos / "2013" / "3.jpg").touch()
+    desk.rot("2013/4.jpg", b"phXto 4")
+    before = desk.written()
+    code, plan = desk.protect("--dry-run", "--read", "all")
+    assert desk.written() == before
+    assert (plan["adoption"]["unread"], code) == (0, 1)
+    done, report = desk.protect("--read", "all")
+    assert done == code
+    same = ("added", "changed", "moved", "suspected", "findings", "read", "listed")
+    assert {name: plan["adoption"][name] for name in same} == {name: report["adoption"][name] for name in same}
+    assert (plan["items"], plan["bytes"], plan["vanished"]) == (report["items"], report["bytes"], report["vanished"])
+    assert [(one["copies"] + one["replaced"], one["deletes"]) for one in plan["copies"]] == [
+        (one["copied"], one["deleted"]) for one in report["copies"]
+    ]
+
+
+def test_a_dry_run_of_something_new_sets_up_nothing_and_says_what_it_did_not_read(desk: Desk) -> None:
+    code, plan = desk.protect("--dry-run")
+    assert (code, plan["adoption"]["unread"], [one["copies"] for one in plan["copies"]]) == (0, 6, [6, 6])
+    assert not desk.data.exists() and not any(disk.exists() for disk in desk.disks)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_a_source_that_is_missing_sets_up_nothing(desk: Desk, arguments: tuple[str, ...]) -> None:
+    shutil.rmtree(desk.photos)
+    assert desk.protect(*arguments)[0] == 3
+    assert not desk.data.exists() and not any(disk.exists() for disk in desk.disks)
+
+
+def test_places_that_lie_in_one_another_or_are_named_twice_are_refused(desk: Desk, tmp_path: Path) -> None:
+    def code(*arguments: str) -> int:
+        return desk.call("protect", str(desk.photos), *arguments)[0]
+
+    assert code("--to", str(desk.photos / "copy")) == 2
+    assert code("--to", str(tmp_path)) == 2  # the copy would be the source
+    assert code("--to", str(desk.disks[0]), "--to", f"{desk.disks[0]}/") == 2
+    assert run(["protect", str(desk.photos), "--to", str(desk.disks[0]), "--data", str(desk.photos / "node")]) == 2
+    assert not desk.data.exists() and sorted(path.name for path in desk.photos.iterdir()) == ["2013"]
+
+
+def test_a_second_folder_of_the_same_name_needs_another_space(desk: Desk, tmp_path: Path) -> None:
+    desk.protect()
+    other = tmp_path / "elsewhere" / "photos"
+    other.mkdir(parents=True)
+    (other / "a").write_bytes(b"a")
+    to = ("--to", str(desk.disks[0]))
+    assert desk.call("protect", str(other), *to)[0] == 2
+    code, report = desk.call("protect", str(other), *to, "--space", "more")
+    assert (code, report["space"], verified(report)) == (0, "more", [1])
+    assert desk.protect()[0] == 0
+
+
+def test_a_second_run_at_the_same_time_is_refused_by_name(desk: Desk) -> None:
+    desk.protect()
+    with (desk.data / "protect.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert desk.protect()[0] == 4
+
+
+def test_copies_that_nobody_remembers_are_not_replaced_where_they_differ(desk: Desk) -> None:
+    desk.protect()
+    shutil.rmtree(desk.data)
+    desk.rot("2013/1.jpg", b"phXto 1")
+    code, report = desk.protect()
+    assert (code, desk.copies("2013/1.jpg")) == (1, [b"photo 1"] * 2)
+    assert all("2013/1.jpg" in copy["error"] for copy in report["copies"])
+    code, report = desk.protect("--replace")
+    assert (code, verified(report), desk.copies("2013/1.jpg")) == (0, [6, 6], [b"phXto 1"] * 2)
+
+
+def test_copies_of_other_programs_are_taken_over_where_they_are_the_same(desk: Desk) -> None:
+    shutil.copytree(desk.photos, desk.disks[0] / "photos")
+    code, report = desk.protect()
+    assert (code, verified(report)) == (0, [6, 6])
+
+
+def test_a_forged_copy_is_found_although_its_own_record_agrees(desk: Desk) -> None:
+    desk.protect()
+    LocalStore(desk.disks[0]).put("photos", "2013/1.jpg", io.BytesIO(b"forgery"))
+    code, report = desk.protect()
+    assert (code, report["copies"][0]["repaired"], desk.copies("2013/1.jpg")) == (0, 1, [b"photo 1"] * 2)
+
+
+def test_spaces_of_the_system_and_files_are_refused(desk: Desk) -> None:
+    assert desk.protect("--space", "x-photos")[0] == 2
+    assert desk.call("protect", str(desk.photos / "2013" / "1.jpg"), "--to", str(desk.disks[0]))[0] in (2, 3)
+    assert not desk.data.exists()
+
+
+def test_watching_runs_again_after_each_pause_until_it_is_stopped(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    clock = VirtualClock()
+    asked = iter([False, False, False, False, True])
+    monkeypatch.setattr("millstream.cli.protect.SystemClock", lambda: clock)
+    monkeypatch.setattr("millstream.cli.protect.stop_on_signals", lambda: lambda: next(asked))
+    arguments = ["protect", str(desk.photos), "--to", str(desk.disks[0]), "--data", str(desk.data), "--json"]
+    assert run([*arguments, "--watch", "--every", "2s"]) == 0
+    reports = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert [report["adoption"]["added"] for report in reports] == [6, 0]
+    assert run([*arguments, "--watch", "--every", "0s"]) == 2
+    assert run([*arguments, "--watch", "--dry-run"]) == 2
+
+
+def test_people_read_what_is_wrong_and_what_to_do(desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "2.jpg").unlink()
+    desk.rot("2013/1.jpg", b"phXto 1")
+    disks = [part for disk in desk.disks for part in ("--to", str(disk))]
+    arguments = ["protect", str(desk.photos), *disks, "--data", str(desk.data)]
+    assert run([*arguments, "--read", "all"]) == 1
+    printed = capsysbinary.readouterr().out.decode()
+    assert "SUSPECTED ROT  photos  2013/1.jpg" in printed
+    assert "millstream mill accept photos photos ID" in printed
+    assert "millstream mill forget photos photos --vanished" in printed
+    assert "NOT PROTECTED" in printed
+
+
+def test_the_status_of_nothing_is_not_well(desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    desk.data.mkdir()
+    (desk.data / "millstream.toml").write_text("")
+    assert run(["status", "--data", str(desk.data)]) == 1
+    assert b"nothing is protected yet" in capsysbinary.readouterr().err

@@ -1,0 +1,69 @@
+"""``millstream protect`` with a bucket that other programs wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.stores.s3 import parse_address
+from millstream.testing.s3 import S3Server
+
+
+def test_a_bucket_is_copied_to_a_folder_and_another_bucket(
+    moto: S3Server, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source, copy = moto.new_url(), moto.new_url()
+    prefix = parse_address(source).prefix
+
+    def put(key: str, data: bytes, **options: Any) -> None:
+        moto.client.put_object(Bucket=moto.address.bucket, Key=prefix + key, Body=data, **options)
+
+    def protect(*arguments: str) -> tuple[int, dict[str, Any]]:
+        to = ["--to", str(tmp_path / "disk"), "--to", copy, "--space", "photos"]
+        code = run(["protect", source, *to, "--data", str(tmp_path / "node"), "--json", *arguments])
+        return code, json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+
+    for number in range(5):
+        put(f"2013/{number}.jpg", b"photo %d" % number, ContentType="image/jpeg", Metadata={"by": "me"})
+    code, report = protect()
+    assert (code, report["items"], [one["verified"] for one in report["copies"]]) == (0, 5, [5, 5])
+    assert (tmp_path / "disk" / "photos" / "2013" / "1.jpg").read_bytes() == b"photo 1"
+    assert protect()[1]["adoption"]["read"] == 0
+    put("2013/1.jpg", b"edited")
+    moto.client.delete_object(Bucket=moto.address.bucket, Key=f"{prefix}2013/2.jpg")
+    code, report = protect("--read", "all")
+    assert (code, report["adoption"]["changed"], report["vanished"]) == (5, 1, 1)
+    assert (tmp_path / "disk" / "photos" / "2013" / "1.jpg").read_bytes() == b"edited"
+
+
+def test_checksums_of_the_provider_vouch_for_what_was_read(
+    moto: S3Server, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source = moto.new_url()
+    prefix = parse_address(source).prefix
+    for algorithm in ("CRC32", "SHA1", "SHA256"):
+        key = f"{prefix}{algorithm}"
+        moto.client.put_object(
+            Bucket=moto.address.bucket, Key=key, Body=b"grain", ChecksumAlgorithm=algorithm,  # type: ignore[arg-type]
+        )  # fmt: skip
+    to = ["--to", str(tmp_path / "disk"), "--space", "photos", "--data", str(tmp_path / "node"), "--json"]
+    assert run(["protect", source, *to]) == 0
+    report = json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+    assert (report["items"], report["adopted_only"]) == (3, 0)
+    copied = tmp_path / "disk" / "photos" / "SHA1"
+    assert hashlib.sha256(copied.read_bytes()).digest() == hashlib.sha256(b"grain").digest()
+
+
+@pytest.mark.parametrize("copy", ["", "photos", "photos/deeper"])
+def test_a_copy_that_would_lie_in_its_source_is_refused(moto: S3Server, tmp_path: Path, copy: str) -> None:
+    source = moto.new_url()
+    base, question, query = source.partition("?")
+    moto.client.put_object(Bucket=moto.address.bucket, Key=f"{parse_address(source).prefix}photos/a", Body=b"a")
+    arguments = ["protect", f"{base.rstrip('/')}/photos{question}{query}", "--data", str(tmp_path / "node")]
+    assert run([*arguments, "--to", f"{base.rstrip('/')}/{copy}{question}{query}"]) == 2
+    assert not (tmp_path / "node").exists()

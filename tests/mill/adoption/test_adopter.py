@@ -1,0 +1,259 @@
+"""Adoption: what is read, what is recorded, and what people are told."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from typing import Any
+
+import pytest
+from adopted_folder import SPACE, SourceFolder
+
+from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, Reading
+from millstream.mill.adoption.adoption_run import NOT_READ
+from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
+from millstream.stores.protocol import EntryKind
+
+DAY = 24 * 3600
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_what_is_new_is_read_once_and_recorded_with_its_checksum(folder: SourceFolder) -> None:
+    folder.write("a.txt", b"one")
+    folder.write("sub/b.txt", b"two")
+    found = folder.adopt()
+    assert (found.listed, found.added, found.read, found.read_bytes) == (2, 2, 2, 6)
+    item, row = folder.item("a.txt"), folder.manifest.get("here", SPACE, "a.txt")
+    assert row is not None
+    assert (item.sha256, item.size, item.origin, item.mimetype) == (sha256(b"one"), 3, "computed", "text/plain")
+    assert (row.sha256, row.size, row.modified) == (item.sha256, 3, item.adopted_at)
+    again = folder.adopt()
+    assert (again.listed, again.added, again.changed, again.read) == (2, 0, 0, 0)
+
+
+def test_odd_names_links_and_empty_folders_are_adopted(folder: SourceFolder) -> None:
+    for name in (".hidden", "50%", "a b\n"):
+        folder.write(name)
+    (folder.root / "empty").mkdir()
+    (folder.root / "link").symlink_to("nowhere")
+    assert folder.adopt().added == 5
+    assert folder.item("link").kind == "symlink"
+    assert folder.item("link").sha256 == sha256(b"nowhere")
+    assert (folder.item("empty/").kind, folder.item("empty/").size) == ("folder", 0)
+
+
+def test_another_time_or_size_is_a_new_version(folder: SourceFolder) -> None:
+    folder.write("time", b"one", at=10**18)
+    folder.write("size", b"one", at=10**18)
+    folder.write("touched", b"one", at=10**18)
+    folder.adopt()
+    before = folder.item("touched").adopted_at
+    folder.write("time", b"two", at=10**18 + 1)
+    folder.write("size", b"longer", at=10**18)
+    folder.write("touched", b"one", at=2 * 10**18)
+    found = folder.adopt()
+    assert (found.changed, found.read, found.suspected) == (2, 3, 0)
+    assert {name: folder.item(name).sha256 for name in ("time", "size")} == {
+        "time": sha256(b"two"), "size": sha256(b"longer"),
+    }  # fmt: skip
+    row = folder.manifest.get("here", SPACE, "time")
+    assert row is not None and row.sha256 == sha256(b"two")
+    assert folder.item("touched").adopted_at == before
+
+
+def test_other_bytes_under_the_same_time_and_size_are_suspected_rot_and_never_adopted(folder: SourceFolder) -> None:
+    folder.write("a", b"good")
+    folder.adopt()
+    folder.rot("a", b"evil")
+    assert folder.adopt().suspected == 0  # nobody has read it
+    assert folder.adopt(Reading.ALL).suspected == 1
+    item, row = folder.item("a"), folder.manifest.get("here", SPACE, "a")
+    assert (item.sha256, item.suspected) == (sha256(b"good"), sha256(b"evil"))
+    assert row is not None and row.sha256 == sha256(b"good")
+    assert folder.findings() == [("a", "suspected rot")]
+    assert folder.adopt().suspected == 1  # each run reads it again
+    folder.rot("a", b"good")
+    assert folder.adopt().findings == 0
+    assert folder.item("a").suspected is None
+
+
+def test_accepted_bytes_are_a_new_version(folder: SourceFolder) -> None:
+    folder.write("a", b"good")
+    folder.adopt()
+    folder.rot("a", b"evil")
+    folder.adopt(Reading.ALL)
+    accepted = Adopter(folder.target).accept(SPACE, "a")
+    row = folder.manifest.get("here", SPACE, "a")
+    assert (accepted.sha256, accepted.suspected) == (sha256(b"evil"), None)
+    assert row is not None and row.sha256 == sha256(b"evil")
+    assert folder.adopt(Reading.ALL).findings == 0
+    with pytest.raises(ItemNotFoundError):
+        Adopter(folder.target).accept(SPACE, "missing")
+
+
+def test_what_cannot_be_read_cannot_be_accepted(folder: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("a")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailableError("the disk is gone")
+
+    monkeypatch.setattr(folder.store, "open", fail)
+    with pytest.raises(NotAdoptedError, match="the disk is gone"):
+        Adopter(folder.target).accept(SPACE, "a")
+
+
+def test_a_share_is_read_again_so_that_everything_is_within_30_days(folder: SourceFolder) -> None:
+    for number in range(60):
+        folder.write(f"{number:02d}")
+        folder.adopt()
+    read = []
+    for _ in range(30):
+        folder.clock.advance(DAY)
+        read.append(folder.adopt().read)
+    assert sum(read) >= 58 and max(read) <= 3
+    oldest = folder.catalog.totals("here", SPACE).oldest_read
+    assert oldest is not None and folder.clock.now() - oldest < READ_PERIOD + 60 * 10**6
+
+
+def test_after_a_long_pause_everything_is_read(folder: SourceFolder) -> None:
+    for number in range(10):
+        folder.write(str(number))
+    folder.adopt()
+    folder.clock.advance(31 * DAY)
+    assert folder.adopt().read == 10
+
+
+def test_vanished_items_are_kept_and_come_back_without_being_read(folder: SourceFolder) -> None:
+    folder.write("a")
+    folder.write("b", b"other")
+    folder.adopt()
+    (folder.root / "a").rename(folder.root.parent / "kept")
+    assert (folder.adopt().vanished, folder.adopt().vanished) == (1, 1)
+    assert folder.item("a").vanished_at is not None
+    row = folder.manifest.get("here", SPACE, "a")
+    assert row is not None and not row.deleted
+    (folder.root.parent / "kept").rename(folder.root / "a")
+    found = folder.adopt()
+    assert (found.returned, found.vanished, found.read) == (1, 0, 0)
+    assert folder.item("a").vanished_at is None
+
+
+def test_nothing_vanishes_in_a_folder_that_cannot_be_listed(
+    folder: SourceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("shut/a")
+    folder.write("shutter")
+    folder.adopt()
+    (folder.root / "shutter").unlink()
+    unlisted = [Entry("shut/", 0, kind=EntryKind.UNREADABLE)]
+    monkeypatch.setattr(folder.store, "entries", lambda *_, **__: unlisted)
+    assert folder.adopt().vanished == 1
+    assert folder.findings() == [("shut/", "unreadable")]
+    assert folder.item("shut/a").vanished_at is None
+
+
+def test_a_rename_is_recognised_by_its_checksum(folder: SourceFolder) -> None:
+    folder.write("before", b"same bytes")
+    folder.write("other", b"different")
+    folder.adopt()
+    (folder.root / "before").rename(folder.root / "after")
+    found = folder.adopt()
+    assert (found.added, found.vanished, found.moved) == (1, 1, 1)
+    assert folder.item("before").renamed_to == "after"
+
+
+def test_special_files_are_named_and_forbid_nothing_else(folder: SourceFolder) -> None:
+    os.mkfifo(folder.root / "pipe")
+    folder.write("a")
+    assert folder.adopt().added == 1
+    assert folder.findings() == [("pipe", "not supported")]
+    (folder.root / "pipe").unlink()
+    assert folder.adopt().findings == 0
+
+
+def test_an_interrupted_adoption_resumes(folder: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2 * GROUP + 10):
+        folder.write(f"{number:04d}", b"")
+    opened = folder.store.open
+    calls: list[str] = []
+
+    def open_some(space: str, content_id: str, **options: Any) -> Any:
+        calls.append(content_id)
+        if content_id > f"{GROUP + 20:04d}":
+            raise KeyboardInterrupt
+        return opened(space, content_id, **options)
+
+    monkeypatch.setattr(folder.store, "open", open_some)
+    with pytest.raises(KeyboardInterrupt):
+        folder.adopt()
+    assert folder.catalog.totals("here", SPACE).items == GROUP
+    monkeypatch.undo()
+    assert folder.adopt().read == GROUP + 10
+
+
+def test_checksums_of_a_list_are_compared_and_recorded_as_theirs(folder: SourceFolder) -> None:
+    folder.write("good", b"good")
+    folder.write("bad", b"evil")
+    md5 = hashlib.md5(b"good", usedforsecurity=False).hexdigest()
+    text = f"{md5}  good\n{md5}  bad\n{md5}  gone\n"
+    found = folder.adopt(listed=text)
+    assert (found.added, found.findings) == (1, 2)
+    assert (folder.item("good").origin, folder.item("good").sums) == ("listed", {"md5": md5})
+    assert folder.findings() == [("bad", "checksum mismatch"), ("gone", "missing from the source")]
+    assert folder.catalog.get_many("here", SPACE, ["bad"]) == {}
+    assert folder.manifest.get("here", SPACE, "bad") is None
+
+
+def test_what_did_not_match_a_list_stays_a_finding_until_it_changes_or_is_accepted(folder: SourceFolder) -> None:
+    folder.write("bad", b"evil")
+    folder.write("worse", b"evil")
+    md5 = hashlib.md5(b"good", usedforsecurity=False).hexdigest()
+    folder.adopt(listed=f"{md5}  bad\n{md5}  worse\n{md5}  gone\n")
+    assert folder.adopt(Reading.ALL).findings == 3
+    folder.write("gone", b"good")
+    Adopter(folder.target).accept(SPACE, "worse")
+    folder.write("bad", b"good", at=10**18)
+    assert folder.adopt().findings == 0
+    assert folder.item("worse").sha256 == sha256(b"evil")
+
+
+def test_a_list_that_comes_later_is_compared_with_what_was_adopted(folder: SourceFolder) -> None:
+    folder.write("a", b"evil")
+    folder.adopt()
+    wrong = sha256(b"good")
+    assert folder.adopt(listed=f"{wrong}  a\n").findings == 1
+    assert folder.adopt(listed=f"{sha256(b'evil')}  a\n").findings == 0
+    assert folder.item("a").origin == "listed"
+
+
+def test_a_plan_reads_nothing(folder: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("a", b"old", at=10**18)
+    folder.write("same")
+    folder.adopt()
+    folder.write("a", b"newer", at=2 * 10**18)
+    folder.write("b", b"new")
+    monkeypatch.setattr(folder.store, "open", None)
+    found = folder.adopt(Reading.NONE)
+    assert (found.added, found.changed, found.unread, found.unread_bytes, found.read) == (1, 1, 2, 8, 0)
+    assert folder.item("b").sha256.startswith(NOT_READ)
+
+
+def test_a_source_that_is_not_there_is_an_error_and_nothing_vanishes(folder: SourceFolder) -> None:
+    folder.write("a")
+    folder.adopt()
+    shutil.move(folder.root, folder.root.parent / "away")
+    with pytest.raises(StoreUnavailableError):
+        folder.adopt()
+    assert folder.item("a").vanished_at is None
+
+
+def test_nothing_is_written_to_the_source(folder: SourceFolder) -> None:
+    folder.write("sub/a")
+    before = {path: path.stat().st_mtime_ns for path in [folder.root, *folder.root.rglob("*")]}
+    folder.adopt()
+    folder.adopt(Reading.ALL)
+    assert {path: path.stat().st_mtime_ns for path in [folder.root, *folder.root.rglob("*")]} == before
