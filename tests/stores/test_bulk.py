@@ -75,7 +75,7 @@ def kinds(answers: Sequence[object]) -> list[type]:
 def test_what_is_put_together_is_as_if_it_was_put_one_by_one(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic_files, "can_sync_whole", lambda _folder: seed % 2 == 0)
+    monkeypatch.setattr(atomic_files, "can_sync_filesystem", lambda _folder: seed % 2 == 0)
     one, many = LocalStore(tmp_path / "one"), LocalStore(tmp_path / "many")
     names = random.Random(seed).sample(ODD_IDS, 12)
     for store in (one, many):
@@ -146,7 +146,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(
 def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic_files, "can_sync_whole", lambda _folder: True)
+    monkeypatch.setattr(atomic_files, "can_sync_filesystem", lambda _folder: True)
 
     def fail(_folder: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -164,7 +164,7 @@ def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
 def test_no_single_file_is_synced_where_one_sync_does_for_all(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic_files, "can_sync_whole", lambda _folder: True)
+    monkeypatch.setattr(atomic_files, "can_sync_filesystem", lambda _folder: True)
     synced: list[bool] = []
     sync_filesystem, fsync = atomic_files.sync_filesystem, os.fsync
     monkeypatch.setattr(atomic_files, "sync_whole", lambda folder: synced.append(True) or sync_filesystem(folder))
