@@ -151,7 +151,7 @@ def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
     def fail(_folder: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(atomic_files, "sync_whole", fail)
+    monkeypatch.setattr(atomic_files, "sync_filesystem", fail)
     outbox = AuditOutbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
     audited = AuditedStore(store, outbox, "1")
     assert audited.bulk is not None
@@ -167,7 +167,7 @@ def test_no_single_file_is_synced_where_one_sync_does_for_all(
     monkeypatch.setattr(atomic_files, "can_sync_filesystem", lambda _folder: True)
     synced: list[bool] = []
     sync_filesystem, fsync = atomic_files.sync_filesystem, os.fsync
-    monkeypatch.setattr(atomic_files, "sync_whole", lambda folder: synced.append(True) or sync_filesystem(folder))
+    monkeypatch.setattr(atomic_files, "sync_filesystem", lambda folder: synced.append(True) or sync_filesystem(folder))
     store.bulk.put("s", [new(f"folder/{n}") for n in range(40)])
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(False) or fsync(handle))
     synced.clear()
