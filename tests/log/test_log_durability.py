@@ -129,5 +129,11 @@ def lose(place: Path, settled: CommittedEnd, begin: float, length: float, cut: b
     data[first:stop] = b"" if cut and stop == len(data) else bytes(stop - first)
     last.write_bytes(data)
     end = decode_end((place / "end").read_bytes())
-    (place / "end").write_bytes(encode_end(CommittedEnd(1, end.segment, end.offset, end.last_id, end.received_at)))
+    (place / "end").write_bytes(
+        encode_end(
+            CommittedEnd(
+                boot=1, segment=end.segment, offset=end.offset, last_id=end.last_id, received_at=end.received_at
+            )
+        )
+    )
     write_lease(place / "lease", LeaseRecord(1, b"", 0, SETTLED))

@@ -35,7 +35,9 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
 def test_ids_go_up_to_the_largest_there_is(backend: Backend) -> None:
     backend.create(NAME)
     assert backend.take_lease(NAME, epoch=0, holder=b"first", until=10)
-    backend.commit(NAME, Commit(1, 0, LAST, 5, [block(LAST - 1, [b"a", b"b"])]))
+    backend.commit(
+        NAME, Commit(epoch=1, previous_id=0, last_id=LAST, received_at=5, blocks=[block(LAST - 1, [b"a", b"b"])])
+    )
     assert backend.head(NAME).last_id == LAST
     assert [(b.first_id, b.last_id) for b in backend.read(NAME, LAST, LAST, max_bytes=1)] == [(LAST - 1, LAST)]
     backend.close()
@@ -76,7 +78,9 @@ def test_a_queue_takes_no_ids_without_messages(queues: str) -> None:
     backend.create(NAME)
     assert backend.take_lease(NAME, epoch=0, holder=b"first", until=2**62)
     with pytest.raises(LogInputError, match=f"2 messages cannot take the ids 1 to {LAST}"):
-        backend.commit(NAME, Commit(1, 0, LAST, 5, [block(LAST - 1, [b"a", b"b"])]))
+        backend.commit(
+            NAME, Commit(epoch=1, previous_id=0, last_id=LAST, received_at=5, blocks=[block(LAST - 1, [b"a", b"b"])])
+        )
     assert backend.head(NAME).last_id == 0
     backend.close()
 

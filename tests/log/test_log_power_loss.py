@@ -124,4 +124,10 @@ def tear(path: Path, synced: int, kept: float, zeros: bool) -> None:
 def forget_end(path: Path, ends: list[bytes], age: int) -> None:
     """The file holds one of *ends*, announced before the machine was started anew."""
     end = decode_end(ends[max(len(ends) - 1 - age, 0)])
-    path.write_bytes(encode_end(CommittedEnd(1, end.segment, end.offset, end.last_id, end.received_at)))
+    path.write_bytes(
+        encode_end(
+            CommittedEnd(
+                boot=1, segment=end.segment, offset=end.offset, last_id=end.last_id, received_at=end.received_at
+            )
+        )
+    )

@@ -111,7 +111,9 @@ def test_damage_at_the_end_is_not_taken_for_a_torn_write(log: Log, folder: Path)
     """Even where nothing but the segment says how far it went: the end is old, the lease knows of no message."""
     last = segments(folder)[-1]
     first_id = int(last.stem)
-    (place(folder) / "end").write_bytes(encode_end(CommittedEnd(1, first_id, 0, first_id - 1, 0)))
+    (place(folder) / "end").write_bytes(
+        encode_end(CommittedEnd(boot=1, segment=first_id, offset=0, last_id=first_id - 1, received_at=0))
+    )
     write_lease(place(folder) / "lease", LeaseRecord(1, b"", 0, 0))
     for position in (-30, -200, -250):
         flip(last, position)

@@ -29,7 +29,15 @@ def stretch(folder: Path) -> None:
             block = encode_block(from_messages([Message(b"x", received_at=1)]), first_id, BlockOrigin(SPEC.name))
             header = msgspec.structs.replace(block.header, raw_bytes=HOLE, stored_bytes=HOLE - HEADER.size)
             sections, *rest = msgspec.structs.astuple(header)
-            head = encode_commit(Commit(1, end.last_id, first_id, 1, [EncodedBlock(header, bytes(HOLE))]))
+            head = encode_commit(
+                Commit(
+                    epoch=1,
+                    previous_id=end.last_id,
+                    last_id=first_id,
+                    received_at=1,
+                    blocks=[EncodedBlock(header, bytes(HOLE))],
+                )
+            )
             file.seek(end.offset)
             file.write(head + HEADER.pack(MAGIC, VERSION, sections, 0, 0, *rest))
             end = msgspec.structs.replace(end, offset=end.offset + len(head) + HOLE, last_id=first_id)

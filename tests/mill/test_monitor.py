@@ -32,7 +32,7 @@ ALARM = Alarm("audit", "dead-letters", "3 tasks of the queue audit are dead", 3)
 
 
 def depth(*, ready: int = 0, dead: int = 0) -> Depth:
-    return Depth(ready, 0, 0, dead, True, 0)
+    return Depth(ready=ready, leased=0, delayed=0, dead=dead, exact=True, as_of=0)
 
 
 def kinds(alarms: Alarms, at: float, **depths: Depth) -> list[tuple[str, str, bool]]:

@@ -84,7 +84,7 @@ def relay(
     log has this relay as its one writer. It runs until it is stopped, or with --once until the outbox is empty; SIGTERM
     lets it finish the batch it is at.
     """
-    table = OutboxTable(columns.pop("table"), source=columns.pop("source_column"), **columns)
+    table = OutboxTable(name=columns.pop("table"), source=columns.pop("source_column"), **columns)
     clock = SystemClock()
     with contextlib.closing(open_outbox_database(source, clock)) as database:
         statement = database.outbox_dialect.make_table(table)

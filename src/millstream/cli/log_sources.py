@@ -76,8 +76,15 @@ def opened_relay(name: str, role: RelayRole, node: Node, stopped: Stopped) -> It
     Raises the errors of the log: an outbox, or its database, that cannot be used is one.
     """
     table = OutboxTable(
-        role.table, role.id, role.body, role.key, role.source, role.event_time, role.headers, role.mark
-    )  # fmt: skip
+        name=role.table,
+        id=role.id,
+        body=role.body,
+        key=role.key,
+        source=role.source,
+        event_time=role.event_time,
+        headers=role.headers,
+        mark=role.mark,
+    )
     with contextlib.closing(open_outbox_database(role.url, node.clock)) as database:
         target = f"{name} in {node.store.url}"
         outbox = Outbox(database, table, target, bad=role.bad, limits=BatchLimits(role.rows, role.bytes))

@@ -52,7 +52,9 @@ def trim(
         if below is not None:
             before = found.first_id
             freed = 0 if dry_run else found.trim(below)
-            done = RetentionPlan(name, below if below > before else None, max(below - before, 0), freed_bytes=freed)
+            done = RetentionPlan(
+                log=name, first_id=below if below > before else None, messages=max(below - before, 0), freed_bytes=freed
+            )
         else:
             if keep_policy and not dry_run:
                 found.set_retention(policy)

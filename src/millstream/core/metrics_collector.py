@@ -19,7 +19,7 @@ Labels = tuple[tuple[str, str], ...]
 """Names and values of labels, sorted by name."""
 
 
-class Histogram(msgspec.Struct, frozen=True):
+class Histogram(msgspec.Struct, frozen=True, kw_only=True):
     """How many values there were, their sum, least and greatest, and how many fell into each class.
 
     ``classes`` has one entry more than :data:`BOUNDS`: values up to the first bound, up to the second, …, beyond all.
@@ -122,7 +122,13 @@ class _HistogramBuilder:
         self._classes += np.array(other.classes)
 
     def histogram(self) -> Histogram:
-        return Histogram(self._count, self._total, self._least, self._greatest, tuple(self._classes.tolist()))
+        return Histogram(
+            count=self._count,
+            total=self._total,
+            least=self._least,
+            greatest=self._greatest,
+            classes=tuple(self._classes.tolist()),
+        )
 
 
 def _key(name: str, labels: Mapping[str, str]) -> tuple[str, Labels]:

@@ -15,7 +15,7 @@ from millstream.log.block import EncodedBlock
 from millstream.log.ids import BlockRange, IndexEntry
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Where a log stands, and who writes it.
 
     ``last_id`` is the writer pointer (0 at first), ``received_at`` the last receive time that the log has given.
@@ -33,7 +33,7 @@ class Head(msgspec.Struct, frozen=True):
     hot_id: int = 1
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """What one transaction adds to a log.
 
     The writer of *epoch*, which left the log at *previous_id*, adds *blocks* and moves the writer pointer to

@@ -40,7 +40,7 @@ from millstream.log.writing.writer import Writer
 _BY_CONSUMERS = "by consumers, which would keep their places with it"
 
 
-class LogInfo(msgspec.Struct, frozen=True):
+class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a log stands. ``bytes`` as stored; times in microseconds, None in an empty log.
 
     ``first_id`` is the low-water mark: what lay below was trimmed. Bytes and times are those of whole blocks, of which

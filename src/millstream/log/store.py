@@ -102,7 +102,13 @@ class LogStore:
         with self._lock:
             tail = self._tails.setdefault(spec.name, Tail(spec.name, self._clock))
         context = LogContext(
-            self._backend, self._clock, self._scheduler, tail, self._lease_seconds, self._names, self._bodies_only
+            backend=self._backend,
+            clock=self._clock,
+            scheduler=self._scheduler,
+            tail=tail,
+            lease_seconds=self._lease_seconds,
+            names=self._names,
+            bodies_only=self._bodies_only,
         )
         return Log(spec, context)
 

@@ -14,7 +14,7 @@ _VARYING = re.compile(r"\b(?=[\w-]*\d)[0-9a-f-]{6,}\b|[0-9a-f]{16,}|\d+|'[^']*'|
 _LONGEST = 300
 
 
-class DeadLetterGroup(msgspec.Struct, frozen=True):
+class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Dead tasks that died alike: what their causes have in common, how many they are, and one of them."""
 
     cause: str
@@ -65,4 +65,6 @@ class _Page:
 
 def _cause(name: str, tasks: Sequence[DeadTask]) -> DeadLetterGroup:
     times = [task.died_at for task in tasks]
-    return DeadLetterGroup(name, len(tasks), min(times), max(times), tasks[0].cause)
+    return DeadLetterGroup(
+        cause=name, count=len(tasks), first_died_at=min(times), last_died_at=max(times), example=tasks[0].cause
+    )

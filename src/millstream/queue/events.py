@@ -63,7 +63,7 @@ class Amended(TaskEvent, frozen=True, tag="amend"):
     body: bytes
 
 
-class TaskSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskSnapshot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A task in a snapshot. ``due`` is when a delay or a lease ends, or when the task died (microseconds)."""
 
     id: int

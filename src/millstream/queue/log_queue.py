@@ -99,7 +99,10 @@ class LogWorkQueue:
             if not tasks:
                 return []
             number = self._apply(Leased([task.id for task in tasks], until))
-            leases = [Lease(task.id, task.body, task.attempts, str(number), until) for task in tasks]
+            leases = [
+                Lease(task_id=task.id, body=task.body, attempts=task.attempts, token=str(number), until=until)
+                for task in tasks
+            ]
         self._confirm(number)
         return leases
 

@@ -26,7 +26,7 @@ class QueueInputError(QueueError, InputError):
     """The work queue cannot use this argument."""
 
 
-class Lease(msgspec.Struct, frozen=True, gc=False):
+class Lease(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One task in a worker's hands.
 
     ``attempts`` counts the leases of this task up to and including this one; ``token`` proves that the lease is still
@@ -40,7 +40,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     until: int
 
 
-class Depth(msgspec.Struct, frozen=True):
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks stand where. ``exact`` is False where a broker only estimates; ``as_of`` is in microseconds.
 
     ``oldest`` is since when the task that is ready longest has been ready (microseconds), None where none is or where
@@ -61,7 +61,7 @@ class Depth(msgspec.Struct, frozen=True):
         return self.ready + self.leased + self.delayed
 
 
-class DeadTask(msgspec.Struct, frozen=True):
+class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that nobody will try again until it is redriven."""
 
     task_id: int

@@ -28,7 +28,7 @@ from millstream.queue.protocol import DeadTask, Depth
 READY, DELAYED, LEASED, DEAD = "ready", "delayed", "leased", "dead"
 
 
-class Task(msgspec.Struct, gc=False):
+class Task(msgspec.Struct, gc=False, kw_only=True):
     """One task that is not done. ``due`` is when its delay or lease ends, when it died, or, where it
     is known, since when it has been ready (microseconds)."""
 
@@ -81,7 +81,15 @@ class QueueState:
         self.mature(now)
         counts = self._counts
         oldest = next((task.due for task in self._ready.values() if task.due), None)
-        return Depth(counts[READY], counts[LEASED], counts[DELAYED], counts[DEAD], True, now, oldest)
+        return Depth(
+            ready=counts[READY],
+            leased=counts[LEASED],
+            delayed=counts[DELAYED],
+            dead=counts[DEAD],
+            exact=True,
+            as_of=now,
+            oldest=oldest,
+        )
 
     def unsettled(self, first: int, last: int) -> int:
         """How many tasks with ids from *first* to *last* are neither done nor dead."""
@@ -101,14 +109,17 @@ class QueueState:
     def dead(self) -> list[DeadTask]:
         """The dead tasks, by id."""
         dead = sorted(self._dead.values(), key=lambda task: task.id)
-        return [DeadTask(task.id, task.body, task.attempts, task.cause, task.due) for task in dead]
+        return [
+            DeadTask(task_id=task.id, body=task.body, attempts=task.attempts, cause=task.cause, died_at=task.due)
+            for task in dead
+        ]
 
     def put(self, task_id: int, body: bytes, ready_at: int | None, now: int) -> None:
         """Add a task, ready at once, which is *now*, or at *ready_at* (microseconds)."""
         if ready_at is None:
-            self._add(Task(task_id, body, READY, due=now))
+            self._add(Task(id=task_id, body=body, state=READY, due=now))
         else:
-            self._add(Task(task_id, body, DELAYED, due=ready_at))
+            self._add(Task(id=task_id, body=body, state=DELAYED, due=ready_at))
 
     def apply(self, event: Event, message_id: int) -> None:
         """Apply *event*, which is message *message_id*. Raises :class:`DamagedQueueError` where its task is gone."""
@@ -153,7 +164,17 @@ class QueueState:
     def restore(self, tasks: Iterable[TaskSnapshot]) -> None:
         """Add the tasks of a snapshot."""
         for kept in tasks:
-            self._add(Task(kept.id, kept.body, kept.state, kept.attempts, kept.due, kept.token, kept.cause))
+            self._add(
+                Task(
+                    id=kept.id,
+                    body=kept.body,
+                    state=kept.state,
+                    attempts=kept.attempts,
+                    due=kept.due,
+                    token=kept.token,
+                    cause=kept.cause,
+                )
+            )
 
     def _add(self, task: Task) -> None:
         self._tasks[task.id] = task
@@ -184,4 +205,12 @@ class QueueState:
 
 
 def _kept(task: Task) -> TaskSnapshot:
-    return TaskSnapshot(task.id, task.body, task.state, task.attempts, task.due, task.token, task.cause)
+    return TaskSnapshot(
+        id=task.id,
+        body=task.body,
+        state=task.state,
+        attempts=task.attempts,
+        due=task.due,
+        token=task.token,
+        cause=task.cause,
+    )

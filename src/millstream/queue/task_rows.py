@@ -95,7 +95,10 @@ class TaskRows:
                 change = {"token": token, "due": until, "attempts": tasks.c.attempts + 1}
                 found = [row.task_id for row in rows]
                 connection.execute(sa.update(tasks).where(self._mine, tasks.c.task_id.in_(found)).values(change))
-            return [Lease(row.task_id, row.body, row.attempts + 1, token, until) for row in rows]
+            return [
+                Lease(task_id=row.task_id, body=row.body, attempts=row.attempts + 1, token=token, until=until)
+                for row in rows
+            ]
 
         return self._database.write(transaction) if ids else []
 
@@ -241,7 +244,7 @@ class TaskRows:
         columns = [tasks.c[name] for name in DeadTask.__struct_fields__]
         query = sa.select(*columns).where(self._mine, tasks.c.dead, tasks.c.task_id > after)
         query = query.order_by(tasks.c.task_id).limit(limit)
-        return self._database.read(lambda c, _now: [DeadTask(*row) for row in c.execute(query)])
+        return self._database.read(lambda c, _now: [DeadTask(**row) for row in c.execute(query).mappings()])
 
     def _still_held(
         self, connection: sa.Connection, leases: Sequence[Lease], now: int

@@ -45,7 +45,11 @@ class NodeQueues:
     def depth(self, name: str) -> Depth:
         """How many tasks of the queue *name* stand where. Raises :class:`UnknownQueueError`."""
         view = self._view(name)
-        return view.depth() if view else Depth(0, 0, 0, 0, exact=True, as_of=self._node.clock.now())
+        return (
+            view.depth()
+            if view
+            else Depth(ready=0, leased=0, delayed=0, dead=0, exact=True, as_of=self._node.clock.now())
+        )
 
     def dead(self, name: str, *, limit: int, after: int = 0, cause: str | None = None) -> Sequence[DeadTask]:
         """Up to *limit* dead tasks with ids above *after*, by id; with *cause* only those of that group."""

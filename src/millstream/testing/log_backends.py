@@ -70,7 +70,7 @@ class BackendConformance:
 
     def test_logs_are_listed_by_name_and_created_once(self, backend: Backend) -> None:
         backend.create("a")
-        backend.commit(NAME, Commit(1, 0, 1, 5, [block(1, [b"x"])]))
+        backend.commit(NAME, Commit(epoch=1, previous_id=0, last_id=1, received_at=5, blocks=[block(1, [b"x"])]))
         backend.create(NAME)
         assert list(backend.logs()) == ["a", NAME]
         assert backend.head(NAME).last_id == 1
@@ -91,7 +91,18 @@ class BackendConformance:
     def test_a_log_that_gets_another_name_takes_all_with_it(
         self, backend: Backend, open_backend: Callable[[], Backend]
     ) -> None:
-        backend.commit(NAME, Commit(1, 0, 2, 5, [block(1, [b"x", b"y"], time=5)], "importer", 7))
+        backend.commit(
+            NAME,
+            Commit(
+                epoch=1,
+                previous_id=0,
+                last_id=2,
+                received_at=5,
+                blocks=[block(1, [b"x", b"y"], time=5)],
+                producer="importer",
+                sequence=7,
+            ),
+        )
         assert backend.put_state(NAME, "reader/a", b"place", version=0)
         assert not backend.rename(NAME, "system:weather", epoch=0)
         assert backend.rename(NAME, "system:weather", epoch=1) == self.renames
@@ -102,9 +113,14 @@ class BackendConformance:
             backend.head(NAME)
         backend.create(NAME)
         assert backend.take_lease(NAME, epoch=0, holder=b"second", until=10)
-        backend.commit(NAME, Commit(1, 0, 1, 9, [block(1, [b"another"], time=9)]))
+        backend.commit(
+            NAME, Commit(epoch=1, previous_id=0, last_id=1, received_at=9, blocks=[block(1, [b"another"], time=9)])
+        )
         assert backend.take_lease("system:weather", epoch=1, holder=b"third", until=10)
-        backend.commit("system:weather", Commit(2, 2, 3, 6, [block(3, [b"z"], time=6, epoch=2)]))
+        backend.commit(
+            "system:weather",
+            Commit(epoch=2, previous_id=2, last_id=3, received_at=6, blocks=[block(3, [b"z"], time=6, epoch=2)]),
+        )
         for each in (backend, open_backend()):
             assert list(each.logs()) == ["system:weather", NAME]
             head = each.head("system:weather")
@@ -131,7 +147,7 @@ class BackendConformance:
             lambda: backend.read("none", 1, 2, max_bytes=1),
             lambda: backend.ranges("none", 1, 2),
             lambda: backend.take_lease("none", epoch=0, holder=b"x", until=1),
-            lambda: backend.commit("none", Commit(1, 0, 1, 5, [])),
+            lambda: backend.commit("none", Commit(epoch=1, previous_id=0, last_id=1, received_at=5, blocks=[])),
             lambda: backend.reclaim("none", 1, max_bytes=1),
         ):
             with pytest.raises(LogNotFoundError):
@@ -141,15 +157,25 @@ class BackendConformance:
         self, backend: Backend, open_backend: Callable[[], Backend]
     ) -> None:
         blocks = [block(1, [b"a", b"b"]), block(3, [b"c"])]
-        backend.commit(NAME, Commit(1, 0, 3, 77, blocks, "importer", 5))
+        backend.commit(
+            NAME,
+            Commit(epoch=1, previous_id=0, last_id=3, received_at=77, blocks=blocks, producer="importer", sequence=5),
+        )
         again = open_backend()
         assert [found.data for found in again.read(NAME, 1, 3, max_bytes=1 << 20)] == [b.data for b in blocks]
         assert (again.head(NAME).last_id, again.head(NAME).received_at) == (3, 77)
         assert again.get_state(NAME, producer_key("importer")).value == b"5"
 
     def test_a_commit_of_another_epoch_or_pointer_changes_nothing(self, backend: Backend) -> None:
-        backend.commit(NAME, Commit(1, 0, 1, 5, [block(1, [b"a"])]))
-        for stale in (Commit(2, 1, 2, 6, [block(2, [b"x"])], "p", 1), Commit(1, 0, 1, 6, [block(1, [b"x"])], "p", 1)):
+        backend.commit(NAME, Commit(epoch=1, previous_id=0, last_id=1, received_at=5, blocks=[block(1, [b"a"])]))
+        for stale in (
+            Commit(
+                epoch=2, previous_id=1, last_id=2, received_at=6, blocks=[block(2, [b"x"])], producer="p", sequence=1
+            ),
+            Commit(
+                epoch=1, previous_id=0, last_id=1, received_at=6, blocks=[block(1, [b"x"])], producer="p", sequence=1
+            ),
+        ):
             with pytest.raises(FencedError):
                 backend.commit(NAME, stale)
         assert backend.head(NAME).last_id == 1
@@ -157,21 +183,39 @@ class BackendConformance:
         assert backend.get_state(NAME, producer_key("p")) == VersionedValue()
 
     def test_reading_begins_with_the_block_that_holds_the_id(self, backend: Backend) -> None:
-        backend.commit(NAME, Commit(1, 0, 9, 5, [block(first, [b"a", b"b", b"c"]) for first in (1, 4, 7)]))
+        backend.commit(
+            NAME,
+            Commit(
+                epoch=1,
+                previous_id=0,
+                last_id=9,
+                received_at=5,
+                blocks=[block(first, [b"a", b"b", b"c"]) for first in (1, 4, 7)],
+            ),
+        )
         found = backend.read(NAME, 5, 7, max_bytes=1 << 20)
         assert [(b.first_id, b.last_id) for b in found] == [(4, 6), (7, 9)]
         assert [(b.first_id, b.last_id) for b in backend.ranges(NAME, 5, 7)] == [(4, 6), (7, 9)]
         assert list(backend.read(NAME, 10, 20, max_bytes=1 << 20)) == []
 
     def test_reading_returns_one_block_at_least_and_no_more_bytes_than_asked_for(self, backend: Backend) -> None:
-        backend.commit(NAME, Commit(1, 0, 9, 5, [block(first, [b"a", b"b", b"c"]) for first in (1, 4, 7)]))
+        backend.commit(
+            NAME,
+            Commit(
+                epoch=1,
+                previous_id=0,
+                last_id=9,
+                received_at=5,
+                blocks=[block(first, [b"a", b"b", b"c"]) for first in (1, 4, 7)],
+            ),
+        )
         size = len(block(1, [b"a", b"b", b"c"]).data)
         assert len(backend.read(NAME, 1, 9, max_bytes=1)) == 1
         assert len(backend.read(NAME, 1, 9, max_bytes=2 * size)) == 2
 
     def test_what_is_kept_beside_blocks_is_what_they_say(self, backend: Backend) -> None:
         blocks = [block(1, [b"a", b"b"], time=9), block(3, [b"c"], time=4), block(4, [b"d"] * 6, time=-3)]
-        backend.commit(NAME, Commit(1, 0, 9, 5, blocks))
+        backend.commit(NAME, Commit(epoch=1, previous_id=0, last_id=9, received_at=5, blocks=blocks))
         heads = [(made.header, len(made.data)) for made in blocks]
         said = [
             IndexEntry(
@@ -189,14 +233,16 @@ class BackendConformance:
 
     def test_statistics_add_up_the_blocks(self, backend: Backend) -> None:
         blocks = [block(1, [b"a", b"b"], time=9), block(3, [b"c"], time=4)]
-        backend.commit(NAME, Commit(1, 0, 3, 5, blocks))
+        backend.commit(NAME, Commit(epoch=1, previous_id=0, last_id=3, received_at=5, blocks=blocks))
         size = sum(len(b.data) for b in blocks)
         assert backend.statistics(NAME) == BlockStatistics(1, 3, 3, 2, size, 4, 9, 4, 9)
 
     def test_the_first_block_since_a_time_is_found_by_its_receive_times(self, backend: Backend) -> None:
         for first, time in ((1, 100), (3, 300), (5, 200), (7, 400)):
             made = block(first, [b"a", b"b"], time=time)
-            backend.commit(NAME, Commit(1, first - 1, first + 1, 5, [made]))
+            backend.commit(
+                NAME, Commit(epoch=1, previous_id=first - 1, last_id=first + 1, received_at=5, blocks=[made])
+            )
         size = len(block(1, [b"a", b"b"]).data)
         for time, first in ((0, 1), (100, 1), (101, 3), (300, 3), (301, 7)):
             assert backend.first_block_since(NAME, time) == BlockRange(first, first + 1, size)
@@ -250,13 +296,22 @@ class BackendConformance:
         assert backend.statistics("later") == BlockStatistics()
         assert backend.take_lease("later", epoch=0, holder=b"first", until=10)
         made = [encode_block(from_messages([Message(b"a")]).stamped(1), 1000, BlockOrigin("later", 1))]
-        backend.commit("later", Commit(1, 999, 1000, 5, made))
+        backend.commit("later", Commit(epoch=1, previous_id=999, last_id=1000, received_at=5, blocks=made))
         assert [(b.first_id, b.last_id) for b in open_backend().read("later", 1, 2000, max_bytes=1)] == [(1000, 1000)]
         assert list(backend.check("later")) == []
 
     def test_figures_are_those_of_the_blocks_from_an_id_on(self, backend: Backend) -> None:
         for first, time in ((1, 400), (4, 200), (7, 300)):
-            backend.commit(NAME, Commit(1, first - 1, first + 2, 5, [block(first, [b"a", b"b", b"c"], time=time)]))
+            backend.commit(
+                NAME,
+                Commit(
+                    epoch=1,
+                    previous_id=first - 1,
+                    last_id=first + 2,
+                    received_at=5,
+                    blocks=[block(first, [b"a", b"b", b"c"], time=time)],
+                ),
+            )
         size = len(block(1, [b"a", b"b", b"c"]).data)
         for first in (4, 5, 6):
             assert backend.statistics(NAME, first) == BlockStatistics(4, 9, 6, 2, 2 * size, 200, 300, 200, 300)
@@ -270,7 +325,16 @@ class BackendConformance:
     ) -> None:
         """How much goes at once is up to the backend; what is asked for, order and rest are not."""
         for first in range(1, 181, 3):
-            backend.commit(NAME, Commit(1, first - 1, first + 2, 5, [block(first, [b"a" * 200, b"b", b"c"])]))
+            backend.commit(
+                NAME,
+                Commit(
+                    epoch=1,
+                    previous_id=first - 1,
+                    last_id=first + 2,
+                    received_at=5,
+                    blocks=[block(first, [b"a" * 200, b"b", b"c"])],
+                ),
+            )
         size = len(block(1, [b"a" * 200, b"b", b"c"]).data)
         assert backend.reclaim(NAME, 3, max_bytes=1 << 20) == 0
         assert backend.put_state(NAME, WATERMARKS, encode_watermarks(Watermarks(152, 152)), version=0)
@@ -293,14 +357,30 @@ class BackendConformance:
     def test_a_log_whose_blocks_were_all_freed_goes_on(
         self, backend: Backend, open_backend: Callable[[], Backend]
     ) -> None:
-        backend.commit(NAME, Commit(1, 0, 2, 77, [block(1, [b"a", b"b"])], "p", 4))
+        backend.commit(
+            NAME,
+            Commit(
+                epoch=1,
+                previous_id=0,
+                last_id=2,
+                received_at=77,
+                blocks=[block(1, [b"a", b"b"])],
+                producer="p",
+                sequence=4,
+            ),
+        )
         assert backend.put_state(NAME, WATERMARKS, encode_watermarks(Watermarks(3, 3)), version=0)
         while backend.reclaim(NAME, 3, max_bytes=1 << 20):
             pass
         backend = open_backend()
         assert backend.statistics(NAME, 3) == BlockStatistics()
         assert (backend.head(NAME).last_id, backend.head(NAME).hot_id) == (2, 3)
-        backend.commit(NAME, Commit(1, 2, 3, 78, [block(3, [b"c"])], "p", 5))
+        backend.commit(
+            NAME,
+            Commit(
+                epoch=1, previous_id=2, last_id=3, received_at=78, blocks=[block(3, [b"c"])], producer="p", sequence=5
+            ),
+        )
         assert [b.first_id for b in backend.read(NAME, 3, 3, max_bytes=1)] == [3]
         assert backend.get_state(NAME, producer_key("p")).value == b"5"
 

@@ -58,5 +58,9 @@ def reboot(folder: Path) -> None:
     """Let the machine have been started anew since the end was announced."""
     end = decode_end((place(folder) / "end").read_bytes())
     (place(folder) / "end").write_bytes(
-        encode_end(CommittedEnd(1, end.segment, end.offset, end.last_id, end.received_at))
+        encode_end(
+            CommittedEnd(
+                boot=1, segment=end.segment, offset=end.offset, last_id=end.last_id, received_at=end.received_at
+            )
+        )
     )

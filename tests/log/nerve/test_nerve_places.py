@@ -19,8 +19,10 @@ def test_one_definition_leads_to_the_queue_on_each_of_its_hosts() -> None:
     queue = NerveQueue(
         "NQLocalTest",
         {
-            "127.0.0.1": NerveHost("nerve", 3307, 8, 2, 50),
-            "::1": NerveHost("nerve"),
+            "127.0.0.1": NerveHost(
+                dbname="nerve", port=3307, table_parallelism=8, pointers_parallelism=2, max_rps_per_thread=50
+            ),
+            "::1": NerveHost(dbname="nerve"),
         },
         user="m@e",
         password_file="/run/password",

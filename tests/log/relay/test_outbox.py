@@ -108,7 +108,7 @@ def test_columns_may_have_names_and_types_of_the_application(
     application.execute(
         "INSERT INTO events (happened, payload) VALUES ('2013-01-31 12:00:00.5', '{\"temperature\": -3}')"
     )
-    table = OutboxTable("events", id="number", body="payload", event_time="happened")
+    table = OutboxTable(name="events", id="number", body="payload", event_time="happened")
     relay_all(source, log, table=table)
     (message,) = [m for batch in log.read() for m in batch]
     assert message.body.replace(b" ", b"") == b'{"temperature":-3}'
@@ -120,7 +120,7 @@ def test_a_table_that_cannot_be_an_outbox_is_refused(
     source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
     with pytest.raises(OutboxError, match="no table elsewhere"):
-        Outbox(source, OutboxTable("elsewhere"), "orders")
+        Outbox(source, OutboxTable(name="elsewhere"), "orders")
     with pytest.raises(OutboxError, match="no column payload, colour"):
         Outbox(source, OutboxTable(body="payload", key="colour"), "orders")
     with pytest.raises(OutboxError, match="integers"):

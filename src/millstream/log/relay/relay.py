@@ -23,7 +23,7 @@ BACK_OFF = RetryPolicy(attempts=1 << 62, first=0.1, factor=2.0, longest=10.0, ji
 SHORTEST_PAUSE = 0.005
 
 
-class RelayResult(msgspec.Struct, frozen=True):
+class RelayResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a relay has done since it was started: messages, batches of them, and rows put aside as no messages.
 
     ``last_row`` is the largest id of the last batch, ``last_id`` the last id of the log.
@@ -144,11 +144,11 @@ class Relay:
     def _count(self, batch: OutboxBatch, batches: int, writer: Writer) -> None:
         before, rows = self.relayed, batch.progress.rows
         self.relayed = RelayResult(
-            before.messages + len(batch.messages),
-            before.batches + batches,
-            before.dead + batch.dead,
-            rows[-1].last if rows else before.last_row,
-            writer.last_id,
+            messages=before.messages + len(batch.messages),
+            batches=before.batches + batches,
+            dead=before.dead + batch.dead,
+            last_row=rows[-1].last if rows else before.last_row,
+            last_id=writer.last_id,
         )
 
     def _tell(self, error: LogError, standby: bool) -> None:

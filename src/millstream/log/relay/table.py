@@ -11,7 +11,7 @@ from millstream.log.relay.errors import OutboxError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,50}")
 
 
-class OutboxTable(msgspec.Struct, frozen=True):
+class OutboxTable(msgspec.Struct, frozen=True, kw_only=True):
     """The table *name* (``table`` or ``schema.table``) and the names of its columns.
 
     ``id`` is an integer that the database counts up; ``body`` is the message. The others may be absent from the table

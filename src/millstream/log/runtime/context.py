@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millstream.log.upkeep.migration import LegacyLogNames
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogContext:
     """The backend of a log, the clock, the store's scheduler thread, the log's tail, and for how long a lease holds.
 

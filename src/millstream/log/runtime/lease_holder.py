@@ -12,7 +12,7 @@ import msgspec
 from millstream.core.processes import find_process
 
 
-class LeaseHolder(msgspec.Struct, frozen=True):
+class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
     """One process. ``boot`` and ``namespace`` tell on which machine its ``pid`` means something, since when it runs
     is ``started`` (clock ticks since boot), and ``since`` is when it took the lease (microseconds since the epoch).
     """
@@ -41,7 +41,9 @@ class LeaseHolder(msgspec.Struct, frozen=True):
 def this_holder(now: int) -> LeaseHolder:
     """The holder that this process is; *now* in microseconds since the epoch."""
     pid = os.getpid()
-    return LeaseHolder(socket.gethostname(), boot_id(), _namespace(), pid, _started(pid), now)
+    return LeaseHolder(
+        host=socket.gethostname(), boot=boot_id(), namespace=_namespace(), pid=pid, started=_started(pid), since=now
+    )
 
 
 def encode_holder(holder: LeaseHolder) -> bytes:

@@ -22,7 +22,7 @@ from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 _log = logging.getLogger(__name__)
 
 
-class TieringResult(msgspec.Struct, frozen=True):
+class TieringResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one run has moved: so many ``objects`` with ``messages`` and ``bytes``, and what the store freed."""
 
     log: str
@@ -63,7 +63,11 @@ class BlockMover:
             rows.append(row)
             freed += self._settle()
         return TieringResult(
-            self._log, len(rows), sum(row.sums.count for row in rows), sum(row.sums.bytes for row in rows), freed
+            log=self._log,
+            objects=len(rows),
+            messages=sum(row.sums.count for row in rows),
+            bytes=sum(row.sums.bytes for row in rows),
+            freed_bytes=freed,
         )
 
     def drop_trimmed(self) -> int:

@@ -45,7 +45,7 @@ class ParquetCopy(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class SealedObject(msgspec.Struct, frozen=True, omit_defaults=True):
+class SealedObject(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One sealed object. ``sums`` is what its blocks add up to, ``size`` the bytes of the whole object."""
 
     name: str

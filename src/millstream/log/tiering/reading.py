@@ -26,7 +26,7 @@ MOST_INDEXED = 64
 """Where more objects are asked for at once, each counts as one range, so that not all their indexes are fetched."""
 
 
-class TierInfo(msgspec.Struct, frozen=True):
+class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What of a log lies in sealed objects: how many there are, the bytes of all of them, and the ids they hold."""
 
     url: str
@@ -75,7 +75,13 @@ class TierReader:
         rows = self.rows(first_id, self.last_id)
         if not rows:
             return None
-        return TierInfo(self.url, len(rows), sum(row.size for row in rows), rows[0].first_id, rows[-1].last_id)
+        return TierInfo(
+            url=self.url,
+            objects=len(rows),
+            bytes=sum(row.size for row in rows),
+            first_id=rows[0].first_id,
+            last_id=rows[-1].last_id,
+        )
 
     def rows(self, first_id: int, last_id: int) -> list[SealedObject]:
         """The objects that hold *first_id* to *last_id*, in order."""

@@ -64,7 +64,7 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO)
     write(index)
     sums = summarize(decode_index(index))
     name = f"{folder}/{sums.first_id:020d}-{sums.last_id:020d}-{digest.hexdigest()[:32]}.tier"
-    return SealedObject(name, offset + len(index), digest.hexdigest(), sums)
+    return SealedObject(name=name, size=offset + len(index), sha256=digest.hexdigest(), sums=sums)
 
 
 def find_fault(objects: TierObjects, log: str, row: SealedObject) -> str | None:

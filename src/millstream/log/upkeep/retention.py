@@ -40,7 +40,7 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
             raise LogInputError("cap_bytes limits what is kept for consumers: ask for keep_consumers as well")
 
 
-class RetentionPlan(msgspec.Struct, frozen=True):
+class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy means for a log as it stands.
 
     The log will begin at ``first_id`` (None: it stays as it is), by ``messages`` fewer. ``pinned`` says how many

@@ -46,7 +46,7 @@ class RetentionEnforcer:
 
     def _plan(self, policy: Retention, accept_clock: bool) -> RetentionPlan:
         if policy.keep_all:
-            return RetentionPlan(self._log.name, None)
+            return RetentionPlan(log=self._log.name, first_id=None)
         info, now, held = self._log.info(), self._clock.now(), []
         wanted = max(self._over_count(policy, info.last_id), self._over_bytes(policy.max_bytes), info.first_id)
         if policy.max_age is not None:
@@ -61,12 +61,12 @@ class RetentionEnforcer:
             slowest = min(unread.values(), default=wanted)
             first_id = max(min(wanted, slowest), self._over_bytes(policy.cap_bytes))
         return RetentionPlan(
-            self._log.name,
-            first_id if first_id > info.first_id else None,
-            max(first_id - info.first_id, 0),
-            {name: wanted - begin for name, begin in unread.items() if policy.keep_consumers and begin < wanted},
-            {name: first_id - begin for name, begin in unread.items() if begin < first_id},
-            tuple(held),
+            log=self._log.name,
+            first_id=first_id if first_id > info.first_id else None,
+            messages=max(first_id - info.first_id, 0),
+            pinned={name: wanted - begin for name, begin in unread.items() if policy.keep_consumers and begin < wanted},
+            lost={name: first_id - begin for name, begin in unread.items() if begin < first_id},
+            held=tuple(held),
         )
 
     def _distrust(self, max_age: int, now: int) -> str | None:

@@ -17,7 +17,7 @@ from millstream.log.tiering.reading import TierReader
 MAX_PROBLEMS = 1000
 
 
-class Verification(msgspec.Struct, frozen=True):
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """What was checked, in blocks, messages and stored bytes, and what is wrong (the first 1,000 findings).
 
     ``objects`` are the sealed ones that were looked at. What is in them counts only where it was read.
@@ -61,7 +61,14 @@ def verify_log(backend: TieredBackend, log: str, *, deep: bool = False) -> Verif
     now = backend.head(log)
     if tally.problems and (now.first_id, now.hot_id) != (head.first_id, head.hot_id):
         return verify_log(backend, log, deep=deep)  # what was trimmed or moved meanwhile looked like damage
-    return Verification(log, tally.blocks, tally.messages, tally.bytes, tuple(tally.problems), tally.objects)
+    return Verification(
+        log=log,
+        blocks=tally.blocks,
+        messages=tally.messages,
+        bytes=tally.bytes,
+        problems=tuple(tally.problems),
+        objects=tally.objects,
+    )
 
 
 def _verify_objects(tier: TierReader, log: str, head: Head, tally: _Tally, *, deep: bool) -> None:

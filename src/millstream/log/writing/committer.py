@@ -30,7 +30,15 @@ class Committer:
         origin = BlockOrigin(self._spec.name, self._lease.epoch, self._producer, sequence or 0)
         blocks = encode_requests(requests, previous + 1, now, self._spec, origin)
         last = blocks[-1].header.last_id
-        commit = Commit(self._lease.epoch, previous, last, now, blocks, self._producer, sequence)
+        commit = Commit(
+            epoch=self._lease.epoch,
+            previous_id=previous,
+            last_id=last,
+            received_at=now,
+            blocks=blocks,
+            producer=self._producer,
+            sequence=sequence,
+        )
         self._backend.commit(self._spec.name, commit)
         self._received_at = now
         self.sequence = self.sequence if sequence is None else sequence

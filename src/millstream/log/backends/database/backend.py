@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic
 
-import msgspec
-
 from millstream.core.clock import Clock
 from millstream.log.backend import (
     MAX_RECLAIMED_BLOCKS,
@@ -124,8 +122,17 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
         rows = self._rows(self.sql.HEAD, WATERMARKS.encode(), log)
         if not rows:
             raise self._not_found(log)
-        *found, watermarks = rows[0]
-        return Head(*found, *msgspec.structs.astuple(decode_watermarks(watermarks)))
+        last_id, received_at, epoch, holder, until, value = rows[0]
+        watermarks = decode_watermarks(value)
+        return Head(
+            last_id=last_id,
+            received_at=received_at,
+            epoch=epoch,
+            holder=holder,
+            lease_until=until,
+            first_id=watermarks.first_id,
+            hot_id=watermarks.hot_id,
+        )
 
     def lease_time(self) -> int:
         ((now,),) = self._rows(self.sql.LEASE_TIME)

@@ -14,7 +14,7 @@ ErrorAdvice: TypeAlias = tuple[type[LogError], str]
 """What is raised for an error, and what people are told to do next."""
 
 
-class ErrorCodes(msgspec.Struct, frozen=True):
+class ErrorCodes(msgspec.Struct, frozen=True, kw_only=True):
     """The errors of one kind of server, by code; a code of letters may also stand as its class, the first two.
 
     ``lost`` are worth a new connection after a pause, ``contended`` another try at once; ``duplicate`` is a key that

@@ -16,7 +16,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 
 
-class ServerSetting(msgspec.Struct, frozen=True):
+class ServerSetting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting of a server: what it has, and what is shipped. ``ok`` where it is that, or for sizes more.
 
     ``guards_durability`` where confirmed messages depend on it; the others make a server fast. ``fix`` is what to do.
@@ -55,10 +55,19 @@ class ServerConfiguration(msgspec.Struct, frozen=True):
                 ok = _bytes(have) >= _bytes(shipped) if name in self.sizes else _plain(have) == _plain(shipped)
                 guards_durability = name not in self.sizes and name not in self.speed
                 fix = f"{name} = {shipped} in the server's configuration, as in {self.path}"
-                yield ServerSetting(name, have, shipped, ok, guards_durability, fix)
+                yield ServerSetting(
+                    name=name, found=have, shipped=shipped, ok=ok, guards_durability=guards_durability, fix=fix
+                )
         for name, (wanted, fix) in self.outside.items():
             if name in found:
-                yield ServerSetting(name, found[name], wanted, found[name] == wanted, True, fix)
+                yield ServerSetting(
+                    name=name,
+                    found=found[name],
+                    shipped=wanted,
+                    ok=found[name] == wanted,
+                    guards_durability=True,
+                    fix=fix,
+                )
 
 
 def _bytes(value: str) -> int:

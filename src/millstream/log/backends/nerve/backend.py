@@ -115,8 +115,14 @@ class NerveBackend:
             rows = self._database.rows(sql.HEAD_OF_ORIGINAL.format(tables.first_pointers), tables.key())
         pointer, epoch, holder, until, value = rows[0] if rows else (0, 0, b"", 0, b"")
         watermarks = decode_watermarks(bytes(value or b""))
-        lease = (int(epoch or 0), bytes(holder or b""), int(until or 0))
-        return Head(int(pointer or 0), 0, *lease, watermarks.first_id, watermarks.hot_id)
+        return Head(
+            last_id=int(pointer or 0),
+            epoch=int(epoch or 0),
+            holder=bytes(holder or b""),
+            lease_until=int(until or 0),
+            first_id=watermarks.first_id,
+            hot_id=watermarks.hot_id,
+        )
 
     def lease_time(self) -> int:
         ((now,),) = self._database.rows(mysql.LEASE_TIME)

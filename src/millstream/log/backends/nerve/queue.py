@@ -10,7 +10,7 @@ import msgspec
 from millstream.log.errors import LogInputError
 
 
-class NerveHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NerveHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where one host keeps the queue (seed document nerve, "Queue definition"; its ``BackendConfig``).
 
     ``max_rps_per_thread`` is how many statements a second each table gets at most; 0 sets no limit.

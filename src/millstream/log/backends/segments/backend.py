@@ -137,7 +137,13 @@ class SegmentsBackend:
             watermarks = decode_watermarks(found.states.get(WATERMARKS).value)
         last_id = max(end.last_id, lease.last_id)
         return Head(
-            last_id, end.received_at, lease.epoch, lease.holder, lease.until, watermarks.first_id, watermarks.hot_id
+            last_id=last_id,
+            received_at=end.received_at,
+            epoch=lease.epoch,
+            holder=lease.holder,
+            lease_until=lease.until,
+            first_id=watermarks.first_id,
+            hot_id=watermarks.hot_id,
         )
 
     def lease_time(self) -> int:

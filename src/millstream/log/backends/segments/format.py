@@ -41,7 +41,7 @@ class FormatError(ValueError):
     """These bytes are not the record that should be there."""
 
 
-class SegmentHead(msgspec.Struct, frozen=True):
+class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of a segment: what it continues."""
 
     log: int
@@ -51,7 +51,7 @@ class SegmentHead(msgspec.Struct, frozen=True):
     size: int
 
 
-class CommitHead(msgspec.Struct, frozen=True):
+class CommitHead(msgspec.Struct, frozen=True, kw_only=True):
     """What precedes the blocks of one commit. ``size`` is that of the head with the name, ``bytes`` of the blocks."""
 
     blocks: int
@@ -65,7 +65,7 @@ class CommitHead(msgspec.Struct, frozen=True):
     size: int
 
 
-class CommittedEnd(msgspec.Struct, frozen=True):
+class CommittedEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Where the confirmed commits end: in the segment that begins at id ``segment``, at ``offset``."""
 
     boot: int = 0
@@ -96,7 +96,9 @@ def decode_segment(data: bytes) -> SegmentHead:
     _check(data[: _SEGMENT.size + size], _SEGMENT.size + size)
     rows = msgspec.json.decode(data[_SEGMENT.size : _SEGMENT.size + size], type=dict[str, tuple[int, str]])
     producers = {name: VersionedValue(version, value.encode()) for name, (version, value) in rows.items()}
-    return SegmentHead(log, first_id, received_at, producers, _SEGMENT.size + size)
+    return SegmentHead(
+        log=log, first_id=first_id, received_at=received_at, producers=producers, size=_SEGMENT.size + size
+    )
 
 
 def encode_commit(commit: Commit) -> bytes:
@@ -125,7 +127,17 @@ def decode_commit(data: bytes) -> CommitHead:
     size = _COMMIT.size + length + -length % 8
     _check(data[:size], size)
     producer = data[_COMMIT.size : _COMMIT.size + length].decode()
-    return CommitHead(blocks, epoch, previous_id, last_id, received_at, sequence, stored, producer, size)
+    return CommitHead(
+        blocks=blocks,
+        epoch=epoch,
+        previous_id=previous_id,
+        last_id=last_id,
+        received_at=received_at,
+        sequence=sequence,
+        bytes=stored,
+        producer=producer,
+        size=size,
+    )
 
 
 def encode_footer(entries: Any) -> bytes:
@@ -181,9 +193,9 @@ def encode_end(end: CommittedEnd) -> bytes:
 
 def decode_end(data: bytes) -> CommittedEnd:
     """The end in a record. Raises :class:`FormatError`."""
-    _, _, _, *rest = _unpack(_END, END_MARK, data)
+    _, _, _, boot, segment, offset, last_id, received_at = _unpack(_END, END_MARK, data)
     _check(data, _END.size)
-    return CommittedEnd(*rest)
+    return CommittedEnd(boot=boot, segment=segment, offset=offset, last_id=last_id, received_at=received_at)
 
 
 def _unpack(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:

@@ -111,7 +111,15 @@ class SegmentStream:
             if self._synced:
                 sync(handle)
         with self._state:
-            self._announce(CommittedEnd(self._boot, end.segment, stop, commit.last_id, commit.received_at))
+            self._announce(
+                CommittedEnd(
+                    boot=self._boot,
+                    segment=end.segment,
+                    offset=stop,
+                    last_id=commit.last_id,
+                    received_at=commit.received_at,
+                )
+            )
             if self._scan is not None and self._scan.offset == end.offset:
                 self._scan.add(decode_commit(head), _entries(commit, end.offset + len(head)))
             self.end()
@@ -139,7 +147,13 @@ class SegmentStream:
             whole = size >= confirmed and scan.offset >= confirmed and scan.run_on(size)
             if not whole and not (unsettled and scan.last_id >= confirmed_id):
                 raise self._damage("; ".join(scan.problems) or f"{path} is shorter than what was confirmed")
-            end = CommittedEnd(self._boot, segments[-1], scan.offset, scan.last_id, scan.received_at)
+            end = CommittedEnd(
+                boot=self._boot,
+                segment=segments[-1],
+                offset=scan.offset,
+                last_id=scan.last_id,
+                received_at=scan.received_at,
+            )
             if end == announced and size == end.offset:
                 return
             self._close_handle()
@@ -316,7 +330,9 @@ class SegmentStream:
             self._table.extend(self._scan.take())
             last_id = max(last_id, self._scan.last_id + (0 if whole or self._scan.offset >= size else 1))
             received_at = max(received_at, self._scan.received_at)
-        self._end = CommittedEnd(announced.boot, segment, size, last_id, received_at)
+        self._end = CommittedEnd(
+            boot=announced.boot, segment=segment, offset=size, last_id=last_id, received_at=received_at
+        )
         return self._end
 
     def _open_last(self, segment: int, announced: CommittedEnd) -> tuple[SegmentScan, int]:
@@ -362,7 +378,11 @@ class SegmentStream:
         first_id = end.last_id + 1
         head = encode_segment(self._log, first_id, end.received_at, self.producers())
         write_durably(self._folder / index.segment_name(first_id), head)
-        self._announce(CommittedEnd(self._boot, first_id, len(head), end.last_id, end.received_at))
+        self._announce(
+            CommittedEnd(
+                boot=self._boot, segment=first_id, offset=len(head), last_id=end.last_id, received_at=end.received_at
+            )
+        )
         return self.end()
 
     def _damage(self, what: str) -> DamagedLogError:

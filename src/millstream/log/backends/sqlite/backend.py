@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.durable import is_on_read_only_disk, sync_folder
 from millstream.core.lock_holders import describe_lock_holders
@@ -138,8 +136,18 @@ class SqliteBackend:
 
     def head(self, log: str) -> Head:
         with self._reading() as db:
-            *row, watermarks = db.execute(sql.HEAD, (WATERMARKS, self._number(db, log))).fetchone()
-            return Head(*row, *msgspec.structs.astuple(decode_watermarks(watermarks)))
+            row = db.execute(sql.HEAD, (WATERMARKS, self._number(db, log))).fetchone()
+        last_id, received_at, epoch, holder, until, value = row
+        watermarks = decode_watermarks(value)
+        return Head(
+            last_id=last_id,
+            received_at=received_at,
+            epoch=epoch,
+            holder=holder,
+            lease_until=until,
+            first_id=watermarks.first_id,
+            hot_id=watermarks.hot_id,
+        )
 
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)
