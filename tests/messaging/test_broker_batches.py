@@ -30,7 +30,7 @@ BORN = 1_700_000_000_000_123
 
 
 def stamp(message_id: str = "", kind: int = v2.NORMAL) -> MessageStamp:
-    return MessageStamp(message_id, kind, "", BORN, "host")
+    return MessageStamp(message_id=message_id, kind=kind, namespace="", born=BORN, host="host")
 
 
 def numbered(messages: list[Message]) -> list[tuple[Message, str]]:
@@ -171,7 +171,16 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
     ]
 
     async def step(desk: BrokerHarness) -> None:
-        good = SendBatchRequest("", "plain", v2.NORMAL, "", "host", BORN, ["a", "b"], [b"x", b"y"])
+        good = SendBatchRequest(
+            namespace="",
+            topic="plain",
+            kind=v2.NORMAL,
+            group="",
+            host="host",
+            born=BORN,
+            ids=["a", "b"],
+            bodies=[b"x", b"y"],
+        )
         for number, (change, code) in enumerate(wrong):
             fresh = msgspec.structs.replace(good, ids=[f"{number}-a", f"{number}-b"])
             answer = await desk.service.send_batch(msgspec.structs.replace(fresh, **change), CALL)
@@ -205,7 +214,16 @@ def test_p4_an_ordered_batch_goes_to_the_queue_of_its_group_and_comes_in_order()
 
 def test_a_batch_that_is_sent_again_is_stored_once() -> None:
     def batch(ids: list[str]) -> SendBatchRequest:
-        return SendBatchRequest("", "plain", v2.NORMAL, "", "host", BORN, ids, [each.encode() for each in ids])
+        return SendBatchRequest(
+            namespace="",
+            topic="plain",
+            kind=v2.NORMAL,
+            group="",
+            host="host",
+            born=BORN,
+            ids=ids,
+            bodies=[each.encode() for each in ids],
+        )
 
     async def first(desk: BrokerHarness) -> None:
         assert (await desk.service.send_batch(batch(["a", "b", "c"]), CALL)).offsets == [0, 1, 2]

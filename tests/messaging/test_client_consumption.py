@@ -33,7 +33,25 @@ async def accept(_message: Received) -> None:
 
 def received(name: str) -> Received:
     nowhere: Any = None
-    return Received("t", b"x", name, "handle", 1, "", (), {}, "", NOW, "host", NOW, None, 0, 0, nowhere, False)
+    return Received(
+        topic="t",
+        body=b"x",
+        message_id=name,
+        receipt_handle="handle",
+        attempt=1,
+        tag="",
+        keys=(),
+        properties={},
+        message_group="",
+        born_at=NOW,
+        born_host="host",
+        stored_at=NOW,
+        deliver_at=None,
+        queue_id=0,
+        offset=0,
+        endpoints=nowhere,
+        is_corrupted=False,
+    )
 
 
 def test_it_ends_while_messages_are_settled_in_the_same_turn_of_the_loop() -> None:

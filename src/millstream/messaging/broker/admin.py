@@ -22,7 +22,7 @@ from millstream.messaging.protocol import v2
 ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
 
 
-class TopicInfo(msgspec.Struct, frozen=True):
+class TopicInfo(msgspec.Struct, kw_only=True, frozen=True):
     """How a topic stands: ``messages`` is the last id of its log, ``first`` the first that is still there, ``held`` how
     many messages wait for their time or the end of their transaction, ``groups`` who consumes it."""
 
@@ -35,7 +35,7 @@ class TopicInfo(msgspec.Struct, frozen=True):
     held: int = 0
 
 
-class GroupInfo(msgspec.Struct, frozen=True):
+class GroupInfo(msgspec.Struct, kw_only=True, frozen=True):
     """How a group stands with a topic: ``done`` up to which message all is done, ``in_flight`` how many are not
     although they were delivered, ``lag`` how many it has not seen, and how many ``consumers`` are connected. Messages
     are delivered to it ``max_attempts`` times, with the pauses of ``backoff`` (microseconds) between.
@@ -51,7 +51,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     backoff: tuple[int, ...] = ()
 
 
-class ClientInfo(msgspec.Struct, frozen=True):
+class ClientInfo(msgspec.Struct, kw_only=True, frozen=True):
     """A client: what it is (the protocol's ``ClientType``), when it was last heard of (microseconds), and whether it
     has a telemetry stream open, so that it can be asked."""
 
@@ -183,12 +183,12 @@ class AdminService:
         found = [each for each in self._core.sessions if not group or each.group == group]
         return [
             ClientInfo(
-                each.client_id,
-                enum_name(v2.ClientType, each.kind),
-                each.group,
-                sorted(each.topics),
-                each.seen,
-                bool(each.streams),
+                client_id=each.client_id,
+                kind=enum_name(v2.ClientType, each.kind),
+                group=each.group,
+                topics=sorted(each.topics),
+                seen_at=each.seen,
+                is_connected=bool(each.streams),
             )
             for each in sorted(found, key=lambda each: each.client_id)
         ]
@@ -221,14 +221,25 @@ class AdminService:
         groups = sorted(group for group, topic in self._core.journal.state.deliveries if topic == spec.name)
         first, last = self._core.extent(spec.name)
         held = sum(hold.topic == spec.name for hold in self._core.journal.state.delayed)
-        return TopicInfo(spec.name, spec.type, spec.queues, last, groups, first, held)
+        return TopicInfo(
+            name=spec.name, type=spec.type, queues=spec.queues, messages=last, groups=groups, first=first, held=held
+        )
 
     def _group_info(self, group: str, topic: str) -> GroupInfo:
         delivery, rules = self._core.journal.state.delivery(group, topic), self._core.group(group)
         consumers = len(self._core.sessions.in_group(group))
         lag = delivery.lag(*self._core.extent(topic))
         done, in_flight = delivery.done.pointer, len(delivery.flights)
-        return GroupInfo(group, topic, done, in_flight, lag, consumers, rules.max_attempts, rules.backoff)
+        return GroupInfo(
+            group=group,
+            topic=topic,
+            done=done,
+            in_flight=in_flight,
+            lag=lag,
+            consumers=consumers,
+            max_attempts=rules.max_attempts,
+            backoff=rules.backoff,
+        )
 
 
 def _call(kind: Any, method: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:

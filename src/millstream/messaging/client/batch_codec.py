@@ -25,17 +25,19 @@ def to_batch(messages: Sequence[tuple[Message, str]], stamp: MessageStamp) -> Se
     first = found[0]
     tags, keys = [message.tag for message in found], [message.keys for message in found]
     return SendBatchRequest(
-        stamp.namespace,
-        first.topic,
-        stamp.kind,
-        first.message_group,
-        stamp.host,
-        stamp.born,
-        [message_id for _, message_id in messages],
-        [message.body for message in found],
-        tags if any(tags) else [],
-        keys if any(keys) else [],
-        [dict(message.properties) for message in found] if any(message.properties for message in found) else [],
+        namespace=stamp.namespace,
+        topic=first.topic,
+        kind=stamp.kind,
+        group=first.message_group,
+        host=stamp.host,
+        born=stamp.born,
+        ids=[message_id for _, message_id in messages],
+        bodies=[message.body for message in found],
+        tags=tags if any(tags) else [],
+        keys=keys if any(keys) else [],
+        properties=[dict(message.properties) for message in found]
+        if any(message.properties for message in found)
+        else [],
     )
 
 

@@ -94,7 +94,7 @@ class Received(msgspec.Struct, frozen=True):
     is_corrupted: bool
 
 
-class MessageStamp(msgspec.Struct, frozen=True):
+class MessageStamp(msgspec.Struct, kw_only=True, frozen=True):
     """What a producer adds to a message: its id, its type (the protocol's), and when (microseconds) and where it is."""
 
     message_id: str
@@ -128,23 +128,23 @@ def from_wire(wire: v2.Message, endpoints: Endpoints) -> Received:
     system = wire.system_properties
     body, sound = _open_body(wire)
     return Received(
-        wire.topic.name,
-        body,
-        system.message_id,
-        system.receipt_handle,
-        system.delivery_attempt,
-        system.tag,
-        tuple(system.keys),
-        dict(wire.user_properties),
-        system.message_group,
-        _moment(system.born_timestamp),
-        system.born_host,
-        _moment(system.store_timestamp),
-        _moment(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
-        system.queue_id,
-        system.queue_offset,
-        endpoints,
-        not sound,
+        topic=wire.topic.name,
+        body=body,
+        message_id=system.message_id,
+        receipt_handle=system.receipt_handle,
+        attempt=system.delivery_attempt,
+        tag=system.tag,
+        keys=tuple(system.keys),
+        properties=dict(wire.user_properties),
+        message_group=system.message_group,
+        born_at=_moment(system.born_timestamp),
+        born_host=system.born_host,
+        stored_at=_moment(system.store_timestamp),
+        deliver_at=_moment(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
+        queue_id=system.queue_id,
+        offset=system.queue_offset,
+        endpoints=endpoints,
+        is_corrupted=not sound,
     )
 
 

@@ -272,7 +272,12 @@ class Producer(Client):
         return results
 
     async def _send_batch(self, queue: Queue, messages: Sequence[IdentifiedMessage], kind: int) -> Results:
-        batch = to_batch(messages, MessageStamp("", kind, self.options.namespace, self.clock.now(), self._host))
+        batch = to_batch(
+            messages,
+            MessageStamp(
+                message_id="", kind=kind, namespace=self.options.namespace, born=self.clock.now(), host=self._host
+            ),
+        )
         transport = self.transport(queue.endpoints)
         answer, request_id = await transport.batch(SEND, batch, self.options.request_timeout)
         return read_stored(answer, batch.ids, queue, request_id)
@@ -281,7 +286,10 @@ class Producer(Client):
         born, namespace = self.clock.now(), self.options.namespace
         request = v2.SendMessageRequest(
             messages=[
-                to_wire(message, MessageStamp(message_id, kind, namespace, born, self._host))
+                to_wire(
+                    message,
+                    MessageStamp(message_id=message_id, kind=kind, namespace=namespace, born=born, host=self._host),
+                )
                 for message, message_id in messages
             ]
         )

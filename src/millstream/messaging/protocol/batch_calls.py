@@ -27,7 +27,7 @@ BATCH_OFFER: Final = PLATFORM_PREFIX + "batches-1"
 Result = TypeVar("Result")
 
 
-class SendBatchRequest(msgspec.Struct, frozen=True, array_like=True):
+class SendBatchRequest(msgspec.Struct, kw_only=True, frozen=True, array_like=True):
     """Messages of one topic, one type (NORMAL or FIFO) and one message group at most, born at one time and host."""
 
     namespace: str
@@ -52,7 +52,7 @@ class SendBatchResponse(msgspec.Struct, frozen=True, array_like=True):
     refused: dict[int, tuple[int, str]] = {}
 
 
-class ReceiveBatchResponse(msgspec.Struct, frozen=True, array_like=True):
+class ReceiveBatchResponse(msgspec.Struct, kw_only=True, frozen=True, array_like=True):
     """The answer to a receive: its status, when the messages were handed out (0: not told), and the messages.
 
     ``crc`` is the CRC-32 of all bodies, one after the other. ``due`` is when a delayed message was to be delivered (0:

@@ -126,25 +126,27 @@ def to_batch(given: Sequence[DeliveredMessage], delivered: int) -> ReceiveBatchR
     bodies = [message.body for message in messages]
     plain = all(name.startswith(PREFIX) for name in set().union(*known))
     return ReceiveBatchResponse(
-        v2.OK,
-        "OK",
-        delivered,
-        checksum(bodies),
-        [message_id(message, headers) for message, headers in zip(messages, known, strict=True)],
-        [each.handle for each in given],
-        [each.attempt for each in given],
-        bodies,
-        [int(headers.get(QUEUE, b"0")) for headers in known],
-        [max(message.id - 1, 0) for message in messages],
-        [message.event_time or 0 for message in messages],
-        [message.received_at or 0 for message in messages],
-        [message.source for message in messages],
-        _texts(known, TAG),
-        _keys(messages, known),
-        _texts(known, GROUP),
-        [] if plain else [dict(properties(message)) for message in messages],
-        [int(headers.get(DELIVER_AT, b"0")) for headers in known] if any(DELIVER_AT in each for each in known) else [],
-        [row for row, headers in enumerate(known) if ENCODING in headers],
+        code=v2.OK,
+        text="OK",
+        delivered=delivered,
+        crc=checksum(bodies),
+        ids=[message_id(message, headers) for message, headers in zip(messages, known, strict=True)],
+        handles=[each.handle for each in given],
+        attempts=[each.attempt for each in given],
+        bodies=bodies,
+        queues=[int(headers.get(QUEUE, b"0")) for headers in known],
+        offsets=[max(message.id - 1, 0) for message in messages],
+        born=[message.event_time or 0 for message in messages],
+        stored=[message.received_at or 0 for message in messages],
+        hosts=[message.source for message in messages],
+        tags=_texts(known, TAG),
+        keys=_keys(messages, known),
+        groups=_texts(known, GROUP),
+        properties=[] if plain else [dict(properties(message)) for message in messages],
+        due=[int(headers.get(DELIVER_AT, b"0")) for headers in known]
+        if any(DELIVER_AT in each for each in known)
+        else [],
+        zipped=[row for row, headers in enumerate(known) if ENCODING in headers],
     )
 
 

@@ -54,22 +54,22 @@ def to_columns(run: ColumnChunk, delivered: int) -> ReceiveBatchResponse | None:
     names, keys, first = found, run.arrow.column("key").to_pylist(), run.first_id
     queues = {text: int(text) for text in set(names.get(QUEUE, ()))}
     return ReceiveBatchResponse(
-        v2.OK,
-        "OK",
-        delivered,
-        checksum(bodies),
-        names[ID],
-        write_handles(range(first, first + len(run)), run.token),
-        [1] * len(run),
-        bodies,
-        [queues[text] for text in names[QUEUE]] if QUEUE in names else [0] * len(run),
-        list(range(first - 1, first - 1 + len(run))),
-        _times(run, "event_time"),
-        _times(run, "received_at"),
-        run.arrow.column("source").to_pylist(),
-        names.get(TAG, []),
-        [(key,) if key else () for key in keys] if any(keys) else [],
-        names.get(GROUP, []),
+        code=v2.OK,
+        text="OK",
+        delivered=delivered,
+        crc=checksum(bodies),
+        ids=names[ID],
+        handles=write_handles(range(first, first + len(run)), run.token),
+        attempts=[1] * len(run),
+        bodies=bodies,
+        queues=[queues[text] for text in names[QUEUE]] if QUEUE in names else [0] * len(run),
+        offsets=list(range(first - 1, first - 1 + len(run))),
+        born=_times(run, "event_time"),
+        stored=_times(run, "received_at"),
+        hosts=run.arrow.column("source").to_pylist(),
+        tags=names.get(TAG, []),
+        keys=[(key,) if key else () for key in keys] if any(keys) else [],
+        groups=names.get(GROUP, []),
     )
 
 

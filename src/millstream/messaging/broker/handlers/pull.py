@@ -21,7 +21,7 @@ from millstream.messaging.protocol import v2
 _PAGE = 1024
 
 
-class PullRequest(msgspec.Struct, frozen=True):
+class PullRequest(msgspec.Struct, kw_only=True, frozen=True):
     """At most ``count`` messages of ``queue`` (-1: any) from ``offset`` on; waits ``poll`` seconds for the first."""
 
     topic: str

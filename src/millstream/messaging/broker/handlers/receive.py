@@ -38,7 +38,7 @@ _RUN: Final = 64  # shorter runs are put together, message by message
 _SKIP_AT_MOST: Final = 65_536
 
 
-class ReceiveRequest(msgspec.Struct, frozen=True):
+class ReceiveRequest(msgspec.Struct, kw_only=True, frozen=True):
     """What a consumer asks for: at most ``count`` messages, hidden for ``invisible`` microseconds.
 
     With ``renew`` the broker prolongs that while the ``connection`` is there by which the client gets them; with
@@ -157,15 +157,15 @@ class ReceiveHandler:
 
     def _lease(self, ask: ReceiveRequest, search: _MessageSearch, now: int) -> int:
         lent = MessagesLeased(
-            ask.group,
-            ask.topic,
-            list(search.ids),
-            now,
-            now + ask.invisible,
-            ask.client,
-            ask.renew,
-            ask.attempt_id,
-            to_ranges(sorted(search.skipped)),
+            group=ask.group,
+            topic=ask.topic,
+            ids=list(search.ids),
+            at=now,
+            until=now + ask.invisible,
+            client=ask.client,
+            renew=ask.renew,
+            attempt_id=ask.attempt_id,
+            skipped=to_ranges(sorted(search.skipped)),
         )
         return self._core.journal.record(lent)
 

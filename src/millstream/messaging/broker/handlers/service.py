@@ -133,7 +133,7 @@ class BrokerService:
     async def receive_batch(self, request: v2.ReceiveMessageRequest, call: CallContext) -> ReceiveBatchResponse:
         given = await self._receiving.receive(msgspec.structs.replace(self._ask(request, call), columns=True))
         if not given:
-            return ReceiveBatchResponse(v2.MESSAGE_NOT_FOUND, NOTHING_NEW)
+            return ReceiveBatchResponse(code=v2.MESSAGE_NOT_FOUND, text=NOTHING_NEW)
         now = self._core.clock.now()
         if isinstance(given, ColumnChunk):
             return to_columns(given, now) or to_batch(chunk_messages(given), now)
@@ -208,12 +208,12 @@ class BrokerService:
     ) -> AsyncIterator[v2.PullMessageResponse]:
         queue = request.message_queue
         pull = PullRequest(
-            full_name(queue.topic, call.namespace),
-            queue.id,
-            request.offset,
-            max(1, min(request.batch_size, self._core.limits.batch)),
-            long_poll(self._core.limits, request.long_polling_timeout.ToMicroseconds() / 1e6, call.left()),
-            read_filter(request.filter_expression),
+            topic=full_name(queue.topic, call.namespace),
+            queue=queue.id,
+            offset=request.offset,
+            count=max(1, min(request.batch_size, self._core.limits.batch)),
+            poll=long_poll(self._core.limits, request.long_polling_timeout.ToMicroseconds() / 1e6, call.left()),
+            message_filter=read_filter(request.filter_expression),
         )
         messages, next_offset = await self._pulling.pull(pull)
         found = v2.Status(code=v2.MESSAGE_NOT_FOUND, message=NOTHING_NEW) if not messages else _ok()
@@ -258,17 +258,17 @@ class BrokerService:
         else:
             invisible = check_invisible(request.invisible_duration.ToMicroseconds(), limits)
         return ReceiveRequest(
-            group,
-            full_name(request.message_queue.topic, call.namespace),
-            max(1, min(request.batch_size, limits.batch)),
-            invisible,
-            call.client_id,
-            call.connection,
-            request.auto_renew,
-            request.auto_renew and keeps_order(call.language),
-            long_poll(limits, asked, call.left()),
-            request.attempt_id,
-            read_filter(request.filter_expression),
+            group=group,
+            topic=full_name(request.message_queue.topic, call.namespace),
+            count=max(1, min(request.batch_size, limits.batch)),
+            invisible=invisible,
+            client=call.client_id,
+            connection=call.connection,
+            renew=request.auto_renew,
+            consecutive=request.auto_renew and keeps_order(call.language),
+            poll=long_poll(limits, asked, call.left()),
+            attempt_id=request.attempt_id,
+            message_filter=read_filter(request.filter_expression),
         )
 
     def _polling_time(self, request: v2.ReceiveMessageRequest, call: CallContext) -> float:

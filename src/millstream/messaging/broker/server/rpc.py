@@ -151,7 +151,7 @@ def _batch(call: BatchCall[Request, Response], auth: AuthInterceptor) -> Callabl
         except Exception as error:
             auth.supervisor.report_failure(error)
             status = _status(method, error)
-            refusal: Response = method.answer(status.code, status.message)
+            refusal: Response = method.answer(code=status.code, text=status.message)
             return refusal
 
     return behaviour

@@ -159,15 +159,15 @@ def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery) -> Delive
     pointer, ahead, flights = delivery.keep()
     kept = [
         InFlightSnapshot(
-            each.id,
-            each.attempts,
-            each.until,
-            each.token,
-            each.away,
-            each.client,
-            each.renew,
-            each.since,
-            each.attempt_id,
+            id=each.id,
+            attempts=each.attempts,
+            until=each.until,
+            token=each.token,
+            away=each.away,
+            client=each.client,
+            renew=each.renew,
+            since=each.since,
+            attempt_id=each.attempt_id,
         )
         for each in flights
     ]

@@ -27,7 +27,7 @@ class TopicDropped(msgspec.Struct, frozen=True, tag_field="did", tag="drop-topic
     topic: str
 
 
-class MessagesLeased(msgspec.Struct, frozen=True, tag_field="did", tag="lend", omit_defaults=True):
+class MessagesLeased(msgspec.Struct, kw_only=True, frozen=True, tag_field="did", tag="lend", omit_defaults=True):
     """Messages went to a consumer; the number of this event is the token of their handles.
 
     ``skipped`` are those that the group has no use for. See ``InFlightMessage``.
@@ -101,7 +101,7 @@ class TransactionChecked(msgspec.Struct, frozen=True, tag_field="did", tag="ask"
     count: int
 
 
-class InFlightSnapshot(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+class InFlightSnapshot(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, array_like=True):
     """A message in flight, in a snapshot."""
 
     id: int
