@@ -138,11 +138,11 @@ def test_a_line_within_a_trace_names_it() -> None:
 import logging
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from millstream.cli.logging_setup import begin_lines
+from millstream.cli.logging_setup import start_logging
 from millstream.core.tracing import span
 
 trace.set_tracer_provider(TracerProvider())
-begin_lines("json", "info")
+start_logging("json", "info")
 log = logging.getLogger("millstream")
 with span("store") as header:
     log.info(header)
