@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from mill_looping import MONTH, TO_2, Bits, Producer, fill, numbered, one_policy, take
 
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.bit_check_table import LAST_ATTEMPT, Verdict
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.integrity.bit_log import BitLog
@@ -23,6 +25,7 @@ from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, Loo
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, build_report
 from millstream.mill.tasks import BitCheck, BitReport, Duplicate
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from millstream.testing.faulty_store import StoreCall, StoreWrapper, UnavailableStore
 
 HOUR = 3600
@@ -240,3 +243,28 @@ def test_what_is_copied_and_deleted_after_the_clock_was_set_back_is_recorded(wor
 
 
 TO_2_STORES = (TO_2.source, TO_2.destination)
+
+
+def forge(world: Any, store: str) -> None:
+    """Somebody puts other bytes, with a checksum that fits them, in the place of a copy; its time is recent."""
+    world.stores[store].put("s", "a", io.BytesIO(b"forged"))
+
+
+def test_p9_b11_a_forged_copy_with_a_checksum_of_its_own_and_a_recent_time_is_found_at_once(world: Any) -> None:
+    world.put(ItemRef("1", "s", "a"))
+    world.put(ItemRef("2", "s", "a"))
+    forge(world, "2")
+    checked = BitChecker(world.providers, world.manifest).check(ItemRef("2", "s", "a"))
+    assert (checked.result.row, checked.result.verdict) == ("B9", Verdict.FAILURE)
+    tally = check_space(world.providers, world.manifest, "2", "s")
+    assert (tally.result, tally.failed) == (ReportResult.FAILURE, 1)
+
+
+def test_b11_a_change_that_waits_in_the_outbox_is_no_damage_yet(world: Any) -> None:
+    world.put(ItemRef("1", "s", "a"))
+    outbox = AuditOutbox(world.engine, world.clock)
+    lookup = AuditLookup(AuditLog(world.engine), outbox, ["1"])
+    forge(world, "1")
+    outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "acme", "1", "memory", "s", "a"))
+    checked = BitChecker(world.providers, world.manifest, lookup).check(ItemRef("1", "s", "a"))
+    assert (checked.result.row, checked.result.verdict) == ("B11", Verdict.IGNORE)

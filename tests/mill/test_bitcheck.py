@@ -38,10 +38,11 @@ def whole_space() -> list[Observation]:
         range(1, LAST_ATTEMPT + 1),
         [False, True],
         [False, True],
+        [False, True],
     )
     return [
-        Observation(manifest, store, content, deleted, audit, attempt, fresh, elsewhere)
-        for (manifest, deleted), store, content, audit, attempt, fresh, elsewhere in itertools.product(*axes)
+        Observation(manifest, store, content, deleted, audit, attempt, fresh, elsewhere, pending)
+        for (manifest, deleted), store, content, audit, attempt, fresh, elsewhere, pending in itertools.product(*axes)
     ]
 
 
@@ -73,7 +74,9 @@ REFERENCE = [
     ("B9", seen(A, B, NO.NOT_READ), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     ("B10", seen(A, B, C), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     ("B10", seen(A, B, NO.MISSING), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B11", seen(A, B, B, fresh=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B11", seen(A, B, B, fresh=True, pending=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B9", seen(A, B, B, fresh=True, elsewhere=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B9", seen(A, B, B, pending=True, elsewhere=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
     ("B11", seen(None, B, B, fresh=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
     ("B14", seen(None, B, B, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B15", seen(None, B, B), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
@@ -199,6 +202,13 @@ def test_rot_is_reported_at_once_however_fresh_the_object_is() -> None:
     rotten = every(lambda o: o.manifest == A and not o.deleted and o.store == A and o.content in (B, C))
     assert rotten
     assert all(outcome.row == "B3" and outcome.verdict == Verdict.FAILURE for _, outcome in rotten)
+
+
+def test_b11_an_item_that_contradicts_its_row_is_excused_only_while_a_change_of_it_waits_in_the_outbox() -> None:
+    excused = every(lambda o: o.manifest is not None)
+    waiting = [observation for observation, outcome in excused if outcome.row == "B11"]
+    assert waiting
+    assert all(observation.fresh and observation.pending for observation in waiting)
 
 
 def test_every_failure_asks_for_something_to_be_done() -> None:

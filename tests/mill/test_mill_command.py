@@ -116,7 +116,7 @@ def test_a_policy_is_shown_and_linted(data: Path, mill: Run) -> None:
     assert mill("policy", "lint") == (0, [])
     write_policy(data, {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": "nine"}]})
     code, (warned,) = mill("policy", "lint")
-    assert (code, warned["code"], warned["spot"]) == (1, "unknown-store", {"line": 1, "column": 22})
+    assert (code, warned["code"], warned["position"]) == (1, "unknown-store", {"line": 1, "column": 22})
 
 
 def test_what_is_saved_is_warned_of_at_once_beside_the_policies_of_others(

@@ -26,8 +26,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationNibbler
-from millstream.mill.producers.producer_loop import Loop
+from millstream.mill.producers.duplication import DuplicationMorsel, DuplicationProducer
+from millstream.mill.producers.producer_loop import ProducerLoop
 from millstream.mill.producers.state import StateFile
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair, Policy
@@ -43,10 +43,10 @@ manifest = Manifest(sa.create_engine(f"sqlite:///{folder}/node-0.db"))
 policies = Policies({"me": Policy("me", {}, (Pair("1", "2"),))})
 with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
     queue = LogWorkQueue(store.log(LogSpec("low")), clock)
-    nibbler = DuplicationNibbler(lambda: policies, providers, manifest, queue)
+    producer = DuplicationProducer(lambda: policies, providers, manifest, queue)
     file = StateFile(folder / "state.json", DuplicationMorsel)
     tell = lambda run: print(run.tasks, flush=True)
-    run = Loop(file, nibbler, queue, clock, frequency=10**12, most=10**6, on_progress=tell).run()
+    run = ProducerLoop(file, producer, queue, clock, frequency=10**12, most=10**6, on_progress=tell).run()
     print(run.outcome, flush=True)
     queue.close()
 """

@@ -28,9 +28,9 @@ def places(pattern: str) -> set[str]:
         (r"(?i)(insert into|update|delete from|replace into) mill_manifest", {"mill/manifest_writer.py"}),
         (r"(?i)(insert into|update|delete from|replace into) mill_(audit_log|bit_log)", set()),
         (r"\baudit_log\.append\(", set()),
-        (r"\blog\.append\(audits\)", {"mill/working/result_sink.py"}),
-        (r"(\b|_)bit_log\.append\(", {"mill/checking/check_writer.py", "mill/rebuild.py"}),
-        (r"(\b|_)bit_log\.purge\(", {"mill/checking/space_reports.py"}),
+        (r"\blog\.append\(audits\)", {"mill/workers/result_sink.py"}),
+        (r"(\b|_)bit_log\.append\(", {"mill/integrity/check_writer.py", "mill/rebuild.py"}),
+        (r"(\b|_)bit_log\.purge\(", {"mill/integrity/space_reports.py"}),
     ],
 )
 def test_nobody_else_writes(statement: str, modules: set[str]) -> None:

@@ -32,7 +32,7 @@ from millstream.log import LogSpec, open_store
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Manifest
-from millstream.mill.workers.result_sink import Registry, Sink
+from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
@@ -49,9 +49,9 @@ with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
     def tell(tally):
         print(tally.done, flush=True)
 
-    registry = Registry({Duplicate: DuplicationProcessor(providers, manifest)})
+    registry = ProcessorRegistry({Duplicate: DuplicationProcessor(providers, manifest)})
     settings = WorkerSettings(threads=2, visibility=1.0)
-    WorkerManager([queue], registry, Sink(manifest, {}), clock, settings, on_progress=tell).run_until_drained()
+    WorkerManager([queue], registry, ResultSink(manifest, {}), clock, settings, on_progress=tell).run_until_drained()
     queue.close()
 """
 

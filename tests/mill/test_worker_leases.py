@@ -161,7 +161,7 @@ def test_the_leases_of_many_tasks_are_extended_together(world: Any) -> None:
 def test_the_result_of_a_lost_lease_is_dropped(world: Any) -> None:
     world.queue("low").put([task("c")])
     event = ManifestEvent("1", "s", "c", 1, "a" * 64)
-    taken_over = threading.ManifestEvent()
+    taken_over = threading.Event()
 
     class Losing(LogWorkQueue):
         def extend(self, leases: Any, *, visibility: float) -> Any:
@@ -194,7 +194,7 @@ def test_the_result_of_a_lost_lease_is_dropped(world: Any) -> None:
 
 def test_after_a_stop_running_tasks_end_and_waiting_ones_go_back(world: Any) -> None:
     world.queue("low").put([task(str(n)) for n in range(10)])
-    started, go_on = threading.ManifestEvent(), threading.ManifestEvent()
+    started, go_on = threading.Event(), threading.Event()
 
     def block(_name: str, _attempt: int) -> None:
         started.set()

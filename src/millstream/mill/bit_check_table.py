@@ -8,6 +8,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 - B6, B8, B14 and B17 ask for a delay on the queue; no worker sleeps.
 - B9 rewrites the manifest only where bytes and provider agree and no other copy still matches the manifest; where the
   provider alone disagrees (the document's row 4) it is an error for people. B10 and B16 never rewrite it.
+- B11 excuses only what the manifest cannot know yet: an item without a row, or one whose change waits in the audit
+  outbox. A row that contradicts the object is judged at once, however recent the object's time is: a forger sets it.
 - B12 and B13: an unknown age counts as old.
 - B19: an object without a provider checksum is judged by its bytes against the manifest.
 - B21: a tombstone without an object is as it should be. B24: a tombstone with an object is a failure of its own.
@@ -80,6 +82,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     ``manifest`` is None without a row; ``store`` may be MISSING, NO_CHECKSUM or UNREACHABLE; ``content`` MISSING,
     UNREADABLE or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt`` counts from 1, :data:`LAST_ATTEMPT` is
     final and what a sweep uses. ``fresh``: the provider took the object less than a day ago (:func:`is_fresh`).
+    ``pending``: an audited change of the item is not in the manifest yet.
     ``elsewhere``: another store's manifest row of this item is live and has the same sum.
     """
 
@@ -91,6 +94,12 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     attempt: int = LAST_ATTEMPT
     fresh: bool = False
     elsewhere: bool = False
+    pending: bool = False
+
+    @property
+    def excused(self) -> bool:
+        """Whether the manifest may not know the change yet (B11): a row that it has speaks for itself."""
+        return self.fresh and (self.manifest is None or self.pending)
 
 
 class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -175,6 +184,7 @@ def canonical_observation(seen: Observation) -> Observation:
         attempt=min(max(seen.attempt, 1), LAST_ATTEMPT),
         fresh=seen.fresh,
         elsewhere=seen.elsewhere and seen.manifest is not None and not seen.deleted,
+        pending=seen.pending and seen.fresh and seen.manifest is not None,
     )
 
 
@@ -225,7 +235,7 @@ def _decide_without_checksum(seen: Observation) -> BitCheckOutcome:
         return _audited(seen, "B19")
     if seen.attempt < LAST_ATTEMPT:
         return _retry("B19", seen)
-    if seen.manifest is None and seen.fresh:
+    if seen.excused:
         return _outcome("B11", Verdict.IGNORE)
     return _fail("B19", seen)
 
@@ -293,10 +303,10 @@ def _fail_old(
     action: ManifestAction = ManifestAction.KEEP,
     task: FollowUp = FollowUp.NONE,
 ) -> BitCheckOutcome:
-    """RETRY under row *early* until the last attempt, then FAILURE under row *late* unless the change is fresh."""
+    """RETRY under row *early* until the last attempt, then FAILURE under row *late* unless the change is excused."""
     if seen.attempt < LAST_ATTEMPT:
         return _retry(early, seen)
-    if seen.fresh:
+    if seen.excused:
         return _outcome("B11", Verdict.IGNORE)
     return _fail(late, seen, action, task)
 

@@ -117,6 +117,9 @@ class BitChecker:
             fresh=is_fresh(seen.modified, now),
         )
         outcome = decide_bit_check(observation)
+        if observation.fresh and row is not None and outcome.verdict == Verdict.FAILURE and self._is_pending(place):
+            observation = msgspec.structs.replace(observation, pending=True)
+            outcome = decide_bit_check(observation)
         if outcome.task in (FollowUp.BIT_ERROR, FollowUp.AUDIT) and self._is_elsewhere(row):
             outcome = decide_bit_check(msgspec.structs.replace(observation, elsewhere=True))
         result = _result(place, observation, seen, outcome, now)
@@ -174,6 +177,10 @@ class BitChecker:
             return [None] * len(content_ids)
         sums = {info.content_id: one for info, one in zip(there, read, strict=True)}
         return [_seen(info, sums.get(info.content_id)) if info is not None else None for info in infos]
+
+    def _is_pending(self, place: ItemRef) -> bool:
+        lookup = self._audit_lookup
+        return lookup is not None and lookup.is_pending(place.store, place.space, place.content_id)
 
     def _is_elsewhere(self, row: ManifestRow | None) -> bool:
         if row is None or row.deleted or row.sha256 is None:
