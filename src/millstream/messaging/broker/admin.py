@@ -136,14 +136,14 @@ class AdminService:
         return name
 
     async def topics(self, name: str) -> list[TopicInfo]:
-        """How the topic *name* stands, or all of them where it is empty."""
+        """The status of the topic *name*, or of all topics where it is empty."""
         found = [spec for spec in self._core.specs if name in ("", spec.name)]
         if name and not found:
             raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` names those there are")
         return [self._topic_info(spec) for spec in found]
 
     async def groups(self, name: str) -> list[GroupInfo]:
-        """How the group *name* stands with its topics, or all of them where it is empty."""
+        """The progress of the group *name* in its topics, or of all groups where it is empty."""
         known = sorted(key for key in self._core.journal.state.deliveries if name in ("", key[0]))
         if name and not known and name not in self._core.journal.state.groups:
             raise GroupNotFoundError(f"no consumer of a group {name} was ever here")

@@ -110,7 +110,7 @@ class BrokerCore:
             self._close_topic(spec.name)
 
     async def drop_topic(self, name: str) -> None:
-        """Forget a topic and how groups stand with it; its log stays. Raises :class:`TopicNotFoundError`."""
+        """Drop a topic and the progress of its groups; its log stays. Raises :class:`TopicNotFoundError`."""
         if name not in self.journal.state.topics:
             raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` names those there are")
         await self.journal.write(TopicDropped(name))
@@ -133,7 +133,7 @@ class BrokerCore:
     # What groups do with messages
 
     def delivery(self, group: str, topic: str) -> GroupDelivery:
-        """How *group* stands with *topic*. Raises TOPIC_NOT_FOUND."""
+        """The progress of *group* in *topic*. Raises TOPIC_NOT_FOUND."""
         self.topic(topic)
         return self.journal.state.delivery(group, topic)
 
@@ -225,7 +225,7 @@ class BrokerCore:
             self.notifier.notify(topic)
 
     def close(self) -> None:
-        """Let the next broker in."""
+        """Close the journal and all topics, so that the next broker can open them."""
         for name in list(self._topics):
             self._close_topic(name)
         self.journal.close()

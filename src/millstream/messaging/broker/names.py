@@ -54,7 +54,7 @@ def read_handle(handle: str) -> tuple[int, int]:
             raise ValueError(handle[:40])
         return int(number, 16), int(token, 16)
     except ValueError as error:
-        raise StatusError(v2.INVALID_RECEIPT_HANDLE, "this is no receipt handle of this broker") from error
+        raise StatusError(v2.INVALID_RECEIPT_HANDLE, "invalid receipt handle: it is not one of this broker") from error
 
 
 def write_recall(number: int, message_id: str) -> str:
@@ -70,7 +70,7 @@ def read_recall(handle: str) -> tuple[int, str]:
             raise ValueError(version[:10])
         return int(number), message_id
     except (ValueError, binascii.Error) as error:
-        raise StatusError(v2.BAD_REQUEST, "this is no recall handle of this broker") from error
+        raise StatusError(v2.BAD_REQUEST, "invalid recall handle: it is not one of this broker") from error
 
 
 def write_transaction(number: int, message_id: str) -> str:
@@ -83,4 +83,4 @@ def read_transaction(transaction_id: str) -> int:
     try:
         return int(transaction_id.partition("-")[0], 16)
     except ValueError as error:
-        raise StatusError(v2.INVALID_TRANSACTION_ID, "this is no transaction of this broker") from error
+        raise StatusError(v2.INVALID_TRANSACTION_ID, "invalid transaction id: it is not one of this broker") from error

@@ -5,7 +5,7 @@
     ClientError                  .code is the protocol's status (0 without one), .request_id names the call in logs
     ├── NotRunningError          the client was not started, or is closed
     │   └── ForkedError          the process was forked from one that has clients
-    ├── StartupError             a topic's route or the settings could not be had in time
+    ├── StartupError             no route of a topic, or no settings, in time
     ├── TransportError           no answer: the connection broke, or the time was up
     ├── PartialFailureError      some messages of a call failed; .results says which
     ├── BadRequestError          400xx

@@ -90,7 +90,7 @@ class AckBatchRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AckBatchResponse(msgspec.Struct, frozen=True, array_like=True):
-    """What came of an :class:`AckBatchRequest`: by its row the code and text of each that failed."""
+    """The answer to an :class:`AckBatchRequest`: by row the code and text of each refused message."""
 
     code: int
     text: str

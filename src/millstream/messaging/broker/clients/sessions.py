@@ -130,7 +130,7 @@ class ClientSessions:
         return known is not None and known.is_up(now)
 
     def forget(self, client_id: str) -> ClientSession | None:
-        """The client has said goodbye."""
+        """Remove the session of a client that has terminated; that session."""
         return self._sessions.pop(client_id, None)
 
     def sweep(self, now: int) -> None:

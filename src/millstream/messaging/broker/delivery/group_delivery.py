@@ -111,7 +111,7 @@ class GroupDelivery:
 
     @property
     def queued(self) -> int:
-        """How many messages stand in lines."""
+        """How many messages are queued by message group."""
         return len(self._group_queues)
 
     def reclaim_attempt(self, attempt_id: str) -> None:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """What became of one message. ``code`` and ``text`` are its status."""
+    """The result of sending one message. ``code`` and ``text`` are its status."""
 
     code: int
     text: str

@@ -35,7 +35,7 @@ class CallerPermissions(msgspec.Struct, frozen=True):
         return _matches(self.publish, topic)
 
     def may_subscribe(self, topic: str) -> bool:
-        """Whether messages of *topic* (its full name) may be had."""
+        """Whether messages of *topic* (its full name) may be received."""
         return _matches(self.subscribe, topic)
 
     def may_use(self, group: str) -> bool:

@@ -1,4 +1,4 @@
-"""All that the journal adds up to: topics, how every group stands with them, and which held messages are free."""
+"""The state that the journal describes: topics, the progress of every group in them, and released messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BrokerState:
         self._delayed_snapshot = DelayedMessagesSnapshot(0, [])
 
     def delivery(self, group: str, topic: str) -> GroupDelivery:
-        """How *group* stands with *topic*; from its beginning where the group is new."""
+        """The progress of *group* in *topic*; a new group starts at the beginning."""
         found = self.deliveries.get((group, topic))
         if found is None:
             spec = self.topics.get(topic)
@@ -100,7 +100,7 @@ class BrokerState:
                     flight.connection = found.connection
 
     def forget_recovery(self) -> None:
-        """Let go of what only the recovery needed."""
+        """Drop what only the recovery needed."""
         self._released_ids.clear()
         self._delayed_snapshot = DelayedMessagesSnapshot(0, [])
 
@@ -155,7 +155,7 @@ class BrokerState:
 
 
 def delivery_snapshot(group: str, topic: str, delivery: GroupDelivery) -> DeliverySnapshot:
-    """How *group* stands with *topic*, for a snapshot."""
+    """The progress of *group* in *topic*, for a snapshot."""
     pointer, ahead, flights = delivery.keep()
     kept = [
         InFlightSnapshot(

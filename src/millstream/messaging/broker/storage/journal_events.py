@@ -116,7 +116,7 @@ class InFlightSnapshot(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
 
 
 class DeliverySnapshot(msgspec.Struct, frozen=True, tag_field="did", tag="keep-delivery"):
-    """How a group stands with a topic, in a snapshot."""
+    """The progress of a group in a topic, in a snapshot."""
 
     group: str
     topic: str

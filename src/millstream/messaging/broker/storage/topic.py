@@ -125,7 +125,7 @@ class Topic:
         return ids
 
     def close(self) -> None:
-        """Let the next writer in."""
+        """Close the log, so that another writer can open it."""
         self._batcher.close()
         self._writer.close()
 
