@@ -92,3 +92,15 @@ def test_the_bit_log_comes_from_the_notes_of_the_last_checks(settings: Settings,
     with Node.open(settings) as node:
         assert list(node.bit_log.results("two", "s")) == before
         assert list(node.bit_log.results("one", "s")) == []
+
+
+def test_a_table_of_which_not_every_item_could_be_written_does_not_end_with_0(
+    settings: Settings, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for store in ("one", "two"):
+        for number in range(20):
+            (settings.folder / store / "s" / f"plain {number}").write_bytes(b"from another program")
+    for table, store in (("content-index", "two"), ("audit-log", "one")):
+        code = run(["mill", "rebuild", table, store, "s", "--data", settings.data])
+        told = capsysbinary.readouterr().out.decode()
+        assert (code, "20 left out: no checksum was recorded of them, or they are gone" in told) == (1, True), told

@@ -26,21 +26,25 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
 
     The content index comes from the audit log, or from what providers recorded where a store is not audited; the audit
     log gets an event for each item that it does not know; the bit log comes from the notes of the last checks. Nothing
-    is deleted, and nothing is taken for deleted. Exit code 1 if a store is away.
+    is deleted, and nothing is taken for deleted. Exit code 1 if a store
+    is not available, or if items were left out: their provider has no checksum of them, or they are gone by now.
     """
-    unlisted = list[str]()
+    unlisted, left_out = list[str](), 0
     with Node.open(settings) as node:
         process_audits(node)
         for place in chosen_spaces(node, store, space, known=node.audit_log.spaces(), unlisted=unlisted):
             rebuilt = None if place[0] in unlisted else _rebuild(node, table, *place)
             if rebuilt is None:
                 continue
+            left_out += rebuilt.left_out
             if as_json:
                 print_json(rebuilt)
             else:
                 click.echo(f"{rebuilt.store}/{rebuilt.space}: {rebuilt.written:,} of {rebuilt.looked_at:,} written")
+                if rebuilt.left_out:
+                    click.echo(f"  {rebuilt.left_out:,} left out: no checksum was recorded of them, or they are gone")
         process_audits(node)
-    return 1 if unlisted else 0
+    return 1 if unlisted or left_out else 0
 
 
 def _rebuild(node: Node, table: str, store: str, space: str) -> RebuildCounts | None:

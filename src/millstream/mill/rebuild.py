@@ -27,12 +27,17 @@ _GROUP = 1000
 
 
 class RebuildCounts(msgspec.Struct, frozen=True):
-    """What was looked at in a space, and how many rows were written; those that were right already count as written."""
+    """What was looked at in a space, and how many rows were written; rows of the content index
+    that were right already count as written.
+
+    ``left_out`` are items of which the provider recorded no checksum, or that vanished meanwhile.
+    """
 
     store: str
     space: str
     looked_at: int
     written: int
+    left_out: int = 0
 
 
 def rebuild_content_index(
@@ -44,7 +49,8 @@ def rebuild_content_index(
     """
     if not audited:
         recorded = record_space(providers, manifest, store, space)
-        return RebuildCounts(store, space, recorded.listed, recorded.recorded)
+        listed, left_out = recorded.listed, recorded.without_checksum
+        return RebuildCounts(store, space, listed, listed - left_out, left_out)
     looked_at = written = 0
     for events in groups(log.last_events(store, space), _GROUP):
         rows = [row for row in map(manifest_event, events) if row is not None]
@@ -57,7 +63,7 @@ def rebuild_audit_log(
     providers: Providers, log: AuditLog, outbox: AuditOutbox, audit_lookup: AuditLookup, *, store: str, space: str
 ) -> RebuildCounts:
     """Put an event on its way for every listed item that the log does not know, with the sum its provider recorded."""
-    looked_at = written = 0
+    looked_at = written = left_out = 0
     for group in groups(outer_join(providers.entries(store, space), log.last_events(store, space)), _GROUP):
         looked_at += len(group)
         unknown = [one.content_id for one in group if one.left is not None and not _is_known(one.right)]
@@ -65,8 +71,9 @@ def rebuild_audit_log(
         events = [
             _added(providers, audit_lookup, ItemRef(store, space, name)) for name in unknown if name not in pending
         ]
+        left_out += events.count(None)
         written += outbox.add([event for event in events if event is not None])
-    return RebuildCounts(store, space, looked_at, written)
+    return RebuildCounts(store, space, looked_at, written, left_out)
 
 
 def rebuild_bit_log(manifest: Manifest, bit_log: BitLog, store: str, space: str, *, since: int) -> RebuildCounts:
