@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from millstream.cli.mill_plans import held_lines
 from millstream.mill.duplication.change_guard import MIN_COPIES, ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan
 from millstream.mill.duplication.duplicator import DuplicationProcessor
@@ -274,3 +275,13 @@ def test_p8_never_more_is_deleted_in_a_day_than_the_budget_and_what_was_approved
         else:
             spent += 1
             assert spent <= BUDGETS.least
+
+
+def test_p8_a_dry_run_says_that_the_plan_would_be_held_as_a_whole_and_holds_nothing(world: Any) -> None:
+    guard = filled(world, 20)
+    for number in range(20):
+        lose(world, number)
+    seen = plan_space_duplication(world.providers, world.manifest, PAIR, "s", None, change_guard=guard)
+    assert seen.hold is None and seen.hold_reason is not None and "the source lists nothing" in seen.hold_reason
+    assert guard.pending() == []
+    assert "would be HELD as a whole" in "".join(held_lines(seen))

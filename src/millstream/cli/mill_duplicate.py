@@ -59,7 +59,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                     failed += 1
                     continue
                 print_plan(plan, as_json)
-                held += plan.hold is not None
+                held += plan.hold is not None or plan.hold_reason is not None
             if not dry_run:
                 tally = drain_queues(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
                 print_tally(tally, as_json)

@@ -61,5 +61,7 @@ def _what_is_held(plan: DuplicationPlan) -> Iterator[str]:
     if plan.held:
         names = ", ".join(plan.held_examples) + (" …" if plan.held > len(plan.held_examples) else "")
         yield f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}"
+    if plan.hold_reason is not None:
+        yield f"  would be HELD as a whole until it is approved: {plan.hold_reason}"
     if plan.hold is not None:
         yield f"  HELD as a whole under number {plan.hold}: see `millstream mill approve`"

@@ -125,7 +125,9 @@ def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool)
         current = node.policies.by_account.get(account, Policy(account))
         for pairs in duplication_rounds(Policies({account: proposed}), node.providers):
             for pair, space in pairs:
-                plans.append(plan_space_duplication(node.providers, node.manifest, pair, space, None))
+                guard = node.change_guard
+                plan = plan_space_duplication(node.providers, node.manifest, pair, space, None, change_guard=guard)
+                plans.append(plan)
                 print_plan(plans[-1], as_json)
         print_total(plans, as_json)
         for pairs in duplication_rounds(Policies({account: current}), node.providers):

@@ -155,6 +155,10 @@ class ChangeGuard:
 
         return self._database.write(transaction)
 
+    def preview(self, plan: DuplicationPlan) -> str | None:
+        """Why *plan* would be held as a whole if it was carried out now; None where it would not be."""
+        return self._database.read(lambda connection, now: self._reason(connection, plan, now))
+
     def spend(self, pair: Pair, space: str, kind: ChangeKind) -> int | None:
         """One copy is about to be deleted or replaced: count it. The number of the hold where that is too much.
 

@@ -66,7 +66,8 @@ class DuplicationPlan(msgspec.Struct, frozen=True):
     place of a recorded copy; ``copied`` items are at the destination by now. ``held`` items are only there and have no
     tombstone, so nothing may be deleted (promise P8): record their deletion, or put them back at the source.
     ``held_examples`` names the first of them. ``hold`` is the number under which the whole plan waits for an approval
-    (:mod:`millstream.mill.duplication.change_guard`); nothing of it was put on the queue then.
+    (:mod:`millstream.mill.duplication.change_guard`); nothing of it was put on the queue then. In a dry run
+    ``hold_reason`` says why the whole plan would be held.
     """
 
     pair: Pair
@@ -81,6 +82,7 @@ class DuplicationPlan(msgspec.Struct, frozen=True):
     replaced: int = 0
     copied: int = 0
     hold: int | None = None
+    hold_reason: str | None = None
 
     @property
     def tasks(self) -> int:

@@ -47,7 +47,8 @@ def plan_space_duplication(
     """
     plan = count_differences(providers, manifest, pair, space, everything=everything, record=record)
     if queue is None:
-        return plan
+        reason = change_guard.preview(plan) if change_guard is not None else None
+        return msgspec.structs.replace(plan, hold_reason=reason)
     hold = change_guard.check(plan) if change_guard is not None else None
     if hold is not None:
         return msgspec.structs.replace(plan, hold=hold)
