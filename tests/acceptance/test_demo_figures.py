@@ -32,7 +32,7 @@ def node(undisturbed: Run) -> Iterator[Node]:
 def messages(node: Node) -> list[Message]:
     from millstream.log import LogSpec
 
-    return [message for batch in node.store.log(LogSpec("weather"), create=False).read() for message in batch]
+    return [message for batch in node.logs.store.log(LogSpec("weather"), create=False).read() for message in batch]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def outcome(node: Node, messages: list[Message]) -> tuple[dict[str, tuple[int, .
     """What the batcher makes of the log in this process: ids by batch, reasons by id."""
     import hashlib
 
-    batcher = Batcher.of(node.rules)
+    batcher = Batcher.of(node.batching.rules)
     batches, rejects = batcher.receive_many(
         [
             Event(m.id, m.source, m.key, m.event_time or 0, m.received_at or 0, hashlib.sha256(m.body).hexdigest())
@@ -112,10 +112,10 @@ def test_a_thousand_random_messages_are_proven(node: Node, messages: list[Messag
     _, rejects = anchored(undisturbed.data)
     draw = random.Random(5)
     chosen = draw.sample([message for message in messages if message.id not in rejects], 1000)
-    head = node.ledger.head()
+    head = node.anchoring.ledger.head()
     assert head is not None
     for message in chosen:
-        shown = verify_proof(node.prove("weather", message.id), node.cas, head.hash)
+        shown = verify_proof(node.proofs.prove("weather", message.id), node.anchoring.cas, head.hash)
         assert (shown.message, shown.pinned) == (message, True)
 
 
@@ -123,13 +123,13 @@ def test_any_changed_byte_of_a_proof_makes_it_fail(node: Node, messages: list[Me
     _, rejects = anchored(undisturbed.data)
     good = [message.id for message in messages if message.id not in rejects]
     for number in random.Random(6).sample(good, 10):
-        proof = node.prove("weather", number) + b"\n"
-        verify_proof(proof, node.cas)
+        proof = node.proofs.prove("weather", number) + b"\n"
+        verify_proof(proof, node.anchoring.cas)
         for place in range(len(proof)):
             changed = bytearray(proof)
             changed[place] ^= 1 << (place % 8)
             with pytest.raises(ProofError):
-                verify_proof(bytes(changed), node.cas)
+                verify_proof(bytes(changed), node.anchoring.cas)
 
 
 def test_any_changed_file_makes_a_proof_fail_and_a_replay_find_it(undisturbed: Run, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_any_changed_file_makes_a_proof_fail_and_a_replay_find_it(undisturbed: R
     (data / "millstream.toml").unlink()
     draw = random.Random(7)
     with Node.open(Settings(data=str(data)), create=True) as node:
-        proof = node.prove("weather", _first_anchored(undisturbed.data))
+        proof = node.proofs.prove("weather", _first_anchored(undisturbed.data))
         named = {json.loads(proof)[name] for name in ("manifest", "batch_file")}
     assert run_command("anchor", "replay", "--data", str(data)).code == 0
     for path in sorted((data / "cas").iterdir()):

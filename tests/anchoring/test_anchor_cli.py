@@ -23,9 +23,9 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "node"
     with Node.open(Settings(data=str(folder)), create=True) as node:
         for batches in (list(make_batches(5)), [make_batch([500, 501])]):
-            node.batch_writer.add("weather", batches, [Reject(900, "late")], config=CONFIG)
-            node.batch_writer.cut(force=True)
-        node.batch_writer.add("weather", [make_batch([600])], config=CONFIG)
+            node.anchoring.batch_writer.add("weather", batches, [Reject(900, "late")], config=CONFIG)
+            node.anchoring.batch_writer.cut(force=True)
+        node.anchoring.batch_writer.add("weather", [make_batch([600])], config=CONFIG)
     return folder
 
 
@@ -111,7 +111,7 @@ def test_a_proof_of_a_log_or_a_message_that_does_not_exist_says_so(data: Path) -
     code, out, err = run_command("prove", "wether", "1", "--data", str(data))
     assert (code, out) == (3, "")
     assert "there is no log 'wether'" in err and "millstream log ls" in err
-    with Node.open(Settings(data=str(data))) as node, node.store.log(LogSpec("other")).writer() as writer:
+    with Node.open(Settings(data=str(data))) as node, node.logs.store.log(LogSpec("other")).writer() as writer:
         code, _, err = run_command("prove", "other", "1", "--data", str(data))
         assert (code, "the log 'other' has no message 1: it has none yet" in err) == (3, True)
         writer.append([b"one"])

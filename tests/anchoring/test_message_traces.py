@@ -17,10 +17,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from millstream.batching.ticks import ticks_between
+from millstream.batching.ticks import idle_log_ticker
 from millstream.core.message import Message as Plain
 from millstream.log import LogSpec
-from millstream.messaging.broker.address import Place
+from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import Message, Producer, PushConsumer, SimpleConsumer
 from millstream.node import Node
@@ -32,8 +32,8 @@ provider.add_span_processor(SimpleSpanProcessor(kept))
 trace.set_tracer_provider(provider)
 
 async def produce(node):
-    async with node.broker(Place("127.0.0.1", 0)) as broker:
-        await broker.supervisor.core.make_topic(TopicSpec("weather"))
+    async with node.messaging.broker(Address("127.0.0.1", 0)) as broker:
+        await broker.supervisor.core.create_topic(TopicSpec("weather"))
         async with Producer(f"127.0.0.1:{broker.port}", ["weather"]) as producer:
             with trace.get_tracer("shop").start_as_current_span("order"):
                 await producer.send(Message("weather", b"17", keys=("a",)))
@@ -61,11 +61,11 @@ async def consume(endpoints):
 settings, _ = load_settings({"data": sys.argv[1]})
 with Node.open(settings, create=True) as node:
     asyncio.run(produce(node))
-    log = node.store.log(LogSpec("weather"))
+    log = node.logs.store.log(LogSpec("weather"))
     with log.writer() as writer:
         writer.append([Plain(b"untraced", "k", "s")])
-    service = node.batch_service("weather", "weather.batches", ticks=ticks_between(log, node.clock))
-    feed = node.anchor_feed("weather", "weather.batches")
+    service = node.batching.service("weather", "weather.batches", ticks=idle_log_ticker(log, node.clock))
+    feed = node.anchoring.feed("weather", "weather.batches")
 
     def all_anchored():
         feed.step(force=True)

@@ -149,7 +149,7 @@ def test_with_anchor_one_process_takes_a_log_to_its_proofs(data):
     append(data, 60)
     child = start(data, "--anchor", "--anchor-every", "200ms", "--json")
     with Node.open(Settings(data=str(data)), create=True) as node:
-        until(lambda: node.observer.index.totals().batches or child.poll() is not None, "an anchored batch")
+        until(lambda: node.anchoring.observer.index.totals().batches or child.poll() is not None, "an anchored batch")
     child.send_signal(signal.SIGTERM)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
@@ -158,9 +158,9 @@ def test_with_anchor_one_process_takes_a_log_to_its_proofs(data):
     batched = [number for item in given for number in item.get("events", [])]
     assert (handed["messages"], handed["rejects"]) == (len(batched), sum("rejected" in item for item in given))
     with Node.open(Settings(data=str(data))) as node:
-        assert replay(node.cas, node.ledger, node.observer.index).findings == ()
-        assert node.observer.index.totals().messages == len(batched)
-        assert verify_proof(node.prove("in", batched[0]), node.cas).message.id == batched[0]
+        assert replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings == ()
+        assert node.anchoring.observer.index.totals().messages == len(batched)
+        assert verify_proof(node.proofs.prove("in", batched[0]), node.anchoring.cas).message.id == batched[0]
 
 
 def test_lines_without_keys_are_batched_together_however_many_came_at_once(tmp_path, capsys):
@@ -178,7 +178,7 @@ def test_lines_without_keys_are_batched_together_however_many_came_at_once(tmp_p
 
 def test_what_is_open_is_told_also_where_nothing_came_since(tmp_path):
     settings, clock = Settings(data=str(tmp_path)), SystemClock()
-    with Node.open(settings, create=True) as node, node.store.log(LogSpec("in")).writer() as writer:
+    with Node.open(settings, create=True) as node, node.logs.store.log(LogSpec("in")).writer() as writer:
         writer.append([Message(b"", "k", source, clock.now()) for source in "abc"])
     command = ["batch", "serve", "--log", "in", "--output", "out", "--once", "--data", str(tmp_path)]
     said = [run_command(*command).out for _ in range(3)]

@@ -44,9 +44,9 @@ class Stranger:
                 operations = [person.update() for person in self.people[-2:]]
                 self.people.append(DidOwner(f"person {len(self.people)}"))
                 operations.append(self.people[-1].create)
-                node.registry.acceptance.submit_many([canonical_json(o.request) for o in operations])
-                cut_all(node.registry)
-            node.registry.acceptance.close()
+                node.registry.instance.acceptance.submit_many([canonical_json(o.request) for o in operations])
+                cut_all(node.registry.instance)
+            node.registry.instance.acceptance.close()
         capsys.readouterr()
         assert run(["anchor", "ledger", "--registry", "--json", "--data", str(self.folder)]) == 0
         self.ledger.write_text(capsys.readouterr().out, "utf-8")
@@ -69,7 +69,7 @@ def stranger(tmp_path: Path) -> Stranger:
 
 def resolutions(folder: Path, dids: list[str]) -> dict[str, Any]:
     with open_node(folder) as node:
-        return {did: node.registry.history.resolve(did) for did in dids}
+        return {did: node.registry.instance.history.resolve(did) for did in dids}
 
 
 def assert_same(stranger: Stranger, folder: Path) -> None:
@@ -77,8 +77,8 @@ def assert_same(stranger: Stranger, folder: Path) -> None:
     assert found == resolutions(stranger.folder, stranger.dids)
     assert None not in found.values()
     with open_node(stranger.folder) as theirs, open_node(folder) as ours:
-        registry = ours.registry
-        replayed = replay_registry(theirs.cas, theirs.registry_ledger, registry.history, registry.versions)
+        registry = ours.registry.instance
+        replayed = replay_registry(theirs.anchoring.cas, theirs.registry.ledger, registry.history, registry.versions)
         assert replayed.findings == ()
 
 
@@ -260,8 +260,8 @@ def test_it_may_be_killed_anywhere_and_goes_on_after_the_last_whole_entry(
             assert command.end(signal.SIGKILL)[0] == -signal.SIGKILL
         let_go.set()
         with open_node(us) as node:
-            positions.append(node.registry.history.position()[0])
-            assert node.registry.history.counts().keys() == set(range(1, positions[-1] + 1))
+            positions.append(node.registry.instance.history.position()[0])
+            assert node.registry.instance.history.counts().keys() == set(range(1, positions[-1] + 1))
     assert positions == sorted(positions) and positions[-1] > positions[1]
     gateway.before = lambda _cid: None
     assert observe(us, *arguments) == 0
@@ -291,7 +291,7 @@ def test_with_follow_it_waits_for_a_file_and_ends_when_it_is_asked(
 
 def position(folder: Path) -> int:
     with open_node(folder) as node:
-        return node.registry.history.position()[0]
+        return node.registry.instance.history.position()[0]
 
 
 SERVED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -28,64 +29,91 @@ from millstream.stores import StoreUnavailableError
 @pytest.mark.parametrize("name", ["data", "50% of #1? [ä]", "q?1"])
 def test_a_fresh_folder_becomes_a_node(tmp_path: Path, name: str) -> None:
     with Node.open(Settings(data=str(tmp_path / "deep" / name)), create=True) as node:
-        with node.store.log(LogSpec("events")).writer() as writer:
+        with node.logs.store.log(LogSpec("events")).writer() as writer:
             writer.append([Message(b"x")])
-        cid = node.cas.put(b"content")
-        assert [entry.content_id for entry in node.providers["primary"].entries("cas")] == [cid]
+        cid = node.anchoring.cas.put(b"content")
+        assert [entry.content_id for entry in node.stores.providers["primary"].entries("cas")] == [cid]
     assert {path.name for path in (tmp_path / "deep" / name).iterdir()} >= {"log.db", "cas"}
 
 
 def test_copies_of_an_anchored_file_are_known_by_store(tmp_path: Path) -> None:
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
-        cid = node.cas.put(b"content")
-        record_space(node.providers, node.manifest, "primary", "cas")
-        replica = node.replicas(cid)[0]
+        cid = node.anchoring.cas.put(b"content")
+        record_space(node.stores.providers, node.stores.manifest, "primary", "cas")
+        replica = node.proofs.replicas(cid)[0]
         assert (replica.store, replica.space, replica.content_id, replica.verified_at) == ("primary", "cas", cid, None)
 
 
-@pytest.mark.parametrize("name", ["manifest", "database", "repairer", "providers", "observer", "report_ledger"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stores.manifest",
+        "databases.own",
+        "mill.repairs.repairer",
+        "stores.providers",
+        "anchoring.observer",
+        "mill.reports.ledger",
+    ],
+)
 def test_many_threads_get_the_same_part_of_a_node(tmp_path: Path, name: str) -> None:
     with Node.open(Settings(data=str(tmp_path)), create=True) as node, ThreadPoolExecutor(12) as pool:
         barrier = threading.Barrier(12)
 
         def ask(_: int) -> int:
             barrier.wait(30)
-            return id(getattr(node, name))
+            return id(operator.attrgetter(name)(node))
 
         assert len(set(pool.map(ask, range(12)))) == 1
 
 
-def test_what_a_node_opens_is_made_once_on_every_version_of_python() -> None:
-    parts = {
-        name: kind for cls in Node.__mro__ for name, kind in vars(cls).items() if isinstance(kind, cached_property)
+def test_what_a_node_opens_is_made_once_on_every_version_of_python(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        kinds = [type(part) for part in (*vars(node).values(), *vars(node.mill).values())]
+    opened = {
+        (kind.__name__, name): member
+        for kind in kinds
+        if kind.__module__.startswith("millstream.node.")
+        for name, member in vars(kind).items()
+        if isinstance(member, cached_property)
     }
-    assert parts
-    assert [name for name, kind in parts.items() if not isinstance(kind, locked_cached_property)] == []
+    assert ("LogsPart", "store") in opened
+    assert ("ReportsPart", "ledger") in opened
+    assert [name for name, kind in opened.items() if not isinstance(kind, locked_cached_property)] == []
+
+
+def test_a_node_is_a_few_parts_of_a_few_members_each(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        parts = [node, *vars(node).values(), *vars(node.mill).values()]
+        own = [part for part in parts if type(part).__module__.startswith("millstream.node.")]
+        sizes = {type(part).__name__: len([name for name in dir(part) if not name.startswith("_")]) for part in own}
+    assert {name: size for name, size in sizes.items() if size > (18 if name == "Node" else 9)} == {}
 
 
 def test_a_queue_is_opened_once_and_survives_the_node(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path))
     with Node.open(settings, create=True) as node:
-        queue = node.queue(QueueName.REPAIR)
-        assert node.queue(QueueName.REPAIR) is queue
+        queue = node.queues.open(QueueName.REPAIR)
+        assert node.queues.open(QueueName.REPAIR) is queue
         queue.put([b"task"])
         queue.lease(1, visibility=1000)
     with Node.open(settings, create=True) as node:
-        assert node.queue(QueueName.REPAIR).depth().ready + node.queue(QueueName.REPAIR).depth().delayed == 1
+        assert (
+            node.queues.open(QueueName.REPAIR).depth().ready + node.queues.open(QueueName.REPAIR).depth().delayed == 1
+        )
 
 
 def test_p10_one_writer_a_second_node_cannot_write_what_the_first_one_writes(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path))
     with Node.open(settings, create=True) as first, Node.open(settings, create=True) as second:
-        first.queue("tasks")
+        first.queues.open("tasks")
         with pytest.raises(WriterBusyError, match=f"process {os.getpid()}"):
-            second.queue("tasks")
+            second.queues.open("tasks")
 
 
 def test_stores_are_named_by_settings_and_lie_in_the_data_folder(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), stores={"one": StoreSettings("file://{data}/elsewhere")})
     with Node.open(settings, create=True) as node:
-        store = node.providers["one"]
+        store = node.stores.providers["one"]
         store.create_space("s")
         store.put("s", "a", io.BytesIO(b"1"))
     assert (tmp_path / "elsewhere" / "s" / "a").read_bytes() == b"1"
@@ -95,47 +123,47 @@ def test_a_store_elsewhere_that_is_not_there_is_unavailable_and_not_empty(tmp_pa
     absent = tmp_path / "unmounted"
     settings = Settings(data=str(tmp_path / "data"), stores={"far": StoreSettings(f"file://{absent}")})
     with Node.open(settings, create=True) as node, pytest.raises(StoreUnavailableError):
-        node.providers["far"].has_space("s")
+        node.stores.providers["far"].has_space("s")
     assert not absent.exists()
 
 
 def test_a_first_start_that_was_cut_short_leaves_a_node_whose_own_stores_can_be_used(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path))
     with Node.open(settings, create=True) as first:
-        first.database.connect().close()  # and nothing else: it is killed here
+        first.databases.own.connect().close()  # and nothing else: it is killed here
     with Node.open(settings, create=True) as second:
-        assert list(second.providers["primary"].spaces()) == ["cas"]
+        assert list(second.stores.providers["primary"].spaces()) == ["cas"]
 
 
 def test_a_node_whose_disk_for_its_stores_is_gone_says_so_and_makes_no_folder_in_its_place(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), stores={"one": StoreSettings("file://{data}/disk")})
     with Node.open(settings, create=True) as first:
-        first.providers["one"].create_space("s")
+        first.stores.providers["one"].create_space("s")
     (tmp_path / "disk").rename(tmp_path / "away")
     with Node.open(settings, create=True) as second, pytest.raises(StoreUnavailableError, match="mount its disk"):
-        second.providers["one"].has_space("s")
+        second.stores.providers["one"].has_space("s")
     assert not (tmp_path / "disk").exists()
 
 
 def test_a_node_has_the_rules_of_its_settings_with_what_is_different_for_some_sources(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), batching=BatchingSettings(override=({"source": "p", "window": 5},)))
     with Node.open(settings, create=True) as node:
-        assert [config.window for config in node.rules.configs] == [30 * 60 * MICROSECONDS, 5]
+        assert [config.window for config in node.batching.rules.configs] == [30 * 60 * MICROSECONDS, 5]
 
 
 def test_a_batch_service_goes_on_in_the_next_node_by_the_rules_in_the_settings(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), batching=BatchingSettings(Duration(50), Duration(20), max_count=2))
     clock = VirtualClock()
     for _ in range(2):
-        with Node.open(settings, clock, create=True) as node, node.store.log(LogSpec("in")).writer() as writer:
+        with Node.open(settings, clock, create=True) as node, node.logs.store.log(LogSpec("in")).writer() as writer:
             writer.append([Message(b"x", f"k{number}", "pump") for number in range(6)])
-            service = node.batch_service("in", "out", ticks=writer_ticker(writer))
+            service = node.batching.service("in", "out", ticks=writer_ticker(writer))
             assert service.step() == 6
             assert not service.tick()
             clock.advance(1)
             assert service.tick()
             assert service.step() == 1
     with Node.open(settings, create=True) as node:
-        messages = [message for batch in node.store.log(LogSpec("out")).read() for message in batch]
+        messages = [message for batch in node.logs.store.log(LogSpec("out")).read() for message in batch]
     events = [msgspec.json.decode(message.body)["events"] for message in messages]
     assert events == [[1, 2], [3, 4], [5, 6], [8, 9], [10, 11], [12, 13]]

@@ -77,8 +77,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "policy.json").write_text(json.dumps(POLICY), "utf-8")
     assert run(["mill", "policy", "save", "local", str(tmp_path / "policy.json"), "--data", str(tmp_path)]) == 0
     with open_node(tmp_path) as node:
-        node.store.log(LogSpec("weather"))
-        store = node.providers["primary"]
+        node.logs.store.log(LogSpec("weather"))
+        store = node.stores.providers["primary"]
         store.create_space("photos")
         for number in range(5):
             store.put("photos", f"{number}.txt", io.BytesIO(b"photo %d" % number))
@@ -92,18 +92,20 @@ def test_one_process_is_a_whole_node_and_drains_when_it_is_asked(folder: Path) -
         until(lambda: node.ask("overview")["copies"]["copies"] >= 10, "copies")
         until(lambda: node.ask("overview")["checks"]["checked"] >= 5, "copies that were checked")
         with open_node(folder) as other:
-            (operation,) = other.registry.acceptance.submit_many([canonical_json(DidOwner("ada").create.request)])
+            (operation,) = other.registry.instance.acceptance.submit_many(
+                [canonical_json(DidOwner("ada").create.request)]
+            )
         until(lambda: node.ask(f"operations/{operation.status.id}")["state"] == "observed", "an anchored operation")
         _append(folder, 50)
         node.drain()
     assert any(line.startswith("workers have ended") for line in node.said)
     assert any(line.startswith("batching weather has ended") for line in node.said) and node.said[-1] == "stopped"
     with open_node(folder) as after:
-        assert after.queue(QueueName.DUPLICATION_LOW).depth().leased == 0
+        assert after.queues.open(QueueName.DUPLICATION_LOW).depth().leased == 0
         assert len(list((folder / "stores/second/photos").rglob("*.txt"))) == 5
-        assert after.journal.totals().accepted == 0, "what was batched is anchored in the end"
-        assert after.observer.index.totals().batches > 0
-        assert replay(after.cas, after.ledger).findings == ()
+        assert after.anchoring.journal.totals().accepted == 0, "what was batched is anchored in the end"
+        assert after.anchoring.observer.index.totals().batches > 0
+        assert replay(after.anchoring.cas, after.anchoring.ledger).findings == ()
 
 
 def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothing_follows(
@@ -130,7 +132,7 @@ def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothi
             operation = answer.headers["operation-id"]
         until(lambda: node.ask(f"operations/{operation}")["state"] == "observed", "an anchored operation")
         with open_node(tmp_path) as other:
-            index = other.observer.index
+            index = other.anchoring.observer.index
             until(lambda: _anchored(index) == 50, "all messages anchored, though nothing follows them")
         node.drain()
     assert "ingest into pumps: it has ended: 20 records, 0 messages put aside" in node.said
@@ -148,7 +150,7 @@ def test_what_clients_send_to_a_topic_is_anchored_though_nothing_follows(
         assert run(["topic", "create", "weather", *there]) == 0
         assert run(["send", "weather", *sent, *there]) == 0
         with open_node(folder) as other:
-            until(lambda: _anchored(other.observer.index) == len(sent), "all that was sent anchored")
+            until(lambda: _anchored(other.anchoring.observer.index) == len(sent), "all that was sent anchored")
         capsys.readouterr()
         assert run(["receive", "weather", "--group", "readers", *there]) == 0
         assert capsys.readouterr().out.split() == sent, "and no tick"
@@ -159,7 +161,7 @@ def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_t
     settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={"orders": "orders.batches"}))
     failures: list[str] = []
     with Node.open(settings, create=True) as node, ServeRoles(node, lambda: failures.append("failed")):
-        assert list(node.store.logs()) == ["orders", "orders.batches", "system:ledger"]
+        assert list(node.logs.store.logs()) == ["orders", "orders.batches", "system:ledger"]
     assert run(["topic", "create", "orders", "--type", "FIFO", "--data", str(tmp_path)]) == 0
     assert failures == []
 
@@ -172,7 +174,7 @@ def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsy
 
 
 def test_a_role_that_cannot_begin_ends_the_process_with_its_reason(folder: Path) -> None:
-    with open_node(folder) as node, node.store.log(LogSpec("weather.batches")).writer("somebody else"):
+    with open_node(folder) as node, node.logs.store.log(LogSpec("weather.batches")).writer("somebody else"):
         command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--data", str(folder)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 4 and "weather.batches' is being written by" in ended.stderr
@@ -186,7 +188,7 @@ def test_a_pool_that_there_is_not_is_named(folder: Path, capsys: pytest.CaptureF
 
 
 def _append(folder: Path, count: int) -> None:
-    with open_node(folder) as node, node.store.log(LogSpec("weather")).writer("test") as writer:
+    with open_node(folder) as node, node.logs.store.log(LogSpec("weather")).writer("test") as writer:
         now = SystemClock().now()
         writer.append([Message(b"%d" % n, "k", "s", now - n * MICROSECONDS // 1000) for n in range(count)])
 

@@ -41,10 +41,10 @@ WAYS = [
 def node(tmp_path: Path) -> Iterator[Node]:
     """A node with one anchor, a task in the queue ``repair``, and the log ``in``."""
     with Node.open(Settings(data=str(tmp_path / "node")), create=True) as found:
-        found.batch_writer.add("in", [make_batch([500, 501])], config=CONFIG)
-        found.batch_writer.cut(force=True)
-        found.queue("repair").put([b"task"])
-        with found.store.log(LogSpec("in")).writer() as writer:
+        found.anchoring.batch_writer.add("in", [make_batch([500, 501])], config=CONFIG)
+        found.anchoring.batch_writer.cut(force=True)
+        found.queues.open("repair").put([b"task"])
+        with found.logs.store.log(LogSpec("in")).writer() as writer:
             writer.append([Message(b"1", "k", "s", 1_000_000)])
         yield found
 
@@ -57,12 +57,12 @@ def test_no_way_leads_into_a_system_log(node: Node, tmp_path: Path, way: str, na
     app = f"sqlite:///{folder}/app.db"
     sqlite3.connect(folder / "app.db").close()
     assert run_command("log", "relay", app, "--log", "in", "--create-table", "--data", str(folder)).code == 0
-    before = {log: node.store.log(LogSpec(log), create=False).info() for log in node.store.logs()}
+    before = {log: node.logs.store.log(LogSpec(log), create=False).info() for log in node.logs.store.logs()}
     words = way.replace("NAME", name).format(file=file, folder=folder).split()
     answer = run_command(*words, "--data", str(folder))
     assert answer.code in ((2, 3) if name.endswith("not-there") else (2,)), answer
     assert re.search("it can be read, but not|there is no log|no name for a topic", answer.err), answer.err
-    after = {log: node.store.log(LogSpec(log), create=False).info() for log in node.store.logs()}
+    after = {log: node.logs.store.log(LogSpec(log), create=False).info() for log in node.logs.store.logs()}
     assert {log: info for log, info in after.items() if log.startswith("system:")} == {
         log: info for log, info in before.items() if log.startswith("system:")
     }

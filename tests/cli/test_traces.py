@@ -59,7 +59,7 @@ def test_devices_outboxes_and_the_console_are_traced_to_the_anchor(
     settings = SETTINGS.format(mosquitto=mosquitto, topic=topic, application=application)
     (tmp_path / "millstream.toml").write_text(settings, "utf-8")
     with open_node(tmp_path) as node:
-        node.store.log(LogSpec("notes"))
+        node.logs.store.log(LogSpec("notes"))
     with Serving(tmp_path, collector.environment) as served:
         until(lambda: b"connected as" in (tmp_path / "lines.jsonl").read_bytes(), "a connection to the broker")
         device, order = _traceparent(), _traceparent()
@@ -86,7 +86,7 @@ def test_a_job_on_spark_that_anchors_history_ends_the_traces_of_its_messages(
     tmp_path: Path, collector: TraceCollector
 ) -> None:
     sender = _traceparent()
-    with open_node(tmp_path) as node, node.store.log(LogSpec("weather")).writer() as writer:
+    with open_node(tmp_path) as node, node.logs.store.log(LogSpec("weather")).writer() as writer:
         traced = Message(b"1", "k", "a", headers=(("traceparent", sender.encode()),))
         writer.append([traced, Message(b"2", "k", "b")])
     command = [sys.executable, "-m", "millstream", "pipeline", "anchor", "weather", "--flush", "--data", str(tmp_path)]

@@ -71,7 +71,7 @@ def furnish_crowd(folder: Path, crowd: Crowd) -> Path:
 
 
 def _write_messages(node: Node, count: int) -> None:
-    log = node.store.log(LogSpec("weather"))
+    log = node.logs.store.log(LogSpec("weather"))
     with log.writer() as writer:
         for first in range(0, count, _STEP):
             writer.append(
@@ -85,12 +85,12 @@ def _write_messages(node: Node, count: int) -> None:
 
 def _bury(node: Node, count: int) -> None:
     """Let *count* tasks die of forty causes, with words of their own each; written as a queue writes it."""
-    with node.queue("duplication-high") as queue:
+    with node.queues.open("duplication-high") as queue:
         for first in range(0, count, _STEP):
             last = min(first + _STEP, count)
             queue.put([encode_task(Duplicate("primary", "gone", "photos", f"{n}.jpg")) for n in range(first, last)])
             queue.lease(last - first, visibility=3600)
-    log = node.store.log(queue_log("duplication-high"), create=False)
+    log = node.logs.store.log(queue_log("duplication-high"), create=False)
     ids = [task.id for batch in log.read(1, log.last_id, gaps="all") for task in batch if task.key == "put"]
     with log.writer() as writer:
         writer.append([event_message(Died([one], NOW + one, _cause(n))) for n, one in enumerate(ids[-count:])])
@@ -113,10 +113,10 @@ def _record_spaces(node: Node, count: int) -> None:
     def digest(number: int) -> str:
         return hashlib.sha256(b"%d" % number).hexdigest()
 
-    node.manifest.writer.record(
+    node.stores.manifest.writer.record(
         ManifestEvent(store, space, item, NOW, digest(n), 1000 + n) for store, space, item, n in copies()
     )
-    node.manifest.writer.apply(
+    node.stores.manifest.writer.apply(
         CheckResult(
             store, space, item, Verdict.FAILURE if n % 4 == 3 and store == "second" else Verdict.SUCCESS,
             "B1", "found", "as it was" if n % 4 != 3 else "another sum", NOW + n, 1000 + n, digest(n), digest(n),

@@ -92,8 +92,8 @@ def work_of(crowd: Crowd, folder: Path) -> dict[str, tuple[int, int]]:
     settings, _ = load_settings({"data": str(folder)})
     with Node.open(settings) as node:
         console = Console(AppContext(node))
-        sa.event.listen(node.database, "connect", _count_steps)
-        node.database.dispose()
+        sa.event.listen(node.databases.own, "connect", _count_steps)
+        node.databases.own.dispose()
         console.app.poller.start()
         try:
             return {path: _work(console.asgi_app, path) for path in paths(crowd) for _ in range(2)}

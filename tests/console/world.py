@@ -62,8 +62,8 @@ def furnish(folder: Path) -> Path:
     data = ["--data", str(folder)]
     with _open(folder) as node:
         _fill_log(node)
-        node.registry.acceptance.submit_many([canonical_json(DidOwner("ada").create.request)])
-        cut_operations(node.registry, force=True)
+        node.registry.instance.acceptance.submit_many([canonical_json(DidOwner("ada").create.request)])
+        cut_operations(node.registry.instance, force=True)
         _make_photos(node)
         _bury_tasks(node)
     _put_policy(folder, data)
@@ -155,15 +155,15 @@ def _fill_log(node: Node) -> None:
     messages = sorted(
         (decode_message(line) for batch in batches for line in batch.lines.splitlines()), key=lambda m: m.id
     )
-    log = node.store.log(LogSpec("weather"))
+    log = node.logs.store.log(LogSpec("weather"))
     with log.writer() as writer:
         writer.append(messages)
     log.set_pointer("report", log.last_id - 40)
     first, second = batches[:40], batches[40:]
     for part in (first, second):
-        node.batch_writer.add("weather", part, [Reject(90_000 + len(part), "late")], config=CONFIG)
-        node.batch_writer.cut(force=True)
-    node.batch_writer.add("weather", [make_batch([80_000])], config=CONFIG)
+        node.anchoring.batch_writer.add("weather", part, [Reject(90_000 + len(part), "late")], config=CONFIG)
+        node.anchoring.batch_writer.cut(force=True)
+    node.anchoring.batch_writer.add("weather", [make_batch([80_000])], config=CONFIG)
 
 
 def _ended(batch: EncodedBatch, cut: str) -> EncodedBatch:
@@ -174,8 +174,8 @@ def _make_photos(node: Node) -> None:
     import io
 
     for name in ("second", "third"):
-        assert name in node.providers
-    store = node.providers["primary"]
+        assert name in node.stores.providers
+    store = node.stores.providers["primary"]
     store.create_space("photos")
     for number in range(PHOTOS):
         text = f"photo {number} <b>&</b>".encode() * 50
@@ -183,7 +183,7 @@ def _make_photos(node: Node) -> None:
 
 
 def _bury_tasks(node: Node) -> None:
-    queue = node.queue("duplication-high")
+    queue = node.queues.open("duplication-high")
     queue.put([encode_task(Duplicate("primary", "gone", "photos", f"<i>{n}</i>")) for n in range(DEAD)])
     for number, lease in enumerate(queue.lease(DEAD, visibility=60)):
         cause = f"no store 'gone' is configured (task {number})" if number % 3 else "the provider did not answer <soon>"

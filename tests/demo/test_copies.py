@@ -30,8 +30,8 @@ def test_a_plan_that_was_cut_off_is_made_whole_by_the_next_run(
     with Node.open(Settings(data=str(tmp_path), stores=stores), create=True) as node:
         demo_run = DemoRun(node, cast(Any, None), tmp_path, PlainProgress())
         for space in copies.SPACES:
-            node.providers[copies.PRIMARY].create_space(space)
-            node.providers[copies.PRIMARY].put(space, cid_of(space.encode()), io.BytesIO(space.encode()))
+            node.stores.providers[copies.PRIMARY].create_space(space)
+            node.stores.providers[copies.PRIMARY].put(space, cid_of(space.encode()), io.BytesIO(space.encode()))
         plan, made = copies.plan_space_duplication, iter(range(plans))
 
         def cut_off(*arguments: Any) -> Any:
@@ -45,5 +45,5 @@ def test_a_plan_that_was_cut_off_is_made_whole_by_the_next_run(
         monkeypatch.setattr(copies, "plan_space_duplication", plan)
         assert copies.duplicate_spaces(demo_run).counts == {"copies": 4}
         for store in copies.COPIES:
-            found = {space: list(all_entries(node.providers[store], space)) for space in copies.SPACES}
+            found = {space: list(all_entries(node.stores.providers[store], space)) for space in copies.SPACES}
             assert {space: len(entries) for space, entries in found.items()} == dict.fromkeys(copies.SPACES, 1)

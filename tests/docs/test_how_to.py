@@ -48,18 +48,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.mkdir()
     (data / "millstream.toml").write_text(SETTINGS, "utf-8")
     with Node.open(load_settings({"data": str(data)}, environment={})[0], create=True) as made:
-        log = made.store.log(LogSpec("readings"))
+        log = made.logs.store.log(LogSpec("readings"))
         with log.writer() as writer:
             writer.append([Message(b"%d l/s" % n, "flow", f"pump-{n}") for n in range(3)])
-        service = made.batch_service("readings", "readings.batches", ticks=idle_log_ticker(log, made.clock))
-        feed = made.anchor_feed("readings", "readings.batches")
+        service = made.batching.service("readings", "readings.batches", ticks=idle_log_ticker(log, made.clock))
+        feed = made.anchoring.feed("readings", "readings.batches")
 
         def all_anchored() -> bool:
             feed.step(force=True)
             return feed.total.messages == 3
 
         service.run(all_anchored)
-        _ = made.providers
+        _ = made.stores.providers
     (folder / "letters").mkdir()
     for n in (1, 2, 3):
         (folder / "letters" / f"letter-{n}.txt").write_text(f"This is letter {n}.\n", "utf-8")

@@ -141,12 +141,17 @@ def test_an_older_release_refuses_the_store_by_its_format(folder: Path) -> None:
 
 def test_a_node_goes_on_where_the_release_before_ended(folder: Path) -> None:
     with Node.open(settings_of(folder)) as node:
-        assert list(replay(node.cas, node.ledger, node.observer.index).findings) == []
-        assert [entry.number for entry in node.ledger.entries()] == [1, 2]
-        assert node.ledger.append("1.bafkreigrdcxfwjfuvlh5m4rf5jsi6bth5zve7vdlwyy7ufykv4dup42wce", after=2).number == 3
-        proof = json.loads(node.prove("other", 1))
+        assert list(replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings) == []
+        assert [entry.number for entry in node.anchoring.ledger.entries()] == [1, 2]
+        assert (
+            node.anchoring.ledger.append(
+                "1.bafkreigrdcxfwjfuvlh5m4rf5jsi6bth5zve7vdlwyy7ufykv4dup42wce", after=2
+            ).number
+            == 3
+        )
+        proof = json.loads(node.proofs.prove("other", 1))
         assert proof["ledger"][0]["number"] == 1
-        queue = node.queue("repair")
+        queue = node.queues.open("repair")
         assert [task.cause for task in queue.dead()] == ["lost"]
         assert [lease.body for lease in queue.lease(9, visibility=60)] == [b"three", b"four"]
         journal = asyncio.run(_recovered(node))
@@ -155,7 +160,7 @@ def test_a_node_goes_on_where_the_release_before_ended(folder: Path) -> None:
 
 
 async def _recovered(node: Node) -> object:
-    journal = BrokerJournal(node.store, node.clock.now(), Limits())
+    journal = BrokerJournal(node.logs.store, node.clock.now(), Limits())
     journal.close()
     return journal.state
 
@@ -171,7 +176,7 @@ def test_a_ledger_with_somebodys_message_is_repaired(folder: Path) -> None:
     code, out, _ = run_command(*words, "--json")
     assert (code, [json.loads(line)["number"] for line in out.splitlines()]) == (0, [1])
     with Node.open(settings_of(folder)) as node:
-        ledger, store = node.registry_ledger, node.store
+        ledger, store = node.registry.ledger, node.logs.store
         entry = ledger.append("2.bafkreigrdcxfwjfuvlh5m4rf5jsi6bth5zve7vdlwyy7ufykv4dup42wce")
         assert (entry.number, ledger.last_number, ledger.verify()) == (2, 2, entry)
         assert [found.number for found in ledger.entries(2)] == [2]
@@ -384,7 +389,7 @@ def test_a_log_of_batches_of_the_release_before_gets_its_kind_when_a_node_opens_
     for name in ("sums", "gone"):
         (folder / "batching" / f"{name}.state").write_bytes(b"")
     with Node.open(settings_of(folder)) as node:
-        assert node.store.kinds() == dict(sorted({**KINDS, "sums": "batches"}.items()))
+        assert node.logs.store.kinds() == dict(sorted({**KINDS, "sums": "batches"}.items()))
 
 
 OPENING = """

@@ -132,7 +132,7 @@ def test_a_node_puts_its_queues_on_the_broker_that_its_settings_name(
     monkeypatch.setenv("MILLSTREAM_QUEUE__BROKER", url(broker))
     found, _ = load_settings({"data": str(tmp_path / "node")})
     with Node.open(found, create=True) as node:
-        queue = node.queue("bits")
+        queue = node.queues.open("bits")
         assert isinstance(queue, RocketWorkQueue)
         queue.put([b"a"])
         assert [lease.body for lease in queue.lease(1, visibility=30)] == [b"a"]

@@ -161,7 +161,7 @@ def all_there(folder: Path, bodies: dict[str, bytes]) -> bool:
         assert (folder / "stores" / "two" / "s" / name).read_bytes() == body
     ended(start(folder, "check", "--store", "two"))
     with Node.open(load_settings({"data": str(folder)})[0]) as opened:
-        events = [event.content_id for event in opened.audit_log.events("two", "s") if event.content_id]
+        events = [event.content_id for event in opened.mill.audit.log.events("two", "s") if event.content_id]
     return sorted(events) == sorted(bodies)
 
 
@@ -179,9 +179,9 @@ def test_sigterm_for_all_of_a_service_lets_what_runs_end(node: Any) -> None:
     folder, bodies = node
     settings = load_settings({"data": str(folder)})[0]
     with Node.open(settings, create=True) as opened:
-        record_space(opened.providers, opened.manifest, "one", "s")
-        queue = opened.queue(QueueName.DUPLICATION_LOW)
-        plan_space_duplication(opened.providers, opened.manifest, Pair("one", "two"), "s", queue)
+        record_space(opened.stores.providers, opened.stores.manifest, "one", "s")
+        queue = opened.queues.open(QueueName.DUPLICATION_LOW)
+        plan_space_duplication(opened.stores.providers, opened.stores.manifest, Pair("one", "two"), "s", queue)
     service = start(folder, "work", "--processes", "2")
     pids = until(lambda: helpers(service.pid) if len(helpers(service.pid)) == 2 else [])
     for pid in (service.pid, *pids):
@@ -189,7 +189,7 @@ def test_sigterm_for_all_of_a_service_lets_what_runs_end(node: Any) -> None:
     ended(service)
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     with Node.open(settings) as opened:
-        done, left = opened.manifest.count("two", "s"), opened.queue(QueueName.DUPLICATION_LOW).depth()
+        done, left = opened.stores.manifest.count("two", "s"), opened.queues.open(QueueName.DUPLICATION_LOW).depth()
         assert done + left.open >= len(bodies) and left.dead == 0
     ended(start(folder, "work", "--drain", "--processes", "2"))
     assert all_there(folder, bodies)

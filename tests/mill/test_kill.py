@@ -122,7 +122,7 @@ def mill(tmp_path: Path, rabbitmq: str) -> Iterator[Mill]:
 
 
 def dead(node: Node) -> list[Any]:
-    return [task for name in QueueName for task in node.queue(name).dead(limit=10**6)]
+    return [task for name in QueueName for task in node.queues.open(name).dead(limit=10**6)]
 
 
 @pytest.mark.timeout(5000)
@@ -134,7 +134,7 @@ def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success
     for name, body in bodies.items():
         one.put("s", name, io.BytesIO(body))
     with Node.open(mill.settings) as node:
-        node.queue(QueueName.DUPLICATION_HIGH).put(
+        node.queues.open(QueueName.DUPLICATION_HIGH).put(
             [encode_task(Duplicate("one", "nine", "s", f"item {number:05d}")) for number in range(POISON)]
         )
 
@@ -148,11 +148,11 @@ def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success
     mill.run_through("bits", "bit-integrity", kills=more_kills)
 
     with Node.open(mill.settings) as node:
-        assert [name for name in QueueName if name not in LEFT and node.queue(name).depth().open] == []
+        assert [name for name in QueueName if name not in LEFT and node.queues.open(name).depth().open] == []
         assert len(dead(node)) == POISON
         assert all("no store 'nine' is configured" in task.cause for task in dead(node))
         for store in ("one", "two"):
-            rows = {row.content_id: row for row in node.manifest.scan(store, "s")}
+            rows = {row.content_id: row for row in node.stores.manifest.scan(store, "s")}
             assert rows.keys() == bodies.keys()
             for name, row in rows.items():
                 intact = store == "one" or name not in damaged
@@ -160,7 +160,7 @@ def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success
                     ("SUCCESS", True) if intact else ("FAILURE", False)
                 )
                 assert row.sha256 == hashlib.sha256(bodies[name]).hexdigest()
-            report = node.reports.latest(store, "s")
+            report = node.mill.reports.folder.latest(store, "s")
             assert report is not None
             assert (report.listed, report.failed) == (count, 0 if store == "one" else DAMAGED)
             assert report.result.value == ("SUCCESS" if store == "one" else "FAILURE")

@@ -230,7 +230,7 @@ def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: 
     (tmp_path / "millstream.toml").write_text(f'[mill.alarms]\nwebhook = "{url}"\n')
     settings, _ = load_settings({"data": str(tmp_path)})
     with Node.open(settings, create=True) as node:
-        queue = node.queue("repair")
+        queue = node.queues.open("repair")
         queue.put([b"1"])
         queue.dead_letter(queue.lease(1, visibility=60)[0], cause="so")
     assert run(["mill", "work", "--drain", "--monitor", "0", "--data", str(tmp_path)]) == 0
@@ -249,17 +249,17 @@ def test_people_are_told_of_a_report_that_does_not_say_success(tmp_path: Path, h
     )
     settings, _ = load_settings({"data": str(tmp_path)})
     with Node.open(settings, create=True) as node:
-        store = node.providers["one"]
+        store = node.stores.providers["one"]
         for space in ("good", "bad"):
             store.create_space(space)
             store.put(space, "a", io.BytesIO(b"body"))
-            record_space(node.providers, node.manifest, "one", space)
+            record_space(node.stores.providers, node.stores.manifest, "one", space)
         flip_bit(LocalStore(tmp_path / "one").path_of("bad", "a"))
-        assert node.providers.find(ItemRef("one", "bad", "a")) is not None
-        node.bit_loop(SpaceFilter()).run()
-        node.workers(QueueName.BIT_INTEGRITY).run_until_drained()
-        node.bit_loop(SpaceFilter()).run()
-        assert node.workers(QueueName.BIT_REPORT).run_until_drained().dead == 0
+        assert node.stores.providers.find(ItemRef("one", "bad", "a")) is not None
+        node.mill.producers.bits(SpaceFilter()).run()
+        node.mill.workers(QueueName.BIT_INTEGRITY).run_until_drained()
+        node.mill.producers.bits(SpaceFilter()).run()
+        assert node.mill.workers(QueueName.BIT_REPORT).run_until_drained().dead == 0
     (told,) = got
     assert (told["kind"], told["store"], told["space"], told["result"]) == ("report", "one", "bad", "FAILURE")
     assert told["message"].startswith("one/bad: FAILURE: 1 listed, 1 checked, 0 explained, 1 failed")

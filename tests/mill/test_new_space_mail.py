@@ -82,9 +82,9 @@ def test_without_a_mail_server_the_change_is_processed_and_the_notice_is_dead_wi
     put(folder, tmp_path)
     settings, _ = load_settings({"data": str(folder)})
     with Node.open(settings, VirtualClock()) as node:
-        tally = node.workers(QueueName.AUDIT).run_until_drained()
+        tally = node.mill.workers(QueueName.AUDIT).run_until_drained()
         assert (tally.done, tally.failed, tally.dead) == (2, 2, 1)
-        (dead,) = node.queue("audit").dead()
+        (dead,) = node.queues.open("audit").dead()
         assert "did not take the notice" in dead.cause
-        assert [event.action.value for event in node.audit_log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
+        assert [event.action.value for event in node.mill.audit.log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
     capfd.readouterr()

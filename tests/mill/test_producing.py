@@ -36,13 +36,13 @@ POLICY = b'{"defaultPolicies": [{"srcStoreId": "one", "destStoreId": "two"}]}'
 def node(tmp_path: Path) -> Iterator[Node]:
     (tmp_path / "millstream.toml").write_text(SETTINGS)
     with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:
-        save_policy(node.policy_location, "local", POLICY)
+        save_policy(node.policies.location, "local", POLICY)
         yield node
 
 
 def test_what_is_held_and_a_loop_that_is_done_are_said(node: Node) -> None:
-    two = node.providers["two"]
-    for store in node.providers.values():
+    two = node.stores.providers["two"]
+    for store in node.stores.providers.values():
         store.create_space("s")
     for number in range(12):
         two.put("s", f"{number}", io.BytesIO(b"body"))
@@ -53,7 +53,7 @@ def test_what_is_held_and_a_loop_that_is_done_are_said(node: Node) -> None:
 
 
 def test_an_error_of_any_kind_is_said_and_ends_no_producer(node: Node) -> None:
-    node.providers["one"].create_space("s")
+    node.stores.providers["one"].create_space("s")
     state = node.folder / "producers" / "statistics.json"
     state.parent.mkdir()
     state.write_text("no state")

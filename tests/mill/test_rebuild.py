@@ -29,11 +29,11 @@ def settings(tmp_path: Path) -> Settings:
     (folder / "millstream.toml").write_text(urls["one"] + "audited = true\n" + urls["two"])
     settings, _ = load_settings({"data": str(folder)}, environment={})
     with Node.open(settings) as node:
-        for store in node.providers.values():
+        for store in node.stores.providers.values():
             store.create_space("s")
             for name, body in BODIES.items():
                 store.put("s", name, io.BytesIO(body), mimetype="text/plain")
-        node.providers["one"].delete("s", "c")
+        node.stores.providers["one"].delete("s", "c")
     return settings
 
 
@@ -49,12 +49,12 @@ def mill(settings: Settings, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
 
 def index(settings: Settings) -> list[tuple[Any, ...]]:
     with Node.open(settings) as node:
-        rows = [row for place in (("one", "s"), ("two", "s")) for row in node.manifest.scan(*place)]
+        rows = [row for place in (("one", "s"), ("two", "s")) for row in node.stores.manifest.scan(*place)]
         return [(row.store, row.content_id, row.sha256, row.size, row.mimetype, row.deleted) for row in rows]
 
 
 def damage(settings: Settings, statement: str) -> None:
-    with Node.open(settings) as node, node.database.begin() as connection:
+    with Node.open(settings) as node, node.databases.own.begin() as connection:
         assert connection.execute(sa.text(statement)).rowcount > 0
 
 
@@ -69,14 +69,14 @@ def test_the_content_index_comes_from_the_audit_log_and_the_providers(settings: 
 
 def test_the_audit_log_gets_what_it_has_lost_and_takes_nothing_for_deleted(settings: Settings, mill: Run) -> None:
     with Node.open(settings) as node:
-        before = node.audit_log.last("one", "s", ["a", "b"])
+        before = node.mill.audit.log.last("one", "s", ["a", "b"])
     damage(settings, "DELETE FROM mill_audit_log WHERE content_id = 'a'")
     (settings.folder / "one" / "s" / "b").unlink()
     (rebuilt,) = mill("rebuild", "audit-log")
     assert (rebuilt["store"], rebuilt["written"]) == ("one", 1)
     with Node.open(settings) as node:
-        after = node.audit_log.last("one", "s", ["a", "b"])
-        row = node.manifest.get("one", "s", "b")
+        after = node.mill.audit.log.last("one", "s", ["a", "b"])
+        row = node.stores.manifest.get("one", "s", "b")
     assert after["a"].sha256 == before["a"].sha256 and after["a"].user == "mill"
     assert after["b"] == before["b"] and row is not None and not row.deleted
 
@@ -84,14 +84,14 @@ def test_the_audit_log_gets_what_it_has_lost_and_takes_nothing_for_deleted(setti
 def test_the_bit_log_comes_from_the_notes_of_the_last_checks(settings: Settings, mill: Run) -> None:
     mill("check")
     with Node.open(settings) as node:
-        results = [node.checker.check(ItemRef("two", "s", name)).result for name in BODIES]
-        node.check_writer.write(results)
-        before = list(node.bit_log.results("two", "s"))
+        results = [node.mill.checks.checker.check(ItemRef("two", "s", name)).result for name in BODIES]
+        node.mill.checks.writer.write(results)
+        before = list(node.mill.checks.bit_log.results("two", "s"))
     damage(settings, "DELETE FROM mill_bit_log")
     mill("rebuild", "bit-log")
     with Node.open(settings) as node:
-        assert list(node.bit_log.results("two", "s")) == before
-        assert list(node.bit_log.results("one", "s")) == []
+        assert list(node.mill.checks.bit_log.results("two", "s")) == before
+        assert list(node.mill.checks.bit_log.results("one", "s")) == []
 
 
 def test_a_table_of_which_not_every_item_could_be_written_does_not_end_with_0(

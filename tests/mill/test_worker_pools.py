@@ -47,7 +47,7 @@ def test_every_queue_of_the_mill_is_there_by_its_name(tmp_path: Path) -> None:
     settings, _ = load_settings({"data": str(tmp_path / "node")})
     with Node.open(settings, create=True) as node:
         for name in QueueName:
-            queue = node.queue(name)
+            queue = node.queues.open(name)
             queue.put([encode_task(BitCheck("1", "s", name.value))])
             (lease,) = queue.lease(10, visibility=60)
             assert decode_task(lease.body) == BitCheck("1", "s", name.value)

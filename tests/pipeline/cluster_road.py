@@ -70,8 +70,12 @@ def main(folder: Path, master: str, log_url: str, s3_url: str, worker: int, job_
         watch = threading.Thread(target=kill_in_the_midst, args=(jobs, MARKS[job_name], worker))
         watch.start()
         job = run_batch(spark, jobs, log_url, "in", RULES)
-        handed = anchor_history(job, "in", node.batch_writer, msgspec.to_builtins(RULES), spark=spark, cas=node.cas_url)
-        audited = audit_anchors(spark, jobs, node.ledger, node.cas_url, index=node.observer.index)
+        handed = anchor_history(
+            job, "in", node.anchoring.batch_writer, msgspec.to_builtins(RULES), spark=spark, cas=node.anchoring.cas_url
+        )
+        audited = audit_anchors(
+            spark, jobs, node.anchoring.ledger, node.anchoring.cas_url, index=node.anchoring.observer.index
+        )
         write_log(read_log(spark, log_url, "in"), log_url, "copy", staging=s3_url, write="copy")
         source, manifest = LocalStore(folder / "source"), Manifest(sa.create_engine(f"sqlite:///{folder / 'm.db'}"))
         fill(source, manifest)
@@ -86,7 +90,7 @@ def main(folder: Path, master: str, log_url: str, s3_url: str, worker: int, job_
             "anchored": handed.batches,
             "audit": [audited.record.counts["messages"], len(audited.findings)],
             "copied": copied.record.rows_out,
-            "messages": node.store.log(LogSpec("copy")).last_id,
+            "messages": node.logs.store.log(LogSpec("copy")).last_id,
             "reports": [[space.report.store, space.report.result, space.report.checked] for space in judged.spaces()],
         }
 

@@ -61,9 +61,13 @@ def main(folder: Path, seed: int) -> None:
         job_log_file(folder / "jobs.jsonl"),
     ):
         told = take_messages(spark, node, folder) | take_content(spark, folder)
-        audit_anchors(spark, folder / "jobs", node.ledger, node.cas_url, index=node.observer.index)
-        registry = node.registry
-        known = audit_identifiers(spark, node.registry_ledger, node.cas_url, registry.versions, registry.history)
+        audit_anchors(
+            spark, folder / "jobs", node.anchoring.ledger, node.anchoring.cas_url, index=node.anchoring.observer.index
+        )
+        registry = node.registry.instance
+        known = audit_identifiers(
+            spark, node.registry.ledger, node.anchoring.cas_url, registry.versions, registry.history
+        )
         (folder / "told.json").write_bytes(canonical_json(told | {"identifiers": known.record.counts}))
 
 
@@ -71,12 +75,14 @@ def take_messages(spark: SparkSession, node: Node, folder: Path) -> dict[str, An
     """Write a log from a frame and from a stream, batch and anchor it, verify the batches that a service made of it."""
     url, jobs = node.settings.log_url, folder / "jobs"
     write_log(read_log(spark, url, "in", partition_bytes=1), url, "written", write="once")
-    per_trigger = max(150, node.store.log(LogSpec("in")).last_id // TRIGGERS)
+    per_trigger = max(150, node.logs.store.log(LogSpec("in")).last_id // TRIGGERS)
     stream = follow_log(spark, url, "in", per_trigger=per_trigger).writeStream.format(NAME).option("store", url)
     stream = stream.option("log", "streamed").option("checkpointLocation", str(folder / "checkpoint"))
     stream.trigger(availableNow=True).start().awaitTermination()
     batches = run_batch(spark, jobs, url, "in", RULES, flush=True)
-    anchor_history(batches, "in", node.batch_writer, msgspec.to_builtins(RULES), spark=spark, cas=node.cas_url)
+    anchor_history(
+        batches, "in", node.anchoring.batch_writer, msgspec.to_builtins(RULES), spark=spark, cas=node.anchoring.cas_url
+    )
     found = {name: verify_batches(spark, url, "in", name, Rulebook(RULES)) for name in ("served", "wrong")}
     return {name: msgspec.to_builtins(each) | {"seconds": 0} for name, each in found.items()}
 

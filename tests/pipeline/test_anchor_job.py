@@ -26,6 +26,7 @@ from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec
 from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.batch import run_batch
 from millstream.settings import AnchoringSettings, Settings
@@ -50,7 +51,7 @@ class DiedError(Exception):
 
 def fill(node: Node, messages: list[Message], rules: BatchConfig) -> tuple[Log, Log]:
     """The log of *messages* and that of its batches, made by the service in process."""
-    source, output = node.store.log(LogSpec("in", block_messages=50)), node.store.log(LogSpec("out"))
+    source, output = node.logs.store.log(LogSpec("in", block_messages=50)), node.logs.store.log(LogSpec("out"))
     with source.writer() as writer:
         writer.append(sorted(messages, key=lambda message: message.received_at or 0))
     service = BatchService(source, output, Rulebook(rules), node.folder / "state", commit_every=64)
@@ -67,7 +68,7 @@ def emitted(output: Log) -> dict[str, list[int]]:
 
 def anchored(node: Node, batches: dict[str, list[int]]) -> dict[str, int]:
     """How often each of *batches* is anchored."""
-    return {batch: len(node.observer.index.find_batch("in", batch)) for batch in batches}
+    return {batch: len(node.anchoring.observer.index.find_batch("in", batch)) for batch in batches}
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -88,16 +89,16 @@ def test_p7_a_feed_whose_driver_dies_anywhere_anchors_every_batch_once(
         with Node.open(Settings(data=str(folder))) as node:
             feed_of(node).step(force=True)
             assert feed_of(node).step(force=True).batches == 0
-            batches = emitted(node.store.log(LogSpec("out")))
+            batches = emitted(node.logs.store.log(LogSpec("out")))
             assert anchored(node, batches) == dict.fromkeys(batches, 1)
-            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
-            totals = node.observer.index.totals()
+            assert replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings == ()
+            totals = node.anchoring.observer.index.totals()
             assert (totals.batches, totals.messages) == (len(batches), sum(map(len, batches.values())))
 
 
 def feed_of(node: Node) -> AnchorFeed:
-    source, output = node.store.log(LogSpec("in")), node.store.log(LogSpec("out"))
-    return AnchorFeed(source, output, node.batch_writer, CONFIG)
+    source, output = node.logs.store.log(LogSpec("in")), node.logs.store.log(LogSpec("out"))
+    return AnchorFeed(source, output, node.anchoring.batch_writer, CONFIG)
 
 
 def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
@@ -145,8 +146,8 @@ def test_what_is_no_batch_is_told_and_stops_no_other(
 
 def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
-        node.store.log(LogSpec("in"))
-        with node.store.log(LogSpec("out")).writer() as writer:
+        node.logs.store.log(LogSpec("in"))
+        with node.logs.store.log(LogSpec("out")).writer() as writer:
             writer.append([b'{"batch":"b","kind":"amendment","events":[1]}'])
         with pytest.raises(BatchFormatError, match='late = "reject"'):
             feed_of(node).step()
@@ -162,9 +163,9 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
     data, draw = tmp_path / "node", random.Random(6)
     messages = sorted(untidy(6, sized(ci=400, long=4000)), key=lambda message: message.received_at or 0)
     with Node.open(Settings(data=str(data)), create=True) as node:
-        with node.store.log(LogSpec("in", block_messages=50)).writer() as writer:
+        with node.logs.store.log(LogSpec("in", block_messages=50)).writer() as writer:
             writer.append(messages)
-        events = [event_from_message(message) for part in node.store.log(LogSpec("in")).read() for message in part]
+        events = [event_from_message(message) for part in node.logs.store.log(LogSpec("in")).read() for message in part]
         expected = {batch.batch: len(batch.events) for batch in plain_batches(events, rules)[0]}
     (data / "millstream.toml").write_text(
         '[batching]\nwindow = "50us"\nmax_delay = "20us"\n[anchoring]\nmax_batches = 20\n'
@@ -172,7 +173,7 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
     full = len(expected) // 20
     goals = sorted(draw.randrange(1, full - 1) for _ in range(sized(ci=1, long=5)))
     with Node.open(Settings(data=str(data))) as node:
-        index = node.observer.index
+        index = node.anchoring.observer.index
         for goal in goals:
             reached = lambda goal=goal: len(index.numbers()) >= goal  # noqa: E731
             assert kill_at(streaming(data), reached, "some anchors") is None
@@ -181,7 +182,7 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
             child.terminate()
             assert child.wait(120) == 0
         assert {batch: len(index.find_batch("in", batch)) for batch in expected} == dict.fromkeys(expected, 1)
-        assert replay(node.cas, node.ledger, index).findings == ()
+        assert replay(node.anchoring.cas, node.anchoring.ledger, index).findings == ()
         assert (index.totals().batches, index.totals().messages) == (len(expected), sum(expected.values()))
 
 
@@ -200,10 +201,10 @@ class TestOnSpark:
     @pytest.fixture
     def data(self, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
         @contextlib.contextmanager
-        def shared(_: Node) -> Iterator[SparkSession]:
+        def shared(_: SparkPart) -> Iterator[SparkSession]:
             yield spark
 
-        monkeypatch.setattr(Node, "spark", shared)
+        monkeypatch.setattr(SparkPart, "session", shared)
         (tmp_path / "millstream.toml").write_text('[batching]\nwindow = "50us"\nmax_delay = "20us"\n')
         return tmp_path
 
@@ -212,7 +213,7 @@ class TestOnSpark:
     ) -> None:
         with Node.open(Settings(data=str(data)), create=True) as node:
             fill(node, untidy(3, 600), rules)
-            batches = emitted(node.store.log(LogSpec("out")))
+            batches = emitted(node.logs.store.log(LogSpec("out")))
         options = ["--data", str(data), "--config", str(data / "millstream.toml"), "--json"]
         stream = ["--stream", "--output", "out", "--available-now"]
         told = []
@@ -228,7 +229,7 @@ class TestOnSpark:
         assert first["head"] == again["head"] == streamed["head"]
         with Node.open(Settings(data=str(data))) as node:
             assert anchored(node, batches) == dict.fromkeys(batches, 1)
-            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+            assert replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings == ()
 
     def test_tasks_make_the_anchors_that_the_batch_writer_makes_by_itself(
         self, data: Path, spark: SparkSession, untidy: Untidy, rules: BatchConfig
@@ -236,14 +237,18 @@ class TestOnSpark:
         with self.node(data, max_batches=30) as node, self.node(data / "other", max_batches=30) as other:
             fill(node, untidy(8, 900), rules)
             job = run_batch(spark, data / "jobs", node.settings.log_url, "in", rules)
-            mine = anchor_history(job, "in", node.batch_writer, CONFIG, spark=spark, cas=node.cas_url)
-            assert mine == anchor_history(job, "in", other.batch_writer, CONFIG)
+            mine = anchor_history(
+                job, "in", node.anchoring.batch_writer, CONFIG, spark=spark, cas=node.anchoring.cas_url
+            )
+            assert mine == anchor_history(job, "in", other.anchoring.batch_writer, CONFIG)
             assert mine.anchors > 3
-            entries = [[entry.anchor_string for entry in one.ledger.entries()] for one in (node, other)]
+            entries = [[entry.anchor_string for entry in one.anchoring.ledger.entries()] for one in (node, other)]
             assert entries[0] == entries[1]
-            assert node.observer.index.totals() == other.observer.index.totals()
-            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
-            again = anchor_history(job, "in", node.batch_writer, CONFIG, spark=spark, cas=node.cas_url)
+            assert node.anchoring.observer.index.totals() == other.anchoring.observer.index.totals()
+            assert replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings == ()
+            again = anchor_history(
+                job, "in", node.anchoring.batch_writer, CONFIG, spark=spark, cas=node.anchoring.cas_url
+            )
             assert (again.batches, again.anchors, again.known) == (0, 0, mine.batches)
 
     def test_p6_what_no_task_can_pack_goes_the_long_way_and_each_batch_comes_to_its_end(
@@ -252,12 +257,14 @@ class TestOnSpark:
         with self.node(data, max_batches=30, file_bytes=600) as node:
             fill(node, untidy(9, 600), rules)
             job = run_batch(spark, data / "jobs", node.settings.log_url, "in", rules)
-            done = anchor_history(job, "in", node.batch_writer, CONFIG, spark=spark, cas=node.cas_url)
-            totals = node.journal.totals()
+            done = anchor_history(
+                job, "in", node.anchoring.batch_writer, CONFIG, spark=spark, cas=node.anchoring.cas_url
+            )
+            totals = node.anchoring.journal.totals()
             assert totals.rejected > 0
             assert totals.observed + totals.rejected == done.batches == len(list(job.batches()))
-            assert all("holds at most 600" in reason for _, _, reason in node.journal.rejected())
-            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+            assert all("holds at most 600" in reason for _, _, reason in node.anchoring.journal.rejected())
+            assert replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings == ()
 
     @staticmethod
     def node(folder: Path, **anchoring: int) -> Node:

@@ -19,6 +19,7 @@ from millstream.core.canonical import canonical_json
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.jobs.audit import AnchorAuditResult, audit_anchors
 from millstream.settings import AnchoringSettings, Settings
 from millstream.testing.damage import flip_bit, remove
@@ -36,20 +37,27 @@ def node_in(folder: Path) -> Node:
 
 def anchor_batches(node: Node, count: int) -> None:
     """Anchor *count* batches of three messages, four batches an anchor."""
-    log = node.store.log(LogSpec("in"))
+    log = node.logs.store.log(LogSpec("in"))
     with log.writer() as writer:
         writer.append([Message(b"%d" % n, "k", "s", n, n) for n in range(1, 3 * count + 1)])
     batches = [
         EventBatch(f"batch-{n}", "s", 3 * n + 1, 3 * n + 3, 3 * n + 3, "window", (3 * n + 1, 3 * n + 2, 3 * n + 3))  # type: ignore[arg-type]
         for n in range(count)
     ]
-    node.batch_writer.add("in", encode_batches(log, batches), config={})
-    node.batch_writer.cut(force=True)
+    node.anchoring.batch_writer.add("in", encode_batches(log, batches), config={})
+    node.anchoring.batch_writer.cut(force=True)
 
 
 def audit(spark: SparkSession, node: Node, peer: Node | None = None) -> AnchorAuditResult:
-    other = peer.ledger if peer else None
-    return audit_anchors(spark, node.folder / "jobs", node.ledger, node.cas_url, index=node.observer.index, peer=other)
+    other = peer.anchoring.ledger if peer else None
+    return audit_anchors(
+        spark,
+        node.folder / "jobs",
+        node.anchoring.ledger,
+        node.anchoring.cas_url,
+        index=node.anchoring.observer.index,
+        peer=other,
+    )
 
 
 @pytest.fixture
@@ -61,18 +69,22 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_what_was_anchored_is_read_back_whole(spark: SparkSession, node: Node) -> None:
     found = audit(spark, node)
-    assert found.findings == replay(node.cas, node.ledger, node.observer.index).findings == ()
+    assert (
+        found.findings
+        == replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings
+        == ()
+    )
     counts = found.record.counts
     assert (found.record.rows_in, counts["batches"], counts["messages"], counts["invalid"]) == (3, 10, 30, 0)
 
 
 def test_the_first_one_holds_in_an_audit_as_well(spark: SparkSession, node: Node) -> None:
-    head = node.ledger.head()
+    head = node.anchoring.ledger.head()
     assert head is not None
-    first = next(node.ledger.entries()).anchor_string
-    node.ledger.append(first, after=head.number)
-    node.ledger.append("9." + first.partition(".")[2])
-    node.observer.observe()
+    first = next(node.anchoring.ledger.entries()).anchor_string
+    node.anchoring.ledger.append(first, after=head.number)
+    node.anchoring.ledger.append("9." + first.partition(".")[2])
+    node.anchoring.observer.observe()
     found = audit(spark, node)
     assert found.findings == ()
     assert (found.record.counts["refused"], found.record.counts["invalid"], found.record.counts["batches"]) == (
@@ -86,10 +98,13 @@ def test_damage_is_found_where_a_replay_finds_it(spark: SparkSession, node: Node
     files = sorted(path for path in (node.folder / "cas").iterdir() if path.is_file())
     flip_bit(files[0])
     remove(files[-1])
-    with node.database.begin() as connection:
+    with node.databases.own.begin() as connection:
         connection.execute(sa.text("update anchor_index_batches set reason = 'no' where number = 2 and ordinal = 1"))
     found = audit(spark, node)
-    wanted = {(f.what, f.number) for f in replay(node.cas, node.ledger, node.observer.index).findings}
+    wanted = {
+        (f.what, f.number)
+        for f in replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings
+    }
     assert {(finding.what, finding.number) for finding in found.findings} == wanted
     assert wanted
 
@@ -108,14 +123,14 @@ def test_every_identifier_is_resolved_and_compared_by_the_command(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager
-    def shared(_: Node) -> Iterator[SparkSession]:
+    def shared(_: SparkPart) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(Node, "spark", shared)
+    monkeypatch.setattr(SparkPart, "session", shared)
     people = [DidOwner(f"person {number}") for number in range(3)]
     steps: list[Callable[[DidOwner], object]] = [lambda p: p.create, lambda p: p.update(), lambda p: p.recover()]
     for name in ("node", "peer"):
-        with node_in(tmp_path / name) as opened, opened.registry as registry:
+        with node_in(tmp_path / name) as opened, opened.registry.instance as registry:
             for step in steps[: 3 if name == "node" else 1]:
                 requests = [canonical_json(step(person).request) for person in people]  # type: ignore[attr-defined]
                 assert all(outcome.result for outcome in registry.acceptance.submit_many(requests))

@@ -14,7 +14,7 @@ from millstream.batching import BatchConfig, Batcher
 from millstream.batching.message_events import event_from_message
 from millstream.cli.main import run
 from millstream.core.message import Message
-from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.job_log import job_log_file
 from millstream.pipeline.jobs.advise import try_rules
@@ -56,7 +56,7 @@ def test_the_command_draws_the_trade_off_and_gives_advice(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Node, "spark", lambda _: contextlib.nullcontext(spark))
+    monkeypatch.setattr(SparkPart, "session", lambda _: contextlib.nullcontext(spark))
     write_log(f"sqlite:///{tmp_path / 'log.db'}", "untidy", untidy(2, 300))
     command = ["batch", "advise", "untidy", "--data", str(tmp_path), "--windows", "20us,50us"]
     command += ["--max-delays", "5us,20us", "--late", "amend,reject"]

@@ -23,7 +23,7 @@ from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.log import LogSpec, WriterBusyError, open_store
-from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import hand_over, run_batch
 from millstream.pipeline.jobs.batch_sink import Trigger
@@ -233,7 +233,7 @@ def test_the_command_streams_into_a_log_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Node, "spark", lambda _: contextlib.nullcontext(spark))
+    monkeypatch.setattr(SparkPart, "session", lambda _: contextlib.nullcontext(spark))
     url = f"sqlite:///{tmp_path / 'log.db'}"
     messages = write_log(url, "weather", in_order(untidy(8, 100)))
     command = ["pipeline", "batch", "weather", "--data", str(tmp_path), "--stream", "--output", "batches", "--json"]

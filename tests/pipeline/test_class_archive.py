@@ -44,7 +44,7 @@ def test_the_command_writes_the_archive_that_the_sessions_of_a_node_begin_with(t
     command = [sys.executable, "-m", "millstream", "pipeline", "warm", "--data", str(tmp_path), "--json"]
     told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
-        options = node.spark_options
+        options = node.spark.options
         java = find_java(options.java_home)
         archive = archive_path(node.folder / "spark", java, quick=options.quick)
     assert told["archive"] == str(archive)

@@ -23,6 +23,7 @@ from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.duplication import (
     DuplicationPlan,
@@ -187,10 +188,10 @@ def test_the_command_copies_by_policy_and_holds_what_goes_too_far(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager
-    def shared(_: Node) -> Iterator[SparkSession]:
+    def shared(_: SparkPart) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(Node, "spark", shared)
+    monkeypatch.setattr(SparkPart, "session", shared)
     copies = LocalStore(tmp_path / "copies", create=True)
     config = tmp_path / "millstream.toml"
     source = LocalStore(tmp_path / "stores" / "primary")
@@ -198,7 +199,7 @@ def test_the_command_copies_by_policy_and_holds_what_goes_too_far(
     options = ["--data", str(tmp_path), "--config", str(config), "--json"]
     policy = {"spaceDuplicationStorePolicies": {"docs": [{"srcStoreId": "primary", "destStoreId": "second"}]}}
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
-        store = node.providers["primary"]
+        store = node.stores.providers["primary"]
         store.create_space("docs")
         for number in range(20):
             store.put("docs", f"item-{number}", io.BytesIO(b"%d" % number))

@@ -23,7 +23,7 @@ from millstream.core.message import Message, encode_line
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
 from millstream.log import LogSpec, WriterBusyError, open_store
-from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs import file_parsing, source_files
 from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split
@@ -159,10 +159,10 @@ class TestOnSpark:
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         @contextlib.contextmanager
-        def shared(_: Node) -> Iterator[SparkSession]:
+        def shared(_: SparkPart) -> Iterator[SparkSession]:
             yield spark
 
-        monkeypatch.setattr(Node, "spark", shared)
+        monkeypatch.setattr(SparkPart, "session", shared)
         table = tmp_path / "files/plant/pump.csv"
         table.parent.mkdir(parents=True)
         table.write_text("at,sensor,value\n2026-01-01T00:00:00Z,temp,21.50\nyesterday,temp,3\n")

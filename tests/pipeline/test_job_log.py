@@ -35,8 +35,8 @@ def test_each_job_is_one_line_of_canonical_json(tmp_path: Path) -> None:
 
 def test_a_node_keeps_the_lines_of_its_jobs_once_however_many_sessions_it_has(tmp_path: Path) -> None:
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
-        node.spark()
-        node.spark()
+        node.spark.session()
+        node.spark.session()
         log_record(RECORD)
     log_record(RECORD)
     assert len((tmp_path / "jobs" / "jobs.jsonl").read_text().splitlines()) == 1

@@ -134,7 +134,7 @@ def check_messages(settings: Settings, messages: Sequence[Message], batches: Map
     rows = pq.read_table(output_of(Path(settings.data).parent, "batch"), columns=["batch"])
     assert sorted(name for name in rows["batch"].to_pylist() if name) == sorted(batches)
     with Node.open(settings) as node:
-        index = node.observer.index
+        index = node.anchoring.observer.index
         assert {batch: len(index.find_batch("in", batch)) for batch in batches} == dict.fromkeys(batches, 1)
 
 
@@ -199,7 +199,7 @@ def load_program() -> Any:
 def lay_out(settings: Settings, messages: Sequence[Message], rules: BatchConfig) -> dict[str, int]:
     """A node with *messages* in the log ``in``; the batches that the plain rule makes of them, with their sizes."""
     with Node.open(settings, create=True) as node:
-        log = node.store.log(LogSpec("in", block_messages=97))
+        log = node.logs.store.log(LogSpec("in", block_messages=97))
         with log.writer() as writer:
             for start in range(0, len(messages), 1000):
                 writer.append(messages[start : start + 1000])
@@ -213,14 +213,14 @@ def serve(settings: Settings, rules: BatchConfig) -> tuple[list[Message], dict[s
     That is by batch: one is missing there, and another one doubled.
     """
     with Node.open(settings) as node:
-        source, output = node.store.log(LogSpec("in")), node.store.log(LogSpec("served"))
+        source, output = node.logs.store.log(LogSpec("in")), node.logs.store.log(LogSpec("served"))
         service = BatchService(source, output, Rulebook(rules), node.folder / "served.state")
         service.step()
         service.close()
         given = [message for batch in output.read() for message in batch]
         lost, twice = [message for message in given if message.key][3:5]
         kept = [message for message in [*given, twice] if message.key != lost.key]
-        with node.store.log(LogSpec("wrong")).writer("batching") as writer:
+        with node.logs.store.log(LogSpec("wrong")).writer("batching") as writer:
             writer.append([Message(m.body, m.key) for m in kept], sequence=source.last_id)
     return given, {lost.key: "missing", twice.key: "doubled"}
 
@@ -233,7 +233,7 @@ def anchor_operations(settings: Settings, people: int) -> dict[str, int]:
         [person.update() for person in made[::2]],
         [person.recover() for person in made[::3]],
     ]
-    with Node.open(settings) as node, node.registry as registry:
+    with Node.open(settings) as node, node.registry.instance as registry:
         for step in steps:
             outcomes = registry.acceptance.submit_many([canonical_json(operation.request) for operation in step])
             assert all(outcome.status for outcome in outcomes)

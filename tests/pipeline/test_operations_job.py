@@ -74,7 +74,7 @@ def plan_of(node: Node, per_trigger: int = 40) -> OperationsPlan:
 
 
 def take(spark: SparkSession, node: Node, per_trigger: int = 40) -> OperationsRun:
-    registry = node.registry
+    registry = node.registry.instance
     return run_operations(spark, plan_of(node, per_trigger), registry.acceptance, registry.versions, available_now=True)
 
 
@@ -92,7 +92,7 @@ def outcomes(url: str) -> list[dict[str, Any]]:
 def model(folder: Path, bodies: Sequence[bytes]) -> tuple[list[tuple[str | None, str | None]], dict[str, Any]]:
     """What a registry makes of the same requests, one after the other: code or id of each, and every document."""
     with Node.open(Settings(data=str(folder)), create=True) as plain:
-        registry = plain.registry
+        registry = plain.registry.instance
         found = [registry.acceptance.submit_many([body])[0] for body in bodies]
         anchor(registry)
         taken = [outcome.status for outcome in found if outcome.status is not None]
@@ -106,11 +106,11 @@ def check(node: Node, folder: Path, bodies: Sequence[bytes]) -> None:
     found = outcomes(node.settings.log_url)
     assert [one["message"] for one in found] == list(range(1, len(bodies) + 1))
     assert [(one.get("code"), one.get("operation")) for one in found] == said
-    registry = node.registry
+    registry = node.registry.instance
     anchor(registry)
     distinct = {operation for _, operation in said if operation}
     assert {state: count for state, count in registry.store.counts().items() if count} == {"observed": len(distinct)}
-    anchored = [registry.history.anchor(entry.number) for entry in node.registry_ledger.entries()]
+    anchored = [registry.history.anchor(entry.number) for entry in node.registry.ledger.entries()]
     assert sum(one.operations for one in anchored if one is not None) == len(distinct)
     assert all(one is not None and one.fault is None for one in anchored)
     assert {did: without_times(registry.history.resolve(did)) for did in documents} == {
@@ -149,7 +149,7 @@ def test_a_trigger_that_is_repeated_and_a_checkpoint_that_is_lost_change_nothing
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink()
     assert take(spark, node).taken == 0
-    anchor(node.registry)  # deactivated by now: what was taken is not refused when it comes again
+    anchor(node.registry.instance)  # deactivated by now: what was taken is not refused when it comes again
     shutil.rmtree(node.folder / "checkpoint")
     assert take(spark, node).taken == 0
     check(node, tmp_path / "plain", bodies)
@@ -173,8 +173,10 @@ def test_p7_a_driver_that_is_killed_at_any_moment_loses_and_doubles_no_operation
         assert kill_at([sys.executable, "-m", "millstream", *command], reached, f"outcome {goal}") is None
     with Node.open(settings) as node:
         plan = OperationsPlan(node.settings.log_url, "asked", node.folder / "operations" / "asked.checkpoint", 40)
-        run_operations(spark, plan, node.registry.acceptance, node.registry.versions, available_now=True)
-        until(lambda: inherited(node.registry), "the operations of the dead")
+        run_operations(
+            spark, plan, node.registry.instance.acceptance, node.registry.instance.versions, available_now=True
+        )
+        until(lambda: inherited(node.registry.instance), "the operations of the dead")
         check(node, tmp_path / "plain", bodies)
 
 

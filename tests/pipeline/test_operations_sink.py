@@ -61,11 +61,11 @@ def asked(people: int) -> list[bytes]:
 
 def drive(node: Node, bodies: Sequence[bytes], per_trigger: int) -> None:
     """Take *bodies* as the query does, all triggers anew, and anchor after each trigger, as an instance of its own."""
-    registry = node.registry
+    registry = node.registry.instance
     registry.instances.heartbeat()
     node.clock.sleep(100)  # longer than an instance may be silent
     registry.instances.take_over_dead()
-    with node.store.log(OUTCOMES).writer(PRODUCER) as writer:
+    with node.logs.store.log(OUTCOMES).writer(PRODUCER) as writer:
         sink = OperationSink(registry.acceptance, writer, node.clock)
         numbers = range(1, len(bodies) + 1)
         for start in range(0, len(bodies), per_trigger):
@@ -122,13 +122,13 @@ def test_p7_operations_are_anchored_once_wherever_the_driver_dies_between_commit
         clock.advance(100)
     with open_node(folder, clock) as node:
         drive(node, bodies, per_trigger)
-        registry = node.registry
+        registry = node.registry.instance
         states = {state: count for state, count in registry.store.counts().items() if count}
         assert states == {"observed": 3 * people}
-        anchors = [registry.history.anchor(entry.number) for entry in node.registry_ledger.entries()]
+        anchors = [registry.history.anchor(entry.number) for entry in node.registry.ledger.entries()]
         assert sum(one.operations for one in anchors if one is not None) == 3 * people
         assert all(one is not None and one.fault is None for one in anchors)
-        said = [msgspec.json.decode(m.body) for batch in node.store.log(OUTCOMES).read() for m in batch]
+        said = [msgspec.json.decode(m.body) for batch in node.logs.store.log(OUTCOMES).read() for m in batch]
         assert [one["message"] for one in said] == list(range(1, len(bodies) + 1))
         taken = [one["operation"] for one in said[:-1]]
         assert taken[3 * people :] == taken[people : 2 * people]

@@ -15,6 +15,7 @@ from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.mill.manifest import ManifestEvent
 from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.session import SparkOptions
 from millstream.settings import Settings
@@ -35,16 +36,16 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     """A node's folder with one recorded item and one anchored file; its commands run in the tests' Spark session."""
 
     @contextlib.contextmanager
-    def shared(_: Node) -> Iterator[SparkSession]:
+    def shared(_: SparkPart) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(Node, "spark", shared)
+    monkeypatch.setattr(SparkPart, "session", shared)
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
-        node.cas.put(b"a file")
-        store = node.providers["primary"]
+        node.anchoring.cas.put(b"a file")
+        store = node.stores.providers["primary"]
         store.create_space("docs")
         info = store.put("docs", "readme", io.BytesIO(b"read me"))
-        node.manifest.writer.record([ManifestEvent("primary", "docs", "readme", 1, info.checksum(), info.size)])
+        node.stores.manifest.writer.record([ManifestEvent("primary", "docs", "readme", 1, info.checksum(), info.size)])
     return tmp_path
 
 
@@ -150,9 +151,9 @@ def test_integrity_finds_damage_keeps_reports_and_says_so_in_the_exit_code(
     (kept,) = lines(capfd)
     assert kept["findings"] == broken["findings"]
     with Node.open(Settings(data=str(data)), create=True) as node:
-        assert len(list(node.reports.reports("primary", "docs"))) == 2
-        assert node.reports.verify("primary", "docs")
-        (row,) = node.manifest.replicas("docs", "readme")
+        assert len(list(node.mill.reports.folder.reports("primary", "docs"))) == 2
+        assert node.mill.reports.folder.verify("primary", "docs")
+        (row,) = node.stores.manifest.replicas("docs", "readme")
         assert row.outcome == "FAILURE"
 
 
@@ -213,12 +214,12 @@ def test_a_command_runs_where_it_is_told_with_the_settings_of_spark(
     asked: list[SparkOptions] = []
 
     @contextlib.contextmanager
-    def refused(node: Node) -> Iterator[SparkSession]:
-        asked.append(node.spark_options)
+    def refused(part: SparkPart) -> Iterator[SparkSession]:
+        asked.append(part.options)
         raise PipelineInputError("not today")
         yield
 
-    monkeypatch.setattr(Node, "spark", refused)
+    monkeypatch.setattr(SparkPart, "session", refused)
     assert run(["pipeline", "inventory", "--data", str(data), "--master", "spark://host:7077"]) == 2
     assert run(["pipeline", "inventory", "--data", str(data)]) == 2
     assert [options.master for options in asked] == ["spark://host:7077", "local[*]"]
@@ -242,4 +243,4 @@ def test_statistics_say_what_is_there_keep_it_and_tell_what_is_new(
     (second,) = lines(capfd)
     assert (second["items"], second["added"], second["removed"], second["grown"]) == (2, 1, 0, 3)
     with Node.open(Settings(data=str(data))) as node:
-        assert [(size.items, size.bytes) for size in node.statistics.latest("primary")] == [(2, 10)]
+        assert [(size.items, size.bytes) for size in node.stores.statistics.latest("primary")] == [(2, 10)]

@@ -17,7 +17,7 @@ from millstream.batching.service import BatchService
 from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
-from millstream.node import Node
+from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.batch import hand_over, run_batch
 from millstream.pipeline.jobs.verify_batches import BatchVerification, verify_batches
@@ -179,7 +179,7 @@ def test_the_command_says_in_its_exit_code_whether_all_agrees(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Node, "spark", lambda _: contextlib.nullcontext(spark))
+    monkeypatch.setattr(SparkPart, "session", lambda _: contextlib.nullcontext(spark))
     url, data = f"sqlite:///{tmp_path / 'log.db'}", ["--data", str(tmp_path)]
     write_log(url, "untidy", [Message(b"1", "k", "s", hour * 3_600_000_000, hour * 3_600_000_000) for hour in range(9)])
     assert run(["batch", "serve", "--log", "untidy", "--output", "batches", "--once", *data]) == 0

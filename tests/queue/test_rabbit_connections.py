@@ -75,7 +75,7 @@ def test_as_many_connections_send_at_the_same_time_as_the_settings_say(
 
     monkeypatch.setattr(pika_blocking.BlockingChannel, "basic_publish", slow)
     with node_with(tmp_path, f'broker = "{broker.url}"\n{setting}') as node:
-        queue = node.queue("orders")
+        queue = node.queues.open("orders")
         assert connections_to(broker.url) == 0, "connections are opened when they are needed"
         senders_at_work = [threading.Thread(target=queue.put, args=([b"%d" % n],)) for n in range(threads)]
         for thread in senders_at_work:
@@ -146,7 +146,7 @@ def test_a_broker_that_is_away_is_called_as_often_as_the_settings_say(tmp_path: 
         at_the_end.callback(nobody.shutdown, socket.SHUT_RDWR)
         options = 'reconnect_initial_interval = "10ms"\nreconnect_max_interval = "20ms"'
         with node_with(tmp_path, f'broker = "amqp://guest:guest@127.0.0.1:{port}"\n{options}') as node:
-            queue = node.queue("orders")
+            queue = node.queues.open("orders")
             queue.put([b"work goes on from the database"])
 
             def called_often() -> bool:

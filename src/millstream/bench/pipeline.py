@@ -231,7 +231,12 @@ class PipelineRuns:
         with self._timed() as sample, Node.open(settings, create=True) as node:
             job = run_batch(self._spark, node.folder / "jobs", self._url, _log(count), rules, clock=self._clock)
             done = anchor_history(
-                job, _log(count), node.batch_writer, msgspec.to_builtins(rules), spark=self._spark, cas=node.cas_url
+                job,
+                _log(count),
+                node.anchoring.batch_writer,
+                msgspec.to_builtins(rules),
+                spark=self._spark,
+                cas=node.anchoring.cas_url,
             )
         return sample(_checked(done.messages, count))
 

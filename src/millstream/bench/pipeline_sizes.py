@@ -51,7 +51,7 @@ def main() -> None:
 def _of_records(folder: Path) -> Iterator[tuple[str, int]]:
     rules, events = BatchConfig(WINDOW, MAX_DELAY), folder / "events-of-batch"
     with Node.open(Settings(data=str(folder / "node")), create=True) as node:
-        log = node.store.log(LogSpec("in"))
+        log = node.logs.store.log(LogSpec("in"))
         with log.writer() as writer:
             for part in fleet_messages(MESSAGES, _SOURCES, 1, body=_BODY).to_batches(max_chunksize=65_536):
                 writer.append(part)
@@ -59,7 +59,7 @@ def _of_records(folder: Path) -> Iterator[tuple[str, int]]:
         with spark_session(folder / "spark", _options(events)) as spark:
             job = run_batch(spark, node.folder / "jobs", node.settings.log_url, "in", rules)
             config = msgspec.to_builtins(rules)
-            anchor_history(job, "in", node.batch_writer, config, spark=spark, cas=node.cas_url)
+            anchor_history(job, "in", node.anchoring.batch_writer, config, spark=spark, cas=node.anchoring.cas_url)
         yield "shuffled: shares to shards, batches into their order, plans of cuts", _shuffled(events)
         yield "output of `pipeline batch` (Parquet, with the message lines)", _held(job.data)
     yield (

@@ -48,7 +48,7 @@ def ledger(settings: Settings, first: int, registry: bool, reports: bool, repair
     --repair messages that are no entries are put aside instead: they stay in the log, and no longer count.
     """
     with Node.open(settings) as node:
-        found = node.registry_ledger if registry else node.report_ledger if reports else node.ledger
+        found = node.registry.ledger if registry else node.mill.reports.ledger if reports else node.anchoring.ledger
         if repair:
             known = 0 if reports else _observed(node, registry=registry)
             _print_repaired(found.repair(known=known), as_json=as_json)
@@ -63,8 +63,8 @@ def ledger(settings: Settings, first: int, registry: bool, reports: bool, repair
 def _observed(node: Node, *, registry: bool) -> int:
     """How many entries of the ledger were read back and noted in the node's database."""
     if registry:
-        return node.registry.history.position()[0]
-    position = node.observer.index.position()
+        return node.registry.instance.history.position()[0]
+    position = node.anchoring.observer.index.position()
     return position[0] if position else 0
 
 
@@ -112,16 +112,16 @@ def _statuses(node: Node, name: str) -> Sequence[OperationStatus]:
     from millstream.anchoring.sidetree import parse_did
 
     if not name.startswith("did:"):
-        return [node.operation_status(name)]
-    registry = node.registry
+        return [node.registry.operation_status(name)]
+    registry = node.registry.instance
     return registry.statuses_of(parse_did(name, registry.versions.latest.profile).suffix)
 
 
 def _figures(node: Node) -> dict[str, Any]:
-    journal, index, head = node.journal, node.observer.index, node.ledger.head()
+    journal, index, head = node.anchoring.journal, node.anchoring.observer.index, node.anchoring.ledger.head()
     faults = [f"anchor {number}, {batch or 'as a whole'}: {reason}" for number, batch, reason in index.invalid()]
     faults += [f"batch {batch} of {log}: {reason}" for log, batch, reason in journal.rejected()]
-    registry, last = node.registry, node.registry_ledger.head()
+    registry, last = node.registry.instance, node.registry.ledger.head()
     return {
         "operations": registry.store.counts(),
         "registry": {
@@ -135,7 +135,7 @@ def _figures(node: Node) -> dict[str, Any]:
         "ledger_entries": head.number if head else 0,
         "ledger_head": head.hash if head else None,
         "position": _observed(node, registry=False),
-        "following": node.follow_state(),
+        "following": node.registry.follow_state(),
         "faults": faults,
     }
 
@@ -147,7 +147,7 @@ def _figures(node: Node) -> dict[str, Any]:
 def cut(settings: Settings, force: bool, as_json: bool) -> None:
     """Anchor the batches and the operations that wait, and finish what an earlier run left."""
     with Node.open(settings) as node:
-        entries = [*node.batch_writer.cut(force=force), *cut_operations(node.registry, force=force)]
+        entries = [*node.anchoring.batch_writer.cut(force=force), *cut_operations(node.registry.instance, force=force)]
     for entry in entries:
         if as_json:
             print_json(entry)
@@ -182,12 +182,12 @@ def _replayed(node: Node, *, registry: bool) -> ReplayReport:
     from millstream.anchoring.registry.registry_replay import replay_registry
 
     if not registry:
-        return replay_all(node.cas, node.ledger, node.observer.index)
-    state = node.follow_state()
+        return replay_all(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index)
+    state = node.registry.follow_state()
     if state is not None and state.position:
         raise FollowError(
             f"the registry of this node follows {state.ledger} and has no ledger to replay; to check everything again "
             "follow that ledger into an empty node (millstream anchor observe --ledger … --data DIR)"
         )
-    instance = node.registry
-    return replay_registry(node.cas, node.registry_ledger, instance.history, instance.versions)
+    instance = node.registry.instance
+    return replay_registry(node.anchoring.cas, node.registry.ledger, instance.history, instance.versions)

@@ -48,7 +48,7 @@ def feed_command(settings: Settings, *, log: str, batches: str, once: bool, ever
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:
-        anchoring = AnchorSchedule(node.anchor_feed(log, batches), node.clock, every)
+        anchoring = AnchorSchedule(node.anchoring.feed(log, batches), node.clock, every)
         while not (once or stop()):
             done = anchoring.when_due()
             if done is None:

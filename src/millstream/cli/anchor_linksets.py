@@ -29,8 +29,10 @@ def linksets(settings: Settings, folder: Path, author: str, links: tuple[str, ..
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     with Node.open(settings) as node:
-        registry = node.registry
-        for made in export_linksets(node.cas, node.registry_ledger, registry.versions, author=author, links=links):
+        registry = node.registry.instance
+        for made in export_linksets(
+            node.anchoring.cas, node.registry.ledger, registry.versions, author=author, links=links
+        ):
             file = folder / f"u{made.hashlink.multihash}"
             write_durably(file, made.data)
             count += 1

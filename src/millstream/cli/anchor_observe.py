@@ -71,14 +71,14 @@ def observe(
     if changed.follow.ledger:
         with Node.open(msgspec.structs.replace(settings, registry=changed), create=True) as node:
             if ledger is None:  # named by the settings, so this node has other work too
-                node.observer.observe()
+                node.anchoring.observer.observe()
             _follow(node, changed.follow, as_json=as_json, forever=follow)
         return
     if cas or profile or method or follow or interval:
         raise click.UsageError("--ledger is missing: it names the ledger that these options belong to")
     with Node.open(settings) as node:
-        seen = node.observer.observe()
-        node.registry.observer.observe()
+        seen = node.anchoring.observer.observe()
+        node.registry.instance.observer.observe()
     if as_json:
         print_json(seen)
     else:
@@ -124,7 +124,7 @@ def follow_in_background(node: Node, stopping: Callable[[], bool]) -> Callable[[
     Raises :class:`~millstream.anchoring.registry.FollowError` at once where this node has operations of its own.
     """
     speaker = _FollowReporter(_log.info)
-    follower = node.follower(told=speaker.recorded, refused=speaker.refused)
+    follower = node.registry.follower(told=speaker.recorded, refused=speaker.refused)
     follower.begin()
     seconds = node.settings.registry.follow.interval / MICROSECONDS
 
@@ -160,7 +160,7 @@ def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: boo
 
     stop = stop_on_signals()
     speaker = _FollowReporter(_say, node.clock)
-    follower = node.follower(told=speaker.recorded, refused=speaker.refused)
+    follower = node.registry.follower(told=speaker.recorded, refused=speaker.refused)
     speaker.follower = follower
     try:
         if forever:

@@ -38,7 +38,7 @@ def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
     taken = refused = 0
     lines = _lines(operations)
     with Node.open(settings, create=True) as node:
-        registry = node.registry
+        registry = node.registry.instance
         while batch := list(itertools.islice(lines, BULK)):
             outcomes = registry.acceptance.submit_many([line for _, line in batch])
             for (number, _), outcome in zip(batch, outcomes, strict=True):
@@ -67,7 +67,7 @@ def serve(settings: Settings, address: str) -> None:
 
     host, port = _address(address)
     tune_for_small_requests()
-    with Node.open(settings, create=True) as node, following(node), node.registry as registry:
+    with Node.open(settings, create=True) as node, following(node), node.registry.instance as registry:
         registry.start()
         serve_app(registry_app(registry), host, port, settings.http)
 
@@ -78,7 +78,7 @@ def serve(settings: Settings, address: str) -> None:
 def redrive(settings: Settings, operations: Sequence[str]) -> None:
     """Try dead operations on identifiers again, with all their retries: those named, or all."""
     with Node.open(settings) as node:
-        count = node.registry.store.redrive(list(operations) or None)
+        count = node.registry.instance.store.redrive(list(operations) or None)
     print(f"{count:,} operations are tried again")
 
 

@@ -70,7 +70,7 @@ def advise_command(
     from millstream.pipeline.jobs.advise import try_rules
 
     with Node.open(settings) as node:
-        given = node.rules.default
+        given = node.batching.rules.default
         choices = _choices(
             given,
             _times(windows, given.window),
@@ -78,7 +78,7 @@ def advise_command(
             _policies(policies),
             _time(grace) if grace else None,
         )
-        with node.spark() as spark, shown(spark, "batch advise"):
+        with node.spark.session() as spark, shown(spark, "batch advise"):
             tried = try_rules(spark, settings.log_url, log, choices, last_id=last_id, clock=node.clock)
     best = recommend(tried.figures, late_share)
     if as_json:

@@ -127,11 +127,11 @@ def serve_command(
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:
-        source, figures = node.store.log(LogSpec(log), create=False), MetricsCollector()
+        source, figures = node.logs.store.log(LogSpec(log), create=False), MetricsCollector()
         ticker = idle_log_ticker(source, node.clock) if ticks else None
-        service = node.batch_service(log, output, ticks=ticker, metrics=figures)
+        service = node.batching.service(log, output, ticks=ticker, metrics=figures)
         status = ServiceStatusPrinter(log, output, service, figures, node.clock, every, metrics_file)
-        anchoring = AnchorSchedule(node.anchor_feed(log, output), node.clock, anchor_every) if anchor else None
+        anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, anchor_every) if anchor else None
         serve(service, status, stop, anchoring, once=once, as_json=as_json)
 
 

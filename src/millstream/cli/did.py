@@ -172,7 +172,7 @@ def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_
         from millstream.node import Node
 
         with Node.open(settings) as node:
-            answer = node.registry.history.resolve(name)
+            answer = node.registry.instance.history.resolve(name)
     else:
         answer = resolve_from(None, name, profile_of(profile_name))
     if answer is None:

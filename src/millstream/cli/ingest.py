@@ -76,7 +76,7 @@ def mqtt(
     role = IngestRole(url, **wanted)
     taking, figures, stop = MqttIngestRunner(log, role), MetricsCollector(), stop_on_signals()
     with Node.open(settings, create=True) as node, taking.opened(node, figures, _log.info) as (records, run):
-        status = IngestStatusPrinter(node.store.log(LogSpec(log)), figures, node.clock, every, as_json=as_json)
+        status = IngestStatusPrinter(node.logs.store.log(LogSpec(log)), figures, node.clock, every, as_json=as_json)
         with _batching(node, log, batches, records, figures) as failed:
             run(lambda: _look(status) or stop() or failed())
         status.show()
@@ -100,7 +100,7 @@ def _batching(
         return
     from millstream.batching.ticks import writer_ticker
 
-    service = node.batch_service(log, batches, ticks=writer_ticker(records), metrics=figures)
+    service = node.batching.service(log, batches, ticks=writer_ticker(records), metrics=figures)
     ended = False
     with ThreadPoolExecutor(1, "batching") as pool:
         running: Future[None] = pool.submit(service.run, lambda: ended)

@@ -53,7 +53,7 @@ class MqttIngestRunner:
         from millstream.ingest.connection import MqttConnection
         from millstream.ingest.loop import MqttIngest
 
-        log, aside = node.store.log(LogSpec(self.name)), node.store.log(LogSpec(self.rejects))
+        log, aside = node.logs.store.log(LogSpec(self.name)), node.logs.store.log(LogSpec(self.rejects))
         with log.writer() as records, aside.writer() as rejects:
             path = node.folder / "ingest" / f"{self.name}.json"
             receipts = Receipts(path, [log, aside], client=self._role.client_id, make_name=_made_up_name)
@@ -86,9 +86,9 @@ def opened_relay(name: str, role: RelayRole, node: Node, stopped: Stopped) -> It
         mark=role.mark,
     )
     with contextlib.closing(open_outbox_database(role.url, node.clock)) as database:
-        target = f"{name} in {node.store.url}"
+        target = f"{name} in {node.logs.store.url}"
         outbox = Outbox(database, table, target, bad=role.bad, limits=BatchLimits(role.rows, role.bytes))
-        yield Relay(outbox, node.store.log(LogSpec(name)), node.clock, stopped)
+        yield Relay(outbox, node.logs.store.log(LogSpec(name)), node.clock, stopped)
 
 
 def run_relay(relay: Relay, role: RelayRole) -> RelayResult:

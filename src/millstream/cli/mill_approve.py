@@ -29,11 +29,11 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
         raise click.UsageError("name numbers, or --all")
     with Node.open(settings) as node:
         if not numbers and not everything:
-            holds = node.change_guard.pending()
+            holds = node.stores.change_guard.pending()
             for hold in holds:
                 _print(hold, as_json)
             return HELD if holds else 0
-        approved = node.change_guard.approve(None if everything else numbers)
+        approved = node.stores.change_guard.approve(None if everything else numbers)
         for hold in approved:
             _print(hold, as_json)
     if not as_json:

@@ -30,11 +30,11 @@ def audit(
     """
     with Node.open(settings) as node:
         if recover:
-            for provider in node.providers.values():
+            for provider in node.stores.providers.values():
                 if isinstance(provider, AuditedStore):
                     provider.recover()
         process_audits(node)
-        events = node.audit_log.events(store, space, content_id)
+        events = node.mill.audit.log.events(store, space, content_id)
         if as_json:
             for event in events:
                 print_json(event)
@@ -56,10 +56,10 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
     found, unlisted = 0, list[str]()
     with Node.open(settings) as node:
         process_audits(node)
-        for where in chosen_spaces(node, store, space, known=node.audit_log.spaces(), unlisted=unlisted):
-            if where[0] in unlisted or not isinstance(node.providers[where[0]], AuditedStore):
+        for where in chosen_spaces(node, store, space, known=node.mill.audit.log.spaces(), unlisted=unlisted):
+            if where[0] in unlisted or not isinstance(node.stores.providers[where[0]], AuditedStore):
                 continue
-            for missing in missing_events(node.providers, node.audit_log, node.outbox, *where):
+            for missing in missing_events(node.stores.providers, node.mill.audit.log, node.stores.outbox, *where):
                 found += 1
                 if as_json:
                     print_json(missing)
@@ -71,5 +71,5 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
 
 def process_audits(node: Node) -> None:
     """Let workers process the changes of audited stores that wait."""
-    if node.outbox.undelivered() or node.queue(QueueName.AUDIT).depth().open:
-        node.workers(QueueName.AUDIT).run_until_drained()
+    if node.stores.outbox.undelivered() or node.queues.open(QueueName.AUDIT).depth().open:
+        node.mill.workers(QueueName.AUDIT).run_until_drained()

@@ -57,15 +57,15 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, as_json: bool
         raise click.UsageError("name a space and a content id, or nothing to work off the repair queue")
     with Node.open(settings) as node:
         if dry_run:
-            print_json(node.repairer.plan(*item))
+            print_json(node.mill.repairs.repairer.plan(*item))
             return 0
         if not item:
-            errors = node.queue(QueueName.BIT_ERROR)
+            errors = node.queues.open(QueueName.BIT_ERROR)
             before = errors.depth().ready
             tally = drain_queues(node, QueueName.REPAIR)
             print_tally(tally, as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
-        result = node.repairer.repair(*item)
+        result = node.mill.repairs.repairer.repair(*item)
         for event in result.events:
             if as_json:
                 print_json(event)
@@ -82,15 +82,23 @@ def _check(node: Node, store: str, space: str) -> IntegrityReport:
         for name in (QueueName.REPAIR, QueueName.BIT_ERROR):
             tasks = [encode_task(one.task[1]) for one in group if one.task and one.task[0] == name]
             if tasks:
-                node.queue(name).put(tasks)
+                node.queues.open(name).put(tasks)
         if missed := [one.missed for one in group if one.missed]:
-            node.outbox.add(missed)
+            node.stores.outbox.add(missed)
         progress.advance(bar, len(group))
 
     with progress_bar() as progress:
-        bar = progress.add_task(f"{store}/{space}", total=node.manifest.count(store, space))
+        bar = progress.add_task(f"{store}/{space}", total=node.stores.manifest.count(store, space))
         tally = check_space(
-            node.providers, node.manifest, store, space, threads=node.settings.mill.workers, on_checked=follow,
-            checker=node.checker, writer=node.check_writer,
-        )  # fmt: skip
-    return node.reporter.keep(node.reporter.make(tally, store, space, since=started, until=node.clock.now()))
+            node.stores.providers,
+            node.stores.manifest,
+            store,
+            space,
+            threads=node.settings.mill.workers,
+            on_checked=follow,
+            checker=node.mill.checks.checker,
+            writer=node.mill.checks.writer,
+        )
+    return node.mill.reports.reporter.keep(
+        node.mill.reports.reporter.make(tally, store, space, since=started, until=node.clock.now())
+    )

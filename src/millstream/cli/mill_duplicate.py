@@ -39,20 +39,20 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
     dead = held = failed = 0
     unlisted = dict[str, str]()
     with Node.open(settings) as node:
-        if not node.policies.found:
-            click.echo(node.policies.missing, err=True)
-        rounds = duplication_rounds(node.policies, node.providers, space, unlisted=unlisted)
+        if not node.policies.current.found:
+            click.echo(node.policies.current.missing, err=True)
+        rounds = duplication_rounds(node.policies.current, node.stores.providers, space, unlisted=unlisted)
         for name, error in unlisted.items():
             click.echo(f"{name}: {error}", err=True)
         for pairs in rounds:
-            queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
+            queue = None if dry_run else node.queues.open(QueueName.DUPLICATION_LOW)
             for pair, name in pairs:
                 try:
                     with progress_bar() as progress:
                         progress.add_task(f"comparing {name} {pair}", total=None)
                         plan = plan_space_duplication(
-                            node.providers, node.manifest, pair, name, queue, everything=everything,
-                            record=not dry_run, change_guard=node.change_guard,
+                            node.stores.providers, node.stores.manifest, pair, name, queue, everything=everything,
+                            record=not dry_run, change_guard=node.stores.change_guard,
                         )  # fmt: skip
                 except StoreError as error:
                     click.echo(f"{name} {pair}: {error}", err=True)
@@ -87,8 +87,8 @@ def forget(
         if vanished:
             count = len(forget_vanished(adoption_target(node, store), space))
         else:
-            count = record_deletions(node.providers, node.manifest, store, space, content_ids)
-            adopted = find_adopted_store(node.providers[store])
+            count = record_deletions(node.stores.providers, node.stores.manifest, store, space, content_ids)
+            adopted = find_adopted_store(node.stores.providers[store])
             if adopted is not None:
                 adopted.catalog.remove(store, space, content_ids)
     if as_json:

@@ -32,8 +32,8 @@ def policy() -> None:
 def show_policy(settings: Settings, as_json: bool) -> None:
     """Print the policy of every account."""
     with Node.open(settings) as node:
-        for account, one in node.policies.by_account.items():
-            version = version_of(node.policy_location.read(policy_file(account)))
+        for account, one in node.policies.current.by_account.items():
+            version = version_of(node.policies.location.read(policy_file(account)))
             if as_json:
                 print_json({"account": account, "version": version, "policy": msgspec.Raw(encode_policy(one))})
                 continue
@@ -52,7 +52,7 @@ def lint(settings: Settings, as_json: bool) -> int:
     """Say what in the policies is probably not meant. Exit code 1 if there is anything."""
     found = 0
     with Node.open(settings) as node:
-        for account, findings in lint_policies(node.policies, list(node.providers)).items():
+        for account, findings in lint_policies(node.policies.current, list(node.stores.providers)).items():
             for warned in findings:
                 found += 1
                 if as_json:
@@ -76,7 +76,7 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
     Exit code 4 if somebody saved another version meanwhile.
     """
     with Node.open(settings, create=True) as node:
-        saved = save_policy(node.policy_location, account, file.read(MAX_BYTES + 1), if_match=if_match)
+        saved = save_policy(node.policies.location, account, file.read(MAX_BYTES + 1), if_match=if_match)
         _warn(node, account)
     if as_json:
         print_json(saved)
@@ -87,7 +87,7 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
 def _warn(node: Node, account: str) -> None:
     """Say what in the policy of *account*, which was saved, is probably not meant."""
     try:
-        findings = lint_policies(node.policies, list(node.providers))[account]
+        findings = lint_policies(node.policies.current, list(node.stores.providers))[account]
     except PolicyError as error:
         click.echo(f"it is saved, and no policy is in force, since that of another account is none: {error}", err=True)
         return
@@ -105,7 +105,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
     No version is lost. Exit code 4 if somebody saved another version meanwhile.
     """
     with Node.open(settings) as node:
-        withdraw_policy(node.policy_location, account, if_match=if_match)
+        withdraw_policy(node.policies.location, account, if_match=if_match)
     click.echo(f"{account}: off the list of accounts")
 
 
@@ -122,15 +122,17 @@ def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool)
     proposed = read_policy(file.read(MAX_BYTES + 1), account).policy
     plans = list[DuplicationPlan]()
     with Node.open(settings) as node:
-        current = node.policies.by_account.get(account, Policy(account))
-        for pairs in duplication_rounds(Policies({account: proposed}), node.providers):
+        current = node.policies.current.by_account.get(account, Policy(account))
+        for pairs in duplication_rounds(Policies({account: proposed}), node.stores.providers):
             for pair, space in pairs:
-                guard = node.change_guard
-                plan = plan_space_duplication(node.providers, node.manifest, pair, space, None, change_guard=guard)
+                stores = node.stores
+                plan = plan_space_duplication(
+                    stores.providers, stores.manifest, pair, space, None, change_guard=stores.change_guard
+                )
                 plans.append(plan)
                 print_plan(plans[-1], as_json)
         print_total(plans, as_json)
-        for pairs in duplication_rounds(Policies({account: current}), node.providers):
+        for pairs in duplication_rounds(Policies({account: current}), node.stores.providers):
             for pair, space in pairs:
                 if pair not in proposed.lookup(space) and not as_json:
                     click.echo(f"{space} {pair}: no longer brought in line; what was copied stays")

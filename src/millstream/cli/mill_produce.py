@@ -64,7 +64,7 @@ def duplication(
     """
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
-        loop, producer = node.duplication_loop(spaces, only_differences=differences, on_progress=draw)
+        loop, producer = node.mill.producers.duplication(spaces, only_differences=differences, on_progress=draw)
 
         def tell() -> None:
             while producer.held:
@@ -82,7 +82,7 @@ def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | N
     """Put a check of every item of every space on the bit integrity queue, and a report when those of a space ended."""
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
-        loop = node.bit_loop(spaces, on_progress=draw)
+        loop = node.mill.producers.bits(spaces, on_progress=draw)
         return _make_runs(_run_of(loop, as_json), node.clock, settings.mill.produce.bits_every, once=once)
 
 
@@ -92,7 +92,7 @@ def statistics(settings: Settings, once: bool, include: Path | None, exclude: Pa
     """Put a count of every space that the manifest knows on the queue of the storage statistics."""
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
-        loop = node.statistics_loop(spaces, on_progress=draw)
+        loop = node.mill.producers.statistics(spaces, on_progress=draw)
         return _make_runs(_run_of(loop, as_json), node.clock, settings.mill.produce.statistics_every, once=once)
 
 
@@ -110,8 +110,8 @@ def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
     with Node.open(settings) as node:
 
         def run(stopping: Callable[[], bool]) -> int:
-            assert node.audit_export is not None
-            done = node.audit_export.run(stopping)
+            assert node.mill.audit.export is not None
+            done = node.mill.audit.export.run(stopping)
             print_json(done) if as_json else click.echo(
                 f"{done.events:,} events exported, {done.files:,} files written"
             )

@@ -32,7 +32,7 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
     unlisted, left_out = list[str](), 0
     with Node.open(settings) as node:
         process_audits(node)
-        for place in chosen_spaces(node, store, space, known=node.audit_log.spaces(), unlisted=unlisted):
+        for place in chosen_spaces(node, store, space, known=node.mill.audit.log.spaces(), unlisted=unlisted):
             rebuilt = None if place[0] in unlisted else _rebuild(node, table, *place)
             if rebuilt is None:
                 continue
@@ -48,13 +48,17 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
 
 
 def _rebuild(node: Node, table: str, store: str, space: str) -> RebuildCounts | None:
-    audited = isinstance(node.providers[store], AuditedStore)
+    audited = isinstance(node.stores.providers[store], AuditedStore)
     if table == CONTENT_INDEX:
-        return rebuild_content_index(node.providers, node.manifest, node.audit_log, store, space, audited=audited)
+        return rebuild_content_index(
+            node.stores.providers, node.stores.manifest, node.mill.audit.log, store, space, audited=audited
+        )
     if table == AUDIT_LOG:
         if not audited:
             return None
-        log, outbox, trail = node.audit_log, node.outbox, node.audit_lookup
-        return rebuild_audit_log(node.providers, log, outbox, trail, store=store, space=space)
-    latest = node.reports.latest(store, space)
-    return rebuild_bit_log(node.manifest, node.bit_log, store, space, since=latest.ended_at if latest else 0)
+        log, outbox, trail = node.mill.audit.log, node.stores.outbox, node.mill.audit.lookup
+        return rebuild_audit_log(node.stores.providers, log, outbox, trail, store=store, space=space)
+    latest = node.mill.reports.folder.latest(store, space)
+    return rebuild_bit_log(
+        node.stores.manifest, node.mill.checks.bit_log, store, space, since=latest.ended_at if latest else 0
+    )

@@ -35,8 +35,8 @@ def report(
 ) -> int:
     """Print the latest report of every space, and how old it is. Exit code 1 unless all say SUCCESS."""
     with Node.open(settings) as node:
-        places = chosen_spaces(node, store, space, known=node.reports.spaces())
-        latest = [node.reports.latest(*place) for place in places]
+        places = chosen_spaces(node, store, space, known=node.mill.reports.folder.spaces())
+        latest = [node.mill.reports.folder.latest(*place) for place in places]
         now = node.clock.now()
         if html is not None:
             write_durably(html, "".join(overview(places, latest, now)).encode())
@@ -52,10 +52,10 @@ def report(
 
 def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
     """Exit code 1 where a report is not in the ledger."""
-    is_anchored, missing = node.is_anchored(), 0
+    is_anchored, missing = node.mill.reports.is_anchored(), 0
     for store, space in places:
-        head = node.reports.verify(store, space)
-        unknown = [one for one in node.reports.reports(store, space) if not is_anchored(one)]
+        head = node.mill.reports.folder.verify(store, space)
+        unknown = [one for one in node.mill.reports.folder.reports(store, space) if not is_anchored(one)]
         missing += len(unknown)
         note = f"; {len(unknown):,} of its reports are not in the ledger" if unknown else ""
         click.echo(f"{store}/{space}: {head or 'never checked'}{note}")
@@ -74,10 +74,12 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
     """
     with Node.open(settings) as node:
         if count:
-            places = [place for place in node.manifest.spaces() if store in (None, place[0])]
-            node.queue(QueueName.STORAGE_STATISTICS).put([encode_task(StorageStatistics(*place)) for place in places])
-            node.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
-        sizes = node.statistics.latest(store)
+            places = [place for place in node.stores.manifest.spaces() if store in (None, place[0])]
+            node.queues.open(QueueName.STORAGE_STATISTICS).put(
+                [encode_task(StorageStatistics(*place)) for place in places]
+            )
+            node.mill.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
+        sizes = node.stores.statistics.latest(store)
     for size in sizes:
         if as_json:
             print_json(size)

@@ -26,21 +26,23 @@ def chosen_spaces(
     the names of such stores. With it a store that is known and not configured counts as one, and its spaces are left
     out.
     """
-    if store is not None and store not in node.providers:
-        raise UnknownStoreError(f"no store {store!r} is configured (there are: {', '.join(sorted(node.providers))})")
-    known = {*known, *node.manifest.spaces()}
-    for name in node.providers:
+    if store is not None and store not in node.stores.providers:
+        raise UnknownStoreError(
+            f"no store {store!r} is configured (there are: {', '.join(sorted(node.stores.providers))})"
+        )
+    known = {*known, *node.stores.manifest.spaces()}
+    for name in node.stores.providers:
         try:
-            known |= {(name, listed) for listed in node.providers.call(node.providers[name].spaces)}
+            known |= {(name, listed) for listed in node.stores.providers.call(node.stores.providers[name].spaces)}
         except StoreError as error:
             click.echo(f"{name}: {error}", err=True)
             if unlisted is not None and store in (None, name):
                 unlisted.append(name)
     if unlisted is not None:
-        for name in sorted({name for name, _ in known if name not in node.providers and store is None}):
+        for name in sorted({name for name, _ in known if name not in node.stores.providers and store is None}):
             click.echo(f"{name}: the manifest knows items in it, and no such store is configured", err=True)
             unlisted.append(name)
-        known = {place for place in known if place[0] in node.providers}
+        known = {place for place in known if place[0] in node.stores.providers}
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
         raise UnknownSpaceError("there is no such space to check, neither in a store nor in the manifest")

@@ -75,7 +75,7 @@ def work(
             wake_others(managers, but=pool)
 
         for pool, each in chosen.items():
-            managers[pool] = node.workers(*each, on_progress=functools.partial(show, pool))
+            managers[pool] = node.mill.workers(*each, on_progress=functools.partial(show, pool))
         _stop_on_signals(managers)
         for pool, each in chosen.items():
             _log.info("working on %s%s", ", ".join(each), f" (pool {pool})" if pools else "")
@@ -83,7 +83,7 @@ def work(
         loops = (
             running_producers(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
         )
-        with watching(node.monitor(*names), port), loops:
+        with watching(node.mill.monitor(*names), port), loops:
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0

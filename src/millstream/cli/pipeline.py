@@ -73,7 +73,7 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
     from millstream.pipeline.jobs.inventory import run_inventory
     from millstream.pipeline.jobs.statistics import latest_before
 
-    with Node.open(settings) as node, node.spark() as spark, shown(spark, "inventory"):
+    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "inventory"):
         jobs = node.folder / "jobs"
         run = name or _run_name(node, "inventory", "snapshot", spaces)
         found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
@@ -112,11 +112,11 @@ def integrity(
     due = DueRule(older_than or 0, budget)
     with Node.open(settings) as node:
         judged = _sweep(node, name, spaces, due)
-        overtaken = node.recheck_superseded(judged.findings())
-        node.check_writer.write(judged.results())
+        overtaken = node.mill.checks.recheck_superseded(judged.findings())
+        node.mill.checks.writer.write(judged.results())
         found = judged.spaces(overtaken)
         for space in found:
-            node.reporter.keep(space.report)
+            node.mill.reports.reporter.keep(space.report)
         remove_old_jobs(node.folder / "jobs", before=node.clock.now() - settings.pipeline.keep_jobs)
     _print_spaces(found, as_json=as_json)
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
@@ -130,7 +130,7 @@ def integrity(
 def report(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
     """The last integrity report on SPACE of STORE; exit code 1 unless it says SUCCESS, 3 where there is none."""
     with Node.open(settings) as node:
-        latest = node.reports.latest(store, space)
+        latest = node.mill.reports.folder.latest(store, space)
     if latest is None:
         click.echo(f"no report on {store}/{space} yet: millstream pipeline integrity", err=True)
         return 3
@@ -149,9 +149,9 @@ def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) 
     jobs, stores = node.folder / "jobs", node.settings.store_urls
     rule = {} if due == EVERYTHING else {"due": msgspec.to_builtins(due)}
     run = name or _run_name(node, "integrity", "sweep", spaces, **rule)
-    with node.spark() as spark, shown(spark, "integrity"):
+    with node.spark.session() as spark, shown(spark, "integrity"):
         sweep = run_integrity(
-            spark, jobs, run, stores, node.manifest.batches(), spaces=spaces or None, due=due, clock=node.clock
+            spark, jobs, run, stores, node.stores.manifest.batches(), spaces=spaces or None, due=due, clock=node.clock
         )
         return run_report(spark, jobs, sweep, clock=node.clock)
 

@@ -51,7 +51,7 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
     with Node.open(settings) as node:
         began = node.clock.monotonic()
         done = _stream(node, log, output, **given) if output else _history(node, log, **given)
-        head = node.ledger.head()
+        head = node.anchoring.ledger.head()
         seconds = round(node.clock.monotonic() - began, 3)
     figures = {
         "job": "anchor",
@@ -76,21 +76,29 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
     from millstream.pipeline.jobs.anchor import anchor_history
     from millstream.pipeline.jobs.batch import run_batch
 
-    rules = node.rules
-    with node.spark() as spark:
+    rules = node.batching.rules
+    with node.spark.session() as spark:
         with shown(spark, "batch"):
             job = run_batch(
                 spark, node.folder / "jobs", node.settings.log_url, log, rules,
                 last_id=last_id, flush=flush, clock=node.clock,
             )  # fmt: skip
-        head, began = node.ledger.head(), node.clock.now()
+        head, began = node.anchoring.ledger.head(), node.clock.now()
         with shown(spark, "anchor"):
             done = anchor_history(
-                job, log, node.batch_writer, rules.plain, spark=spark, cas=node.cas_url, clock=node.clock
+                job,
+                log,
+                node.anchoring.batch_writer,
+                rules.plain,
+                spark=spark,
+                cas=node.anchoring.cas_url,
+                clock=node.clock,
             )
-    span, source = job.record.inputs, node.store.log(LogSpec(log), create=False)
+    span, source = job.record.inputs, node.logs.store.log(LogSpec(log), create=False)
     after = head.number if head else 0
-    trace_history(node.batch_writer.index, source, span["first_id"], span["last_id"], after=after, began=began)
+    trace_history(
+        node.anchoring.batch_writer.index, source, span["first_id"], span["last_id"], after=after, began=began
+    )
     return done
 
 
@@ -109,13 +117,13 @@ def _stream(
     from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
 
     stop = stop_on_signals()
-    feed = node.anchor_feed(log, output)
+    feed = node.anchoring.feed(log, output)
     anchoring = AnchorSchedule(feed, node.clock, every)
     plan = StreamPlan(
-        node.settings.log_url, log, output, node.rules, node.batching_state(output),
+        node.settings.log_url, log, output, node.batching.rules, node.batching.state_file(output),
         shards=shards, per_trigger=per_trigger,
     )  # fmt: skip
-    source = node.store.log(LogSpec(log), create=False)
+    source = node.logs.store.log(LogSpec(log), create=False)
 
     def anchor_trigger(_: Trigger) -> None:
         feed.step()
@@ -124,7 +132,7 @@ def _stream(
         anchoring.when_due()
         return stop()
 
-    with node.spark() as spark, shown(spark, "anchor"):
+    with node.spark.session() as spark, shown(spark, "anchor"):
         run_stream(
             spark,
             plan,

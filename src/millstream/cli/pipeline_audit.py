@@ -35,7 +35,7 @@ def audit_command(settings: Settings, *, peer: Path | None, identifiers: bool, a
     What the node's index says is compared with that, and with --peer the ledger and the identifiers of a second node.
     Exit code 1 where anything differs.
     """
-    with Node.open(settings) as node, _peer(peer) as other, node.spark() as spark, shown(spark, "audit"):
+    with Node.open(settings) as node, _peer(peer) as other, node.spark.session() as spark, shown(spark, "audit"):
         audits = list(_audits(spark, node, other, identifiers=identifiers))
     for audited in audits:
         _print_json(audited) if as_json else _show(audited)
@@ -58,20 +58,20 @@ def _audits(spark: SparkSession, node: Node, other: Node | None, *, identifiers:
     yield audit_anchors(
         spark,
         node.folder / "jobs",
-        node.ledger,
-        node.cas_url,
-        index=node.observer.index,
-        peer=other.ledger if other else None,
+        node.anchoring.ledger,
+        node.anchoring.cas_url,
+        index=node.anchoring.observer.index,
+        peer=other.anchoring.ledger if other else None,
         clock=node.clock,
     )
-    if identifiers and node.registry_ledger.head() is not None:
+    if identifiers and node.registry.ledger.head() is not None:
         yield audit_identifiers(
             spark,
-            node.registry_ledger,
-            node.cas_url,
-            node.registry.versions,
-            node.registry.history,
-            peer=other.registry.history if other else None,
+            node.registry.ledger,
+            node.anchoring.cas_url,
+            node.registry.instance.versions,
+            node.registry.instance.history,
+            peer=other.registry.instance.history if other else None,
             clock=node.clock,
         )
 

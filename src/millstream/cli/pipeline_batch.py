@@ -72,13 +72,15 @@ def _history(
         raise click.UsageError("--flush closes everything: there is nothing left to --hand-over")
     if hand_over:
         user_log(hand_over)
-    with Node.open(settings) as node, node.spark() as spark, shown(spark, "batch"):
+    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "batch"):
         jobs = node.folder / "jobs"
         job = history.run_batch(
-            spark, jobs, settings.log_url, log, node.rules, last_id=last_id, flush=flush, clock=node.clock
+            spark, jobs, settings.log_url, log, node.batching.rules, last_id=last_id, flush=flush, clock=node.clock
         )
         if hand_over:
-            history.hand_over(job, node.store.log(LogSpec(hand_over, kind="batches")), node.batching_state(hand_over))
+            history.hand_over(
+                job, node.logs.store.log(LogSpec(hand_over, kind="batches")), node.batching.state_file(hand_over)
+            )
     print_record(job.record, str(job.data), as_json=as_json, reused=job.reused)
 
 
@@ -104,10 +106,12 @@ def _stream(
             write_prometheus(metrics_file, figures.figures())
         print_json(trigger) if as_json else _print_trigger(trigger)
 
-    with Node.open(settings) as node, node.spark() as spark:
-        state = node.batching_state(output)
-        plan = StreamPlan(settings.log_url, log, output, node.rules, state, shards=shards, per_trigger=per_trigger)
-        source = node.store.log(LogSpec(log), create=False)
+    with Node.open(settings) as node, node.spark.session() as spark:
+        state = node.batching.state_file(output)
+        plan = StreamPlan(
+            settings.log_url, log, output, node.batching.rules, state, shards=shards, per_trigger=per_trigger
+        )
+        source = node.logs.store.log(LogSpec(log), create=False)
         done = run_stream(
             spark,
             plan,

@@ -52,12 +52,12 @@ def duplication_command(
     from millstream.pipeline.jobs.duplication import copies_cut_short
 
     failed = held = 0
-    with Node.open(settings) as node, node.spark() as spark:
+    with Node.open(settings) as node, node.spark.session() as spark:
         now = datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
-        for pairs in duplication_rounds(node.policies, node.providers, space):
+        for pairs in duplication_rounds(node.policies.current, node.stores.providers, space):
             for pair, found in pairs:
                 if record and not dry_run:
-                    record_space(node.providers, node.manifest, pair.source, found)
+                    record_space(node.stores.providers, node.stores.manifest, pair.source, found)
                 run = name or (copies_cut_short(node.folder / "jobs", pair, found) if execute else None) or now
                 plan, failures = _duplicate(node, spark, run, pair, found, dry_run=dry_run, execute=execute)
                 print_plan(plan, as_json)
@@ -72,19 +72,19 @@ def _duplicate(
     """The plan of *space* from store to store, carried out as far as was asked for; and how many copies failed."""
     from millstream.pipeline.jobs.duplication import copy_missing, enqueue, plan_duplication
 
-    if execute and isinstance(node.providers[pair.destination], AuditedStore):
+    if execute and isinstance(node.stores.providers[pair.destination], AuditedStore):
         raise InputError(f"store {pair.destination!r} is audited, and Spark's tasks have no audit: leave --execute out")
     stores = node.settings.store_urls
     with shown(spark, f"{space} {pair}"):
         planned = plan_duplication(
-            spark, node.folder / "jobs", run, stores, node.manifest, pair=pair, space=space, clock=node.clock
+            spark, node.folder / "jobs", run, stores, node.stores.manifest, pair=pair, space=space, clock=node.clock
         )
-        hold = None if dry_run else node.change_guard.check(planned.plan)
+        hold = None if dry_run else node.stores.change_guard.check(planned.plan)
         if dry_run or hold is not None:
             return msgspec.structs.replace(planned.plan, hold=hold), 0
         failed = 0
         if execute:
-            copied = copy_missing(spark, planned, stores, node.manifest, clock=node.clock)
+            copied = copy_missing(spark, planned, stores, node.stores.manifest, clock=node.clock)
             failed = copied.record.counts["failed"]
             click.echo(
                 f"  {copied.record.rows_out:,} copied, {size_text(copied.record.bytes)}, {copied.record.seconds:.1f} s",
@@ -92,7 +92,7 @@ def _duplicate(
             )
             for content_id, error in copied.failures:
                 click.echo(f"  {content_id}: {error}", err=True)
-    queue = node.queue(QueueName.DUPLICATION_LOW)
+    queue = node.queues.open(QueueName.DUPLICATION_LOW)
     enqueue(planned, queue, copies=not execute)
-    put_space(node.providers, pair, space, queue)
+    put_space(node.stores.providers, pair, space, queue)
     return planned.plan, failed

@@ -66,7 +66,7 @@ def ingest_command(
     user_log(log)
     rules = _rules(**mapping)
     files = find_files(paths, wanted)
-    with Node.open(settings, create=True) as node, node.spark() as spark, shown(spark, "ingest"):
+    with Node.open(settings, create=True) as node, node.spark.session() as spark, shown(spark, "ingest"):
         staging = staging or default_staging(node.folder)
         done = run_ingest(spark, settings.log_url, log, files, rules, staging=staging, clock=node.clock)
     record = done.record

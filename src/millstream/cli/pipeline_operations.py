@@ -33,18 +33,18 @@ def operations_command(settings: Settings, *, log: str, available_now: bool, per
 
     stop = stop_on_signals()
     with Node.open(settings, create=True) as node:
-        registry = node.registry
+        registry = node.registry.instance
         folder = node.folder / "operations"
         folder.mkdir(exist_ok=True)
         plan = OperationsPlan(settings.log_url, log, folder / f"{log}.checkpoint", per_trigger)
-        with node.spark() as spark, shown(spark, "operations"), registry:
+        with node.spark.session() as spark, shown(spark, "operations"), registry:
             registry.start()
             done = run_operations(
                 spark, plan, registry.acceptance, registry.versions,
                 available_now=available_now, stopped=stop, clock=node.clock,
             )  # fmt: skip
             cut_operations(registry, force=True)
-        head, waiting = node.registry_ledger.head(), registry.store.open_count()
+        head, waiting = node.registry.ledger.head(), registry.store.open_count()
     anchors = head.number if head else 0
     figures = {"job": "operations", "log": log, **msgspec.structs.asdict(done), "anchors": anchors, "waiting": waiting}
     if as_json:

@@ -30,7 +30,7 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
     from millstream.pipeline.jobs.inventory import run_inventory
     from millstream.pipeline.jobs.statistics import latest_before, space_statistics
 
-    with Node.open(settings) as node, node.spark() as spark, shown(spark, "statistics"):
+    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "statistics"):
         now, jobs = node.clock.now(), node.folder / "jobs"
         run = name or datetime.fromtimestamp(now / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
         listed = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
@@ -39,7 +39,7 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
         whole = {(each.store, each.space) for each in broken}
         for figures in found:
             if (figures.store, figures.space) not in whole:
-                node.statistics.add(SpaceSize(figures.store, figures.space, now, figures.items, figures.bytes))
+                node.stores.statistics.add(SpaceSize(figures.store, figures.space, now, figures.items, figures.bytes))
     for figures in found:
         if as_json:
             print_json(figures)

@@ -36,9 +36,9 @@ def verify_command(
     """
     from millstream.pipeline.jobs.verify_batches import verify_batches
 
-    with Node.open(settings) as node, node.spark() as spark, shown(spark, "verify-batches"):
+    with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "verify-batches"):
         found = verify_batches(
-            spark, settings.log_url, log, output, node.rules,
+            spark, settings.log_url, log, output, node.batching.rules,
             first_id=first_id, last_id=last_id, limit=limit, clock=node.clock,
         )  # fmt: skip
     print_json(found) if as_json else _show(found)

@@ -23,7 +23,7 @@ def warm_command(settings: Settings, *, as_json: bool) -> None:
     from millstream.pipeline.session import warm_up
 
     with Node.open(settings, create=True) as node:
-        archive, before, after = warm_up(node.folder / "spark", node.spark_options, clock=node.clock)
+        archive, before, after = warm_up(node.folder / "spark", node.spark.options, clock=node.clock)
     size = archive.stat().st_size
     if as_json:
         print_json({"archive": str(archive), "bytes": size, "seconds_before": before, "seconds_after": after})

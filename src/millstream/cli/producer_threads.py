@@ -61,22 +61,22 @@ def running_producers(node: Node, wake: Callable[[], None], say: Say) -> Iterato
 
 def _producers(node: Node, wake: Callable[[], None]) -> list[_Producer]:
     settings = node.settings.mill.produce
-    duplication, producer = node.duplication_loop(SpaceFilter(), on_progress=lambda _: wake())
+    duplication, producer = node.mill.producers.duplication(SpaceFilter(), on_progress=lambda _: wake())
 
     def tell() -> Iterator[str]:
         while producer.held:
             yield from held_lines(producer.held.pop(0))
         yield from left_out(producer)
 
-    bits = node.bit_loop(SpaceFilter(), on_progress=lambda _: wake())
-    statistics = node.statistics_loop(SpaceFilter(), on_progress=lambda _: wake())
+    bits = node.mill.producers.bits(SpaceFilter(), on_progress=lambda _: wake())
+    statistics = node.mill.producers.statistics(SpaceFilter(), on_progress=lambda _: wake())
     producers = [
         _Producer("duplication", _run_of(duplication, tell), settings.duplication_every),
         _Producer("bits", _run_of(bits), settings.bits_every),
         _Producer("statistics", _run_of(statistics), settings.statistics_every),
     ]
-    if node.audit_export is not None:
-        producers.append(_Producer("audit-log", _run_of_export(node.audit_export), settings.audit_log_every))
+    if node.mill.audit.export is not None:
+        producers.append(_Producer("audit-log", _run_of_export(node.mill.audit.export), settings.audit_log_every))
     return producers
 
 

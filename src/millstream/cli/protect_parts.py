@@ -13,18 +13,24 @@ from millstream.node import Node
 
 def adoption_target(node: Node, store: str) -> AdoptionTarget:
     """The source that the settings call *store*, and where it is recorded what was adopted there."""
-    adopted = adopted_store(node.providers[store])
-    return AdoptionTarget(adopted.source, store, adopted.catalog, node.manifest, node.clock)
+    adopted = adopted_store(node.stores.providers[store])
+    return AdoptionTarget(adopted.source, store, adopted.catalog, node.stores.manifest, node.clock)
 
 
 def protection_parts(node: Node, store: str) -> ProtectionParts:
     """What protects the source that the settings call *store*."""
     return ProtectionParts(
         adoption_target(node, store),
-        node.providers,
-        node.change_guard,
-        node.queue(QueueName.DUPLICATION_LOW),
+        node.stores.providers,
+        node.stores.change_guard,
+        node.queues.open(QueueName.DUPLICATION_LOW),
         lambda: drain_queues(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW),
-        CopyVerifier(node.providers, node.manifest, node.checker, node.check_writer, node.repairer),
-        node.reporter,
+        CopyVerifier(
+            node.stores.providers,
+            node.stores.manifest,
+            node.mill.checks.checker,
+            node.mill.checks.writer,
+            node.mill.repairs.repairer,
+        ),
+        node.mill.reports.reporter,
     )

@@ -211,7 +211,7 @@ def _require_free(settings: Settings, store: str, asked: Wanted) -> None:
     if not any((settings.folder / name).exists() for name in (FILE_NAME, "policies", "node.db")):
         return
     with Node.open(settings) as node:
-        for policy in node.policies.by_account.values():
+        for policy in node.policies.current.by_account.values():
             for pair in policy.spaces.get(asked.space, ()):
                 if pair.source != store:
                     raise SetupError(
@@ -258,12 +258,12 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
     """Let the policy ask for the copies, beside whatever it asks for already."""
     account = settings.mill.account
     with Node.open(settings, create=True) as node:
-        policy = node.policies.by_account.get(account, Policy(account))
+        policy = node.policies.current.by_account.get(account, Policy(account))
         asked = policy.spaces.get(space, ())
         pairs = tuple(dict.fromkeys([*asked, *(Pair(store, name) for name in names)]))
         if pairs != asked:
             spaces = {**policy.spaces, space: pairs}
             data = encode_policy(msgspec.structs.replace(policy, spaces=spaces))
-            save_policy(node.policy_location, account, data)
+            save_policy(node.policies.location, account, data)
         if space in policy.ignored:
             raise SetupError(f"the policy of the account {account!r} ignores the space {space!r}: take it off its list")

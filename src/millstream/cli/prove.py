@@ -26,7 +26,7 @@ def prove(settings: Settings, log: str, message_id: int) -> None:
     from millstream.node import Node
 
     with Node.open(settings) as node:
-        proof = node.prove(log, message_id)
+        proof = node.proofs.prove(log, message_id)
     sys.stdout.buffer.write(proof + b"\n")
     sys.stdout.buffer.flush()
 

@@ -35,8 +35,8 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
     """
     if settings.queue.broker:
         with Node.open(settings) as node:
-            for each in [name] if name else node.broker_queues():
-                _print_depth(each, node.queue(each).depth(), as_json)
+            for each in [name] if name else node.queues.names_on_broker():
+                _print_depth(each, node.queues.open(each).depth(), as_json)
         return
     with open_store(settings.log_url, create=False, read_only=True) as store:
         for each in [name] if name else queues_on_logs(store):
@@ -123,7 +123,7 @@ def _open(settings: Settings, name: str) -> Iterator[WorkQueue]:
     """The queue *name*, to be worked on."""
     if settings.queue.broker:
         with Node.open(settings) as node:
-            yield node.queue(name)
+            yield node.queues.open(name)
         return
     with (
         open_store(settings.log_url, create=False) as store,

@@ -21,10 +21,10 @@ EVERY = 60.0
 
 def drain_queues(node: Node, *names: QueueName) -> WorkTally:
     """Work on the queues until they are drained, with a progress bar on a terminal."""
-    total = sum(node.queue(name).depth().open for name in names)
+    total = sum(node.queues.open(name).depth().open for name in names)
     with progress_bar() as progress:
         bar = progress.add_task("tasks", total=total)
-        manager = node.workers(*names, on_progress=lambda tally: progress.update(bar, completed=tally.done))
+        manager = node.mill.workers(*names, on_progress=lambda tally: progress.update(bar, completed=tally.done))
         return manager.run_until_drained()
 
 

@@ -93,7 +93,7 @@ def serve(
         raise click.UsageError("--broker-tls says where the broker encrypts; leave out --no-broker and --no-broker-tls")
     if console is not None:
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
-    with Node.open(settings, create=True) as node, node.upkeep(_log.warning):
+    with Node.open(settings, create=True) as node, node.logs.upkeep(_log.warning):
         places = None if no_broker else _places(node, broker, broker_tls, encrypts=not no_broker_tls)
         asyncio.run(_serve(node, places, with_console=not no_console, chosen=console is not None))
         _log.info("stopped")
@@ -131,7 +131,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
         broker = None
         if places is not None:
             place, tls_place = places
-            broker = await stack.enter_async_context(node.broker(place, tls_place))
+            broker = await stack.enter_async_context(node.messaging.broker(place, tls_place))
             roles.write_topics_by(broker.supervisor.writer_of)
             encrypted = f" and with TLS on {tls_place.host}:{broker.tls_port}" if tls_place is not None else ""
             print(f"broker ready on {place.host}:{broker.port}{encrypted}", flush=True)
@@ -173,7 +173,7 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> None:
     from millstream.messaging.broker.address import Address, parse_address
 
     place = parse_address(node.settings.serve.registry_http)
-    app, http = registry_app(node.registry), node.settings.http
+    app, http = registry_app(node.registry.instance), node.settings.http
     port = await stack.enter_async_context(serving(app, place.host, place.port, http))
     print(f"registry ready on http://{Address(place.host, port)}", flush=True)
 

@@ -140,14 +140,14 @@ class ServeRoles:
         if log in self._writers:
             return current_writer_ticker(self._writers[log])
         topic = current_writer_ticker(lambda: self._topic_writer(log))
-        return first_of_tickers(topic, idle_log_ticker(self._node.store.log(LogSpec(log)), self._node.clock))
+        return first_of_tickers(topic, idle_log_ticker(self._node.logs.store.log(LogSpec(log)), self._node.clock))
 
     def _batching(self, log: str, output: str) -> Callable[[], None]:
         """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
         node = self._node
-        node.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
-        service = node.batch_service(log, output, ticks=self._ticker(log))
-        anchoring = AnchorSchedule(node.anchor_feed(log, output), node.clock, self._settings.anchor_every)
+        node.logs.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
+        service = node.batching.service(log, output, ticks=self._ticker(log))
+        anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every)
         _log.info("batching %s into %s, and anchoring", log, output)
 
         def stopped() -> bool:
@@ -170,7 +170,7 @@ class ServeRoles:
             wake_others(self._managers, but=pool)
 
         for pool, names in chosen.items():
-            self._managers[pool] = self._node.workers(*names, on_progress=functools.partial(show, pool))
+            self._managers[pool] = self._node.mill.workers(*names, on_progress=functools.partial(show, pool))
             _log.info("working on %s (pool %s)", ", ".join(names), pool)
 
         def run() -> None:
@@ -178,13 +178,13 @@ class ServeRoles:
             _log.info("workers have ended: %s tasks done, %s dead", tally.done, tally.dead)
 
         every = dict.fromkeys(name for names in chosen.values() for name in names)
-        with watching(self._node.monitor(*every), None):
+        with watching(self._node.mill.monitor(*every), None):
             self._add("workers", run)
             yield
 
     @contextlib.contextmanager
     def _registry(self) -> Iterator[None]:
         _log.info("cutting and anchoring operations on identifiers")
-        with self._node.registry as registry:
+        with self._node.registry.instance as registry:
             registry.start()
             yield

@@ -26,7 +26,9 @@ def status(settings: Settings, as_json: bool) -> int:
     """
     with Node.open(settings) as node:
         now = node.clock.now()
-        found = ProtectionStatus(node.database, node.policies, node.change_guard.pending(), _problems(node), now)
+        found = ProtectionStatus(
+            node.databases.own, node.policies.current, node.stores.change_guard.pending(), _problems(node), now
+        )
         spaces = list(found.spaces())
     for space in spaces:
         if as_json:
@@ -42,9 +44,9 @@ def status(settings: Settings, as_json: bool) -> int:
 def _problems(node: Node) -> dict[str, str]:
     """The stores that cannot be used now, and why."""
     problems = dict[str, str]()
-    for name in node.providers:
+    for name in node.stores.providers:
         try:
-            node.providers.spaces(name)
+            node.stores.providers.spaces(name)
         except StoreError as error:
             problems[name] = str(error)
     return problems

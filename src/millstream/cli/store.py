@@ -261,7 +261,7 @@ def _audited(settings: Settings, name: str, opened: Store) -> Store:
     if name not in settings.stores or not settings.stores[name].audited:
         return opened
     node = click.get_current_context().with_resource(Node.open(settings, create=True))
-    return node.audited(name, opened, user=getpass.getuser())
+    return node.stores.audited(name, opened, user=getpass.getuser())
 
 
 def _files(paths: Iterable[Path], prefix: str) -> Iterator[_File]:

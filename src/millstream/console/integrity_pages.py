@@ -54,8 +54,8 @@ def show_integrity(call: PageRequest) -> Mapping[str, Any]:
         "stores": sorted({one.store for one in snapshot.spaces}),
         "heat": list(_heat(snapshot.spaces, store, call.app.clock.now())),
         "spaces": integrity.spaces(app, call.ask(integrity.SpacesQuery)),
-        "repairs": app.node.repairs.last(12),
-        "holds": app.node.change_guard.pending(approved=True),
+        "repairs": app.node.mill.repairs.log.last(12),
+        "holds": app.node.stores.change_guard.pending(approved=True),
         "store": store,
         "text": text,
         "offset": offset,
@@ -85,7 +85,11 @@ def show_space(call: PageRequest) -> Mapping[str, Any]:
     ask = call.ask(integrity.ItemsQuery)
     where = (ask.query.store, ask.query.space)
     facts = {"store": where[0], "space": where[1], "after": ask.query.after}
-    return {**facts, "report": call.app.node.reports.latest(*where), "copies": integrity.items(call.app, ask)}
+    return {
+        **facts,
+        "report": call.app.node.mill.reports.folder.latest(*where),
+        "copies": integrity.items(call.app, ask),
+    }
 
 
 def show_item(call: PageRequest) -> Mapping[str, Any]:
@@ -98,7 +102,7 @@ def show_item(call: PageRequest) -> Mapping[str, Any]:
 def approve(call: PageRequest) -> Mapping[str, Any] | Response:
     """Let a held plan go on."""
     number = call.path["number"]
-    hold = next((one for one in call.app.node.change_guard.pending() if one.number == number), None)
+    hold = next((one for one in call.app.node.stores.change_guard.pending() if one.number == number), None)
     if hold is None:
         raise NotFoundError(f"nothing waits for an approval under the number {number}; perhaps somebody was faster")
     if call.field("confirmed") == "yes":

@@ -211,7 +211,7 @@ def _version(call: PageRequest, version: str) -> Policy | None:
     account = call.path["account"]
     if version == ABSENT:
         return Policy(account)
-    found = (data for _, data in history(call.app.node.policy_location, account) if version_of(data) == version)
+    found = (data for _, data in history(call.app.node.policies.location, account) if version_of(data) == version)
     data = next(found, None)
     return None if data is None else _parsed(call, data.decode("utf-8", "replace"))
 

@@ -47,7 +47,7 @@ def _file(_desk: AppContext, text: str) -> str:
 
 def _batch(app: AppContext, text: str) -> str:
     for row in app.poller.snapshot.logs:
-        if app.batches.batch(row.log, text) or app.node.observer.index.find_batch(row.log, text):
+        if app.batches.batch(row.log, text) or app.node.anchoring.observer.index.find_batch(row.log, text):
             return f"/batches/one?log={quote(row.log)}&batch={quote(text)}"
     return ""
 

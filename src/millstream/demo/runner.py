@@ -56,7 +56,7 @@ class DemoRun:
     def spark(self) -> Any:
         """The Spark session; started when first asked for, stopped at the end of the walk."""
         if self._spark is None:
-            self._spark = self._resources.enter_context(self.node.spark())
+            self._spark = self._resources.enter_context(self.node.spark.session())
         return self._spark
 
 

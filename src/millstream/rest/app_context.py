@@ -24,7 +24,7 @@ class AppContext(NodeView):
         self.broker = broker
         self.started_at = node.clock.now()
         self.access = AccessControl(self.settings, node.folder, node.clock)
-        self.operator_log = OperatorAuditLog(node.database, node.clock)
+        self.operator_log = OperatorAuditLog(node.databases.own, node.clock)
         self.poller = StatusPoller(self)
 
     @property

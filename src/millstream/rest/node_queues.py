@@ -37,9 +37,9 @@ class NodeQueues:
     def names(self) -> Sequence[str]:
         """Every queue that there is, and those of the mill, sorted."""
         if self._node.settings.queue.broker:
-            found = set(self._node.broker_queues())
+            found = set(self._node.queues.names_on_broker())
         else:
-            found = set(queues_on_logs(self._node.store))
+            found = set(queues_on_logs(self._node.logs.store))
         return sorted(found | {name.value for name in QueueName})
 
     def depth(self, name: str) -> Depth:
@@ -64,29 +64,29 @@ class NodeQueues:
     def holder(self, name: str) -> str | None:
         """Who works on the queue; None where nobody does, or where many may."""
         with suppress(MillstreamError):
-            return self._node.store.log(queue_log(name), create=False).info().writer
+            return self._node.logs.store.log(queue_log(name), create=False).info().writer
         return None
 
     @contextmanager
     def taken(self, name: str) -> Iterator[WorkQueue]:
         """The queue *name*, to act on it. Raises the log's ``WriterBusyError`` where another process works on it."""
         self._require(name)
-        if self._node.settings.queue.broker or self._node.has_open_queue(name):
-            yield self._node.queue(name)
+        if self._node.settings.queue.broker or self._node.queues.is_open(name):
+            yield self._node.queues.open(name)
             return
-        with LogWorkQueue(self._node.store.log(queue_log(name)), self._node.clock) as queue:
+        with LogWorkQueue(self._node.logs.store.log(queue_log(name)), self._node.clock) as queue:
             yield queue
 
     def _view(self, name: str) -> QueueView | _SharedQueueView | None:
         """How to look at the queue *name*; None where nothing was ever put on it."""
         self._require(name)
         if self._node.settings.queue.broker:
-            return _SharedQueueView(self._node.queue(name))
+            return _SharedQueueView(self._node.queues.open(name))
         with self._lock:
             if name not in self._views:
-                if name not in queues_on_logs(self._node.store):
+                if name not in queues_on_logs(self._node.logs.store):
                     return None
-                log = self._node.store.log(queue_log(name), create=False)
+                log = self._node.logs.store.log(queue_log(name), create=False)
                 self._views[name] = QueueView(log, self._node.clock)
             return self._views[name]
 

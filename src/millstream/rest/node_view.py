@@ -18,7 +18,7 @@ class NodeView:
         self.clock = node.clock
         node.prepare()
         self.queues = NodeQueues(node)
-        self.batches = JournalReader(node.database)
+        self.batches = JournalReader(node.databases.own)
         self._timeline: tuple[int, Sequence[BatchHistogramBucket]] | None = None
 
     def timeline(self) -> Sequence[BatchHistogramBucket]:
@@ -30,4 +30,4 @@ class NodeView:
 
     def log(self, name: str) -> Log:
         """The log *name*. Raises :class:`~millstream.log.LogNotFoundError`, :class:`~millstream.log.LogInputError`."""
-        return self.node.store.log(LogSpec(name), create=False)
+        return self.node.logs.store.log(LogSpec(name), create=False)

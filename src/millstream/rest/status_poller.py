@@ -169,12 +169,14 @@ class StatusPoller:
                 depths[name] = view.queues.depth(name)
             except MillstreamError as error:
                 unreadable[name] = str(error)
-        kinds = node.store.kinds()
+        kinds = node.logs.store.kinds()
         heads = {name: view.log(name).last_id for name in kinds}
         messages = sum(last for name, last in heads.items() if kinds.get(name) in DATA_KINDS)
         now = view.clock.now()
         open_tasks, dead_tasks = sum(d.open for d in depths.values()), sum(d.dead for d in depths.values())
-        taken = Sample(now, messages, view.batches.last_number(), node.ledger.last_number, open_tasks, dead_tasks)
+        taken = Sample(
+            now, messages, view.batches.last_number(), node.anchoring.ledger.last_number, open_tasks, dead_tasks
+        )
         for name, scaler in self._scalers.items():
             if name in depths:
                 scaler.observe(view.clock.monotonic(), depths[name].ready, depths[name].leased)

@@ -130,29 +130,29 @@ def take_snapshot(view: NodeView) -> StatusSnapshot:
     nobody: Sequence[str] = ()
     nothing_found: list[tuple[LogRow, list[Lag]]] = []
     rows, lags = list[LogRow](), list[Lag]()
-    for name in look("logs", node.store.logs, nobody):
+    for name in look("logs", node.logs.store.logs, nobody):
         found = look(f"log {name}", partial(_rows, view, name), nothing_found)
         rows += [row for row, _ in found]
         lags += [lag for _, of_log in found for lag in of_log]
-    position = look("observer", node.observer.index.position, None)
+    position = look("observer", node.anchoring.observer.index.position, None)
     nothing = IndexTotals(0, 0, 0, 0, 0, 0)
     snapshot = StatusSnapshot(
         view.clock.now(),
         0.0,
         rows,
         sorted(lags, key=lambda lag: -lag.lag),
-        look("journal", node.journal.totals, JournalTotals()),
-        look("anchors", node.observer.index.totals, nothing),
-        look("ledger", node.ledger.head, None),
+        look("journal", node.anchoring.journal.totals, JournalTotals()),
+        look("anchors", node.anchoring.observer.index.totals, nothing),
+        look("ledger", node.anchoring.ledger.head, None),
         position[0] if position else 0,
-        look("manifest", lambda: sorted(coverage_of(node.database), key=badness), ()),
-        look("findings", lambda: findings_of(node.database, MOST_FINDINGS), ()),
-        look("brake", lambda: len(node.change_guard.pending()), 0),
+        look("manifest", lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
+        look("findings", lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
+        look("brake", lambda: len(node.stores.change_guard.pending()), 0),
         look("ends of batches", view.batches.ends, ()),
         look("rejected messages", view.batches.rejects, ()),
         look("disk", lambda: shutil.disk_usage(node.folder).free, None),
         troubles,
-        look("followed registry", node.follow_state, None),
+        look("followed registry", node.registry.follow_state, None),
     )
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
 

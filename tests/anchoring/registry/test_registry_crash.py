@@ -101,7 +101,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with services.private("mariadb") as mariadb, services.private("rabbitmq") as rabbitmq:
         made = Place(tmp_path, mariadb, rabbitmq)
         with open_node(made) as node:
-            node.registry.store.counts()  # makes the tables before all three instances do
+            node.registry.instance.store.counts()  # makes the tables before all three instances do
         yield made
 
 
@@ -157,7 +157,7 @@ def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: P
 def check_the_end(place: Place, taken: dict[str, list[str]]) -> None:
     operations = [name for road in taken.values() for name in road]
     with open_node(place) as node:
-        registry = node.registry
+        registry = node.registry.instance
         deadline = CLOCK.monotonic() + 240
         while CLOCK.monotonic() < deadline and registry.store.open_count():
             CLOCK.sleep(0.1)
@@ -182,8 +182,8 @@ def check_the_end(place: Place, taken: dict[str, list[str]]) -> None:
 
 def check_the_ledger(node: Node, count: int) -> None:
     """The ledger is one chain, and its anchors count each operation once."""
-    head = node.registry_ledger.verify()
+    head = node.registry.ledger.verify()
     assert head is not None
-    entries = list(node.registry_ledger.entries())
+    entries = list(node.registry.ledger.entries())
     assert len({entry.anchor_string for entry in entries}) == len(entries)
     assert sum(int(entry.anchor_string.partition(".")[0]) for entry in entries) == count

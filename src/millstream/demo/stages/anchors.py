@@ -39,9 +39,13 @@ def batch_log(demo_run: DemoRun) -> StageResult:
 
 def anchor_batches(demo_run: DemoRun) -> StageResult:
     """Hand the batches to the batch writer, which puts them into files and anchors those."""
-    writer, job, total = demo_run.node.batch_writer, _job(demo_run), demo_run.figures["batch"].counts["batches"]
+    writer, job, total = (
+        demo_run.node.anchoring.batch_writer,
+        _job(demo_run),
+        demo_run.figures["batch"].counts["batches"],
+    )
     writer.recover()
-    config, rejects = demo_run.node.rules.plain, list(job.rejects())
+    config, rejects = demo_run.node.batching.rules.plain, list(job.rejects())
     done = 0
     for group in _groups(job):
         done += len(group)
@@ -49,10 +53,10 @@ def anchor_batches(demo_run: DemoRun) -> StageResult:
         _check(not added.conflicting, f"batch {' and '.join(added.conflicting)} is known with other messages in it")
         demo_run.step(done, total)
     writer.cut(force=True)
-    entries = list(demo_run.node.ledger.entries())
-    files = list(demo_run.node.cas.cids())
+    entries = list(demo_run.node.anchoring.ledger.entries())
+    files = list(demo_run.node.anchoring.cas.cids())
     size = sum((demo_run.node.folder / "cas" / cid).stat().st_size for cid in files)
-    totals = demo_run.node.observer.index.totals()
+    totals = demo_run.node.anchoring.observer.index.totals()
     _check(totals.batches == total, f"{total} batches were made, but {totals.batches} are anchored")
     facts = {"anchors": [entry.anchor_string for entry in entries], "head": entries[-1].hash}
     counts = {"batches": totals.batches, "messages": totals.messages, "anchors": len(entries), "files": len(files)}
@@ -63,7 +67,7 @@ def _job(demo_run: DemoRun) -> BatchJob:
     node = demo_run.node
     last_id = demo_run.facts(f"publish-{demo_run.plan.log}")["last_id"]
     return run_batch(
-        demo_run.spark, node.folder / "jobs", node.settings.log_url, demo_run.plan.log, node.rules,
+        demo_run.spark, node.folder / "jobs", node.settings.log_url, demo_run.plan.log, node.batching.rules,
         last_id=last_id, clock=node.clock,
     )  # fmt: skip
 

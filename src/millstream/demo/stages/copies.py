@@ -32,13 +32,14 @@ def ingest_files(demo_run: DemoRun) -> StageResult:
 
     The anchored files are recorded as well: they are in that store already.
     """
-    store, files = demo_run.node.providers[PRIMARY], _standard_library()
+    store, files = demo_run.node.stores.providers[PRIMARY], _standard_library()
     store.create_space(FILES_SPACE)
     with ThreadPoolExecutor(demo_run.node.settings.mill.workers) as pool:
         for done, _ in enumerate(pool.map(lambda file: _put(store, *file), files), 1):
             demo_run.step(done, len(files))
     recorded = {
-        space: record_space(demo_run.node.providers, demo_run.node.manifest, PRIMARY, space) for space in SPACES
+        space: record_space(demo_run.node.stores.providers, demo_run.node.stores.manifest, PRIMARY, space)
+        for space in SPACES
     }
     unknown = sum(found.without_checksum for found in recorded.values())
     if unknown:
@@ -51,15 +52,17 @@ def duplicate_spaces(demo_run: DemoRun) -> StageResult:
     """Write the policy, plan what it asks for, and let workers copy until nothing is left to do."""
     node = demo_run.node
     _write_policy(node.settings.policy_folder, node.settings.mill.account)
-    queue = node.queue(QueueName.DUPLICATION_LOW)
-    policy = node.policies.by_account[node.settings.mill.account]
+    queue = node.queues.open(QueueName.DUPLICATION_LOW)
+    policy = node.policies.current.by_account[node.settings.mill.account]
     if queue.depth().open:  # an earlier run was cut off, perhaps in the midst of its plan: what it left comes first
         _work(demo_run, queue)
     for space in SPACES:
         for pair in policy.lookup(space):
-            plan_space_duplication(node.providers, node.manifest, pair, space, queue)
+            plan_space_duplication(node.stores.providers, node.stores.manifest, pair, space, queue)
     _work(demo_run, queue)
-    copies = [entry.size for name in COPIES for space in SPACES for entry in all_entries(node.providers[name], space)]
+    copies = [
+        entry.size for name in COPIES for space in SPACES for entry in all_entries(node.stores.providers[name], space)
+    ]
     return StageResult({"copies": len(copies)}, sum(copies))
 
 
@@ -69,7 +72,7 @@ def _work(demo_run: DemoRun, queue: WorkQueue) -> None:
     def tell(tally: WorkTally) -> None:
         demo_run.step(tally.done, planned)
 
-    demo_run.node.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
+    demo_run.node.mill.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
     if queue.depth().dead:
         cause = queue.dead(limit=1)[0].cause
         raise DemoError(f"{queue.depth().dead} copies failed; the first: {cause}; see millstream queue dead")

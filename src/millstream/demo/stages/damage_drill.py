@@ -27,14 +27,20 @@ def sweep_copies(name: str) -> Callable[[DemoRun], StageResult]:
     def run(demo_run: DemoRun) -> StageResult:
         node, jobs = demo_run.node, demo_run.node.folder / "jobs"
         sweep = run_integrity(
-            demo_run.spark, jobs, name, node.settings.store_urls, node.manifest.rows(), spaces=SPACES, clock=node.clock
+            demo_run.spark,
+            jobs,
+            name,
+            node.settings.store_urls,
+            node.stores.manifest.rows(),
+            spaces=SPACES,
+            clock=node.clock,
         )
         judged = run_report(demo_run.spark, jobs, sweep, clock=node.clock)
-        overtaken = node.recheck_superseded(judged.findings())
-        node.check_writer.write(judged.results())
+        overtaken = node.mill.checks.recheck_superseded(judged.findings())
+        node.mill.checks.writer.write(judged.results())
         spaces = judged.spaces(overtaken)
         for space in spaces:
-            node.reporter.keep(space.report)
+            node.mill.reports.reporter.keep(space.report)
         found = sorted(judged.findings(), key=lambda finding: (finding.store, finding.space, finding.content_id))
         findings = [msgspec.to_builtins(finding) for finding in found]
         facts = {"spaces": [_row(space) for space in spaces], "findings": findings}
@@ -58,13 +64,13 @@ def damage_copies(demo_run: DemoRun) -> StageResult:
 def repair_copies(demo_run: DemoRun) -> StageResult:
     """Put a repair task for every finding on the queue, and let workers heal what a vote allows."""
     node, findings = demo_run.node, demo_run.facts("sweep-2")["findings"]
-    queue = node.queue(QueueName.REPAIR)
+    queue = node.queues.open(QueueName.REPAIR)
     if not queue.depth().open:
         tasks = {(f["space"], f["content_id"]): f["detail"] for f in findings}
         queue.put([encode_task(Repair(*item, reason)) for item, reason in tasks.items()])
-    node.workers(QueueName.REPAIR).run_until_drained()
-    healings = [event for event in node.repairs.last() if event.healed]
-    sizes = [node.providers[event.store].info(event.space, event.content_id).size for event in healings]
+    node.mill.workers(QueueName.REPAIR).run_until_drained()
+    healings = [event for event in node.mill.repairs.log.last() if event.healed]
+    sizes = [node.stores.providers[event.store].info(event.space, event.content_id).size for event in healings]
     return StageResult({"copies healed": len(healings)}, sum(sizes))
 
 
@@ -106,11 +112,11 @@ def _pick(node: Node, draw: random.Random, store: str, space: str) -> dict[str, 
 
 
 def _rows(node: Node, store: str, space: str) -> Iterator[dict[str, Any]]:
-    yield from node.manifest.rows(store, space, live_only=True).to_pylist()
+    yield from node.stores.manifest.rows(store, space, live_only=True).to_pylist()
 
 
 def _damage(node: Node, target: dict[str, str]) -> None:
-    store = node.providers[target["store"]]
+    store = node.stores.providers[target["store"]]
     if not isinstance(store, LocalStore):
         raise DemoError(f"the store {target['store']!r} is not a local folder, and is not damaged on purpose")
     try:

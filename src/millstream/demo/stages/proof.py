@@ -38,6 +38,6 @@ def _any_proof(demo_run: DemoRun, last_id: int) -> bytes:
     draw = random.Random(demo_run.plan.delivery.seed)
     while True:
         try:
-            return demo_run.node.prove(demo_run.plan.log, draw.randint(1, last_id))
+            return demo_run.node.proofs.prove(demo_run.plan.log, draw.randint(1, last_id))
         except NotAnchoredError:
             continue

@@ -20,7 +20,7 @@ def publish(arrivals: Arrivals) -> Callable[[DemoRun], StageResult]:
 
     def run(demo_run: DemoRun) -> StageResult:
         messages = arrivals.messages()
-        log = demo_run.node.store.log(LogSpec(arrivals.log))
+        log = demo_run.node.logs.store.log(LogSpec(arrivals.log))
         with log.writer(producer=PRODUCER) as writer:
             for number, chunk in enumerate(messages.to_batches(max_chunksize=CHUNK), 1):
                 writer.append(chunk, sequence=number)

@@ -97,10 +97,10 @@ class Refused(msgspec.Struct, frozen=True):
 def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[AnchorRow]:
     """List the entries of a ledger, the last one first."""
     query = request.query
-    ledger = app.node.registry_ledger if query.ledger == "registry" else app.node.ledger
+    ledger = app.node.registry.ledger if query.ledger == "registry" else app.node.anchoring.ledger
     head = ledger.head()
     total = head.number if head else 0
-    index = None if query.ledger == "registry" else app.node.observer.index
+    index = None if query.ledger == "registry" else app.node.anchoring.observer.index
     if query.only == "bad" and index is not None:
         numbers = sorted({number for number, _, _ in index.invalid()}, reverse=True)
         numbers = [number for number in numbers if query.before is None or number < query.before]
@@ -119,12 +119,12 @@ def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[
 def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDetail:
     """One entry of the ledger, and the manifest and files under it."""
     number, node = request.query.number, app.node
-    entry = next(iter(node.ledger.entries(number)), None)
+    entry = next(iter(node.anchoring.ledger.entries(number)), None)
     if entry is None:
         raise UnknownAnchorError(f"the ledger has no entry {number}")
-    row, refused = _row(app, entry, known=True), node.observer.index.refused(number)
+    row, refused = _row(app, entry, known=True), node.anchoring.observer.index.refused(number)
     try:
-        cid, manifest = read_manifest(node.cas, entry.anchor_string)
+        cid, manifest = read_manifest(node.anchoring.cas, entry.anchor_string)
     except AnchoringError as error:
         return AnchorDetail(entry, row, None, None, refused, str(error))
     return AnchorDetail(entry, row, cid, manifest, refused)
@@ -156,13 +156,15 @@ def file(app: AppContext, request: ApiRequest[FileQuery, Any]) -> FileDownload:
     if not is_cid(request.query.cid):
         raise InvalidCidError
     return FileDownload(
-        f"{request.query.cid}.json", app.node.cas.get(request.query.cid, MAX_FILE_BYTES), "application/octet-stream"
+        f"{request.query.cid}.json",
+        app.node.anchoring.cas.get(request.query.cid, MAX_FILE_BYTES),
+        "application/octet-stream",
     )
 
 
 def _row(app: AppContext, entry: LedgerEntry, *, known: bool) -> AnchorRow:
     facts = (entry.number, entry.time, entry.anchor_string, entry.hash)
-    found = app.node.observer.index.anchor(entry.number) if known else None
+    found = app.node.anchoring.observer.index.anchor(entry.number) if known else None
     if found is None:
         return AnchorRow(*facts)
     return AnchorRow(*facts, found.log, found.batches, found.messages, found.rejects, found.reason)

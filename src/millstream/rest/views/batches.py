@@ -187,10 +187,10 @@ def batch_messages(app: AppContext, request: ApiRequest[BatchMessagesQuery, Any]
 
 
 def _places(app: AppContext, log: str, batch: str) -> list[Located]:
-    found = app.node.observer.index.find_batch(log, batch)
+    found = app.node.anchoring.observer.index.find_batch(log, batch)
     return [Located(f.number, f.uri, f.offset, f.size, f.reason) for f in found]
 
 
 def _stored(app: AppContext, place: Located) -> BatchFileEntry:
-    data = app.node.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
+    data = app.node.anchoring.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
     return next(split_batches(data))

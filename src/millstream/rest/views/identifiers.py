@@ -91,7 +91,7 @@ def resolve(app: AppContext, request: ApiRequest[DidQuery, Any]) -> Resolution:
 @endpoints.get("/identifiers/following")
 def following(app: AppContext, _ask: ApiRequest[Any, Any]) -> Following:
     """How far the registry has followed the ledger of another one."""
-    state = app.node.follow_state()
+    state = app.node.registry.follow_state()
     if state is None:
         raise NotFollowingError
     return Following(**msgspec.structs.asdict(state))
@@ -108,13 +108,13 @@ def operation_states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Sta
 def operation(app: AppContext, request: ApiRequest[OperationQuery, Any]) -> OperationRow:
     """Where an operation on an identifier stands."""
     registry_of(app)
-    status = app.node.operation_status(request.query.id)
+    status = app.node.registry.operation_status(request.query.id)
     return msgspec.convert(msgspec.to_builtins(status), OperationRow)
 
 
 def registry_of(app: AppContext) -> DidRegistry:
     """The registry of the node. Raises :class:`NoRegistryError` where its packages are missing."""
     try:
-        return app.node.registry
+        return app.node.registry.instance
     except ImportError as error:
         raise NoRegistryError from error

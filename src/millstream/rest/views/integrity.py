@@ -190,7 +190,7 @@ def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[Sp
 def items(app: AppContext, request: ApiRequest[ItemsQuery, Any]) -> Listing[CopyRow]:
     """List the items of a space, with what the last checks found."""
     query = request.query
-    found = app.node.manifest.page(query.store, query.space, after=query.after, limit=query.limit + 1)
+    found = app.node.stores.manifest.page(query.store, query.space, after=query.after, limit=query.limit + 1)
     rows = [_copy(row) for row in found[: query.limit]]
     return Listing(rows, rows[-1].content_id if len(found) > query.limit else None)
 
@@ -220,7 +220,7 @@ def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Finding
 @endpoints.get("/integrity/reports", ReportsQuery)
 def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[ReportRow]:
     """List the last report of each space that was reported on, by store and space."""
-    query, folder = request.query, app.node.reports
+    query, folder = request.query, app.node.mill.reports.folder
     where = folder.spaces()
     rows = list[ReportRow]()
     for store, space in where[query.offset : query.offset + query.limit]:
@@ -235,14 +235,14 @@ def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[
 @endpoints.get("/integrity/copies", ItemQuery)
 def copies(app: AppContext, request: ApiRequest[ItemQuery, Any]) -> Listing[CopyRow]:
     """List the copies of one item in all stores, deleted ones too."""
-    found = app.node.manifest.replicas(request.query.space, request.query.content_id)
+    found = app.node.stores.manifest.replicas(request.query.space, request.query.content_id)
     return Listing([_copy(row) for row in found], total=len(found))
 
 
 @endpoints.get("/integrity/report", SpaceQuery)
 def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityReport:
     """The latest report on a space of a store."""
-    found = app.node.reports.latest(request.query.store, request.query.space)
+    found = app.node.mill.reports.folder.latest(request.query.store, request.query.space)
     if found is None:
         raise NoReportError
     return found
@@ -258,7 +258,7 @@ def report_rows(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> Listin
 @endpoints.get("/integrity/repairs")
 def repairs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[RepairEvent]:
     """List the last repairs, and what was not healed and why."""
-    found = app.node.repairs.last(200)
+    found = app.node.mill.repairs.log.last(200)
     return Listing(found)
 
 
@@ -272,7 +272,7 @@ def plan_repair(app: AppContext, request: ApiRequest[Any, Item]) -> RepairPlanne
 def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
     """Heal the copies of one item by a vote of the manifest and the copies."""
     wanted = request.body
-    result = app.node.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
+    result = app.node.mill.repairs.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
     target = f"{wanted.space}/{wanted.content_id}"
     facts = {"healed": result.healed, "refused": len(result.refused)}
     app.operator_log.add(request.principal.name, "repair", target, reason=wanted.reason, **facts)
@@ -283,14 +283,14 @@ def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
 @endpoints.get("/integrity/holds")
 def holds(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PendingApproval]:
     """List the mass deletes and changes that wait for an approval, or have one that is still good."""
-    found = app.node.change_guard.pending(approved=True)
+    found = app.node.stores.change_guard.pending(approved=True)
     return Listing(found, total=len(found))
 
 
 @endpoints.post("/integrity/holds/{number}/approve", HoldQuery, Approval)
 def approve(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
     """Approve what is held: it goes on with the next duplication."""
-    (hold,) = app.node.change_guard.approve([request.query.number])
+    (hold,) = app.node.stores.change_guard.approve([request.query.number])
     facts = {"deletes": hold.deletes, "changes": hold.changes}
     app.operator_log.add(
         request.principal.name, "approve", f"{hold.space} {hold.pair}", reason=request.body.reason, **facts
@@ -307,7 +307,7 @@ def row_of(finding: ManifestRow) -> str:
 
 def planned_repair(app: AppContext, space: str, content_id: str) -> RepairPlanned:
     """What a repair of an item would do."""
-    plan = app.node.repairer.plan(space, content_id)
+    plan = app.node.mill.repairs.repairer.plan(space, content_id)
     cures = [f"{cure.store}{' (its bad bytes go to the quarantine)' if cure.quarantine else ''}" for cure in plan.cures]
     return RepairPlanned(space, content_id, plan.good, plan.sha256, cures, list(map(str, plan.reasons)))
 

@@ -208,7 +208,7 @@ def _topics(app: AppContext) -> Sequence[TopicInfo]:
 def _append(app: AppContext, found: Log, new: Message) -> int:
     if app.broker is not None and any(topic.name == found.name for topic in _topics(app)):
         return app.broker.publish(found.name, new)
-    with app.node.store.log(LogSpec(found.name), create=False).writer("console") as writer:
+    with app.node.logs.store.log(LogSpec(found.name), create=False).writer("console") as writer:
         ids = writer.append([new])
     if ids is None:
         raise WriterBusyError(f"the log {found.name} took no message")

@@ -162,7 +162,7 @@ class VersionRow(msgspec.Struct, frozen=True):
 def policies(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PolicyRow]:
     """List the policies of all accounts; those that were taken off the list of accounts last."""
     texts = _texts(app)
-    gone = [account for account in saved_accounts(app.node.policy_location) if account not in texts]
+    gone = [account for account in saved_accounts(app.node.policies.location) if account not in texts]
     rows = [_row(app, account, data, texts) for account, data in texts.items()]
     rows += [msgspec.structs.replace(_row(app, one, _read(app, one), texts), in_force=False) for one in gone]
     return Listing(rows, total=len(rows))
@@ -174,7 +174,7 @@ def policy(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> PolicyDet
     account = request.query.account
     data = _read(app, account)
     if data is None:
-        raise UnknownPolicyError(f"there is no policy of the account {account!r} in {app.node.policy_location.where}")
+        raise UnknownPolicyError(f"there is no policy of the account {account!r} in {app.node.policies.location.where}")
     text, texts = data.decode("utf-8", "replace"), _texts(app)
     in_force = account in texts
     try:
@@ -220,9 +220,9 @@ def put_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -
     """Put a policy in force over the version that ``If-Match`` names (``none``: there is none yet)."""
     account = request.query.account
     data = request.body.text.encode("utf-8", "surrogatepass")
-    saved = save_policy(app.node.policy_location, account, data, if_match=request.if_match)
+    saved = save_policy(app.node.policies.location, account, data, if_match=request.if_match)
     app.operator_log.add(request.principal.name, _SAVED, account, version=saved.version, number=saved.number)
-    app.node.forget_policies()
+    app.node.policies.reload()
     return SavedPolicy(account, saved.version, saved.number, _warnings(app, account, data, _texts(app)))
 
 
@@ -230,11 +230,11 @@ def put_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -
 def withdraw(app: AppContext, request: ApiRequest[AccountQuery, Withdrawal]) -> PolicyDetail:
     """Take an account off the list: nothing is copied by its policy until it is saved again; no version is lost."""
     account = request.query.account
-    withdraw_policy(app.node.policy_location, account, if_match=request.if_match)
+    withdraw_policy(app.node.policies.location, account, if_match=request.if_match)
     app.operator_log.add(
         request.principal.name, _WITHDRAWN, account, reason=request.body.reason, version=request.if_match
     )
-    app.node.forget_policies()
+    app.node.policies.reload()
     return policy(app, request)
 
 
@@ -243,7 +243,7 @@ def policy_versions(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> 
     """List every version of a policy that was saved, the latest first."""
     account = request.query.account
     current = version_of(_read(app, account))
-    found = [(number, version_of(data), len(data)) for number, data in history(app.node.policy_location, account)]
+    found = [(number, version_of(data), len(data)) for number, data in history(app.node.policies.location, account)]
     last = max((number for number, version, _ in found if version == current), default=0)
     saves = {event.facts.get("number"): (event.at, event.user) for event in app.operator_log.of(_SAVED, account)}
     rows = [
@@ -258,7 +258,7 @@ def policy_version(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> P
     """The text of one version of a policy."""
     account, number = request.query.account, request.query.number
     check_account(account)
-    for found, data in history(app.node.policy_location, account):
+    for found, data in history(app.node.policies.location, account):
         if found == number:
             return PolicyText(data.decode("utf-8", "replace"))
     raise UnknownPolicyError(f"the policy of {account!r} has no version {number}")
@@ -275,7 +275,7 @@ def version_plans(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> Li
 
 def accounts(app: AppContext) -> Sequence[str]:
     """The accounts whose policies are in force."""
-    data = app.node.policy_location.read(ACCOUNTS_FILE)
+    data = app.node.policies.location.read(ACCOUNTS_FILE)
     return parse_accounts(data.decode("utf-8-sig", "replace"), ACCOUNTS_FILE) if data is not None else ()
 
 
@@ -303,7 +303,7 @@ def empty_policy() -> str:
 
 def _read(app: AppContext, account: str) -> bytes | None:
     check_account(account)
-    return app.node.policy_location.read(policy_file(account))
+    return app.node.policies.location.read(policy_file(account))
 
 
 def _texts(app: AppContext) -> Mapping[str, bytes | None]:
@@ -353,7 +353,7 @@ def _what_if(app: AppContext, current: Policy, proposed: Policy) -> tuple[Sequen
         if len(rows) >= MOST_PLANS:
             unseen += 1
             continue
-        plan = plan_space_duplication(node.providers, node.manifest, pair, space, None)
+        plan = plan_space_duplication(node.stores.providers, node.stores.manifest, pair, space, None)
         counts = (plan.copies, plan.changes, plan.deletes, plan.same, plan.held, plan.bytes)
         rows.append(PlanRow(space, str(pair), *counts))
     stopped = [one for one in before if one not in set(wanted)]
@@ -362,5 +362,5 @@ def _what_if(app: AppContext, current: Policy, proposed: Policy) -> tuple[Sequen
 
 
 def _pairs(app: AppContext, one: Policy) -> Iterator[tuple[Pair, str]]:
-    for pairs in duplication_rounds(Policies({one.account: one}), app.node.providers):
+    for pairs in duplication_rounds(Policies({one.account: one}), app.node.stores.providers):
         yield from pairs

@@ -59,7 +59,7 @@ class ProofOutcome(msgspec.Struct, frozen=True):
 @endpoints.get("/proofs/{log}/{id}", ProofQuery)
 def proof(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> FileDownload:
     """The proof of one message, as a file."""
-    data = app.node.prove(request.query.log, request.query.id) + b"\n"
+    data = app.node.proofs.prove(request.query.log, request.query.id) + b"\n"
     return FileDownload(f"proof-{request.query.log}-{request.query.id}.json", data, "application/json")
 
 
@@ -79,14 +79,14 @@ def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome
 def check_proof(app: AppContext, data: bytes, ledger_head: str | None = None) -> ProofOutcome:
     """What the check of the proof *data* comes to."""
     try:
-        found = verify_proof(data, app.node.cas, ledger_head.lower() if ledger_head else None)
+        found = verify_proof(data, app.node.anchoring.cas, ledger_head.lower() if ledger_head else None)
     except ProofError as error:
         return ProofOutcome(holds=False, reason=str(error))
     return _outcome(app, found)
 
 
 def _outcome(app: AppContext, found: VerifiedProof) -> ProofOutcome:
-    ours = any(entry.hash == found.ledger_head for entry in app.node.ledger.entries(found.anchor))
+    ours = any(entry.hash == found.ledger_head for entry in app.node.anchoring.ledger.entries(found.anchor))
     return ProofOutcome(
         holds=True,
         log=found.log,

@@ -162,7 +162,7 @@ def look_at_health(app: AppContext) -> Health:
 
     problems: dict[str, str] = {}
     try:
-        app.node.store.logs()
+        app.node.logs.store.logs()
     except MillstreamError as error:
         problems["log store"] = str(error)
     try:

@@ -1,0 +1,87 @@
+"""Anchoring on a node: from batches to files and their entries in the ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.anchoring import (
+    AnchorIndex,
+    BatchJournal,
+    BatchWriter,
+    Cas,
+    CutLimits,
+    LocalCas,
+    LogLedger,
+    Observer,
+    StoreCas,
+)
+from millstream.core.cached import locked_cached_property
+from millstream.log import LogSpec
+from millstream.node.batching import BatchingPart
+from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart
+from millstream.node.logs import LogsPart
+from millstream.stores import open_provider
+
+if TYPE_CHECKING:
+    from millstream.anchoring.feed import AnchorFeed
+
+
+class AnchoringPart:
+    """What takes batches to their anchor, and reads anchors back."""
+
+    def __init__(self, context: NodeContext, databases: DatabasesPart, logs: LogsPart, batching: BatchingPart) -> None:
+        self._context = context
+        self._databases = databases
+        self._logs = logs
+        self._batching = batching
+
+    @property
+    def cas_url(self) -> str:
+        """Where the content-addressed files lie: ``cas:///folder``, or the URL of a storage provider."""
+        own = (self._context.folder / "cas").absolute().as_uri().replace("file:", "cas:", 1)
+        return self._context.settings.anchoring.cas or own
+
+    @locked_cached_property
+    def cas(self) -> Cas:
+        """The content-addressed files: in a folder, or at the storage provider that the settings name."""
+        url = self._context.settings.anchoring.cas
+        return StoreCas(open_provider(url, create=True)) if url else LocalCas(self._context.folder / "cas")
+
+    @locked_cached_property
+    def ledger(self) -> LogLedger:
+        """The ledger of anchors."""
+        return LogLedger(self._logs.store, self._context.clock)
+
+    @locked_cached_property
+    def journal(self) -> BatchJournal:
+        """The states of batches on their way to an anchor."""
+        return BatchJournal(self._databases.own)
+
+    @locked_cached_property
+    def observer(self) -> Observer:
+        """Reads anchors back and indexes what they hold."""
+        return Observer(AnchorIndex(self._databases.own), self.cas, self.ledger)
+
+    @locked_cached_property
+    def batch_writer(self) -> BatchWriter:
+        """Takes batches to their anchor."""
+        settings = self._context.settings.anchoring
+        limits = CutLimits(settings.max_batches, settings.file_bytes)
+        return BatchWriter(self.journal, self.cas, self.ledger, self.observer, limits=limits)
+
+    def feed(self, log: str, batches: str) -> AnchorFeed:
+        """Anchors the batches that the log *batches* gets, which are of *log*.
+
+        Raises :class:`~millstream.anchoring.BatchFormatError` where this node's rules amend batches.
+        """
+        from millstream.anchoring.feed import AnchorFeed, refuse_amending_rules
+
+        rules, store = self._batching.rules, self._logs.store
+        refuse_amending_rules(rules)
+        source, output = store.log(LogSpec(log), create=False), store.log(LogSpec(batches, kind="batches"))
+        return AnchorFeed(source, output, self.batch_writer, rules.plain)
+
+    def prepare(self) -> None:
+        """Open journal, ledger and observer now."""
+        _ = self.journal, self.ledger, self.observer

@@ -1,0 +1,47 @@
+"""Batching on a node: its rules, its services and where these keep their states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millstream.batching import Rulebook
+from millstream.batching.service import BatchService
+from millstream.batching.ticks import Ticker
+from millstream.core.metrics import Metrics
+from millstream.log import LogSpec
+from millstream.node.context import NodeContext
+from millstream.node.logs import LogsPart
+
+
+class BatchingPart:
+    """Makes batch services on the node's logs."""
+
+    def __init__(self, context: NodeContext, logs: LogsPart) -> None:
+        self._context = context
+        self._logs = logs
+
+    @property
+    def rules(self) -> Rulebook:
+        """The rules by which this node batches, with what is different for some sources and keys."""
+        return self._context.settings.batching.rules
+
+    def service(
+        self, log: str, output: str, *, ticks: Ticker | None = None, metrics: Metrics | None = None
+    ) -> BatchService:
+        """Batches *log* into the log *output* by this node's rules, from where it was; closed with the node.
+
+        *ticks* appends ticks to *log*: see :class:`BatchService`.
+        """
+        store, clock = self._logs.store, self._context.clock
+        source, sink = store.log(LogSpec(log), create=False), store.log(LogSpec(output, kind="batches"))
+        service = BatchService(
+            source, sink, self.rules, self.state_file(output), ticks=ticks, clock=clock, metrics=metrics
+        )
+        self._context.resources.callback(service.close)
+        return service
+
+    def state_file(self, output: str) -> Path:
+        """The file in which whoever batches into the log *output* keeps how far it has come."""
+        folder = self._context.folder / "batching"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{output}.state"

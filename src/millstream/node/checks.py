@@ -1,0 +1,48 @@
+"""Checks of the copies of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.core.cached import locked_cached_property
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.check_writer import CheckWriter
+from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.superseded import recheck_superseded
+from millstream.mill.manifest import CheckResult
+from millstream.node.audit import AuditPart
+from millstream.node.databases import DatabasesPart
+from millstream.node.stores import StoresPart
+
+
+class ChecksPart:
+    """Checks copies, and writes down what checks found."""
+
+    def __init__(self, databases: DatabasesPart, stores: StoresPart, audit: AuditPart) -> None:
+        self._databases = databases
+        self._stores = stores
+        self._audit = audit
+
+    @locked_cached_property
+    def bit_log(self) -> BitLog:
+        """What checks found since the last report of each space."""
+        return BitLog(self._databases.own)
+
+    @locked_cached_property
+    def checker(self) -> BitChecker:
+        """Checks single items by all four sources."""
+        return BitChecker(self._stores.providers, self._stores.manifest, self._audit.lookup)
+
+    @locked_cached_property
+    def writer(self) -> CheckWriter:
+        """Writes down what checks found."""
+        return CheckWriter(self._stores.manifest, self.bit_log)
+
+    def recheck_superseded(self, findings: Iterable[CheckResult]) -> list[CheckResult]:
+        """New results for *findings* of a sweep that changes have overtaken, also written down.
+
+        To be called before the findings are written down: they change the manifest, too.
+        """
+        results = list(recheck_superseded(findings, self._stores.manifest, self.checker))
+        self.writer.write(results)
+        return results

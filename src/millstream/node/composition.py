@@ -1,0 +1,94 @@
+"""A node as the composition of its parts."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.node.anchoring import AnchoringPart
+from millstream.node.batching import BatchingPart
+from millstream.node.context import NodeContext
+from millstream.node.databases import DATABASE, DatabasesPart
+from millstream.node.errors import NodeFolderError, NodeNotFoundError
+from millstream.node.logs import LogsPart
+from millstream.node.messaging import MessagingPart
+from millstream.node.mill import MillPart
+from millstream.node.policies import PoliciesPart
+from millstream.node.proofs import ProofsPart
+from millstream.node.queues import QueuesPart
+from millstream.node.registry import RegistryPart
+from millstream.node.spark import SparkPart
+from millstream.node.stores import StoresPart
+from millstream.settings import FILE_NAME, Settings
+
+_SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
+"""A folder with one of these in it is a node's; a first policy may be all that there is so far."""
+
+
+class Node:
+    """Everything on one data folder: parts that open what they need when it is first asked for. Thread-safe.
+
+    Use it as a context manager: what the parts have opened is closed together.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.folder = settings.folder
+        self.clock = clock or SystemClock()
+        self._resources = contextlib.ExitStack()
+        context = NodeContext(settings=settings, folder=self.folder, clock=self.clock, resources=self._resources)
+        self.databases = DatabasesPart(context)
+        self.logs = LogsPart(context)
+        self.messaging = MessagingPart(context, self.logs)
+        self.batching = BatchingPart(context, self.logs)
+        self.anchoring = AnchoringPart(context, self.databases, self.logs, self.batching)
+        self.stores = StoresPart(context, self.databases)
+        self.proofs = ProofsPart(self.logs, self.anchoring, self.stores)
+        self.policies = PoliciesPart(context, self.stores)
+        self.queues = QueuesPart(context, self.databases, self.logs, self.stores)
+        self.registry = RegistryPart(
+            context, databases=self.databases, logs=self.logs, anchoring=self.anchoring, queues=self.queues
+        )
+        self.mill = MillPart(
+            context,
+            databases=self.databases,
+            logs=self.logs,
+            stores=self.stores,
+            policies=self.policies,
+            queues=self.queues,
+        )
+        self.spark = SparkPart(context)
+
+    @classmethod
+    def open(cls, settings: Settings, clock: Clock | None = None, *, create: bool = False) -> Self:
+        """The node of *settings*. With *create* its folder is made where it is absent.
+
+        Raises :class:`NodeNotFoundError` where there is no node, :class:`NodeFolderError` where there can be none.
+        """
+        try:
+            if create:
+                settings.folder.mkdir(parents=True, exist_ok=True)
+            elif not any((settings.folder / name).exists() for name in _SIGNS):
+                raise NodeNotFoundError(f"there is no node in {settings.folder}; check --data")
+        except OSError as error:
+            raise NodeFolderError(f"{settings.folder} cannot be a node's folder: {error.strerror}") from error
+        return cls(settings, clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all that was opened, the last first."""
+        self._resources.close()
+
+    def prepare(self) -> None:
+        """Open at once what a server needs, so that it tells at its start what cannot be opened."""
+        for part in (self.logs, self.databases, self.anchoring, self.stores, self.mill):
+            part.prepare()

@@ -1,0 +1,20 @@
+"""What every part of a node is given."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from millstream.core.clock import Clock
+from millstream.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeContext:
+    """The settings, the data folder and the clock of a node, and the stack that closes what its parts open."""
+
+    settings: Settings
+    folder: Path
+    clock: Clock
+    resources: contextlib.ExitStack

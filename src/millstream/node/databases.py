@@ -1,0 +1,65 @@
+"""The databases of a node: its own, and those that the settings name for single parts."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import sqlalchemy as sa
+
+from millstream.core.cached import locked_cached_property
+from millstream.core.sql import open_server
+from millstream.node.context import NodeContext
+from millstream.stores import open_provider
+
+DATABASE = "node.db"
+
+
+class DatabasesPart:
+    """Opens each database once. Thread-safe."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._is_new = not (context.folder / DATABASE).exists()
+        self._engines: dict[str, sa.Engine] = {}
+        self._connecting = threading.Lock()
+
+    @locked_cached_property
+    def own(self) -> sa.Engine:
+        """The node's own database: states of batches, the index of anchored messages, the manifest of copies.
+
+        A new node makes the folders of its own stores first: a database that is there says that they were made, so that
+        one that is missing later is an unmounted disk, and not a start that was cut short.
+        """
+        settings = self._context.settings
+        if self._is_new:
+            for name, url in settings.store_urls.items():
+                if settings.owns(name):
+                    open_provider(url, create=True)
+        place = sa.URL.create("sqlite", database=str(self._context.folder / DATABASE))
+        engine = sa.create_engine(place, connect_args={"timeout": 30})
+        sa.event.listen(engine, "connect", _make_durable)
+        self._context.resources.callback(engine.dispose)
+        return engine
+
+    def at(self, url: str) -> sa.Engine:
+        """The database at *url*, opened once; the node's own where *url* is empty."""
+        if not url:
+            return self.own
+        with self._connecting:
+            if url not in self._engines:
+                self._engines[url] = open_server(url, self._context.clock)
+                self._context.resources.callback(self._engines[url].dispose)
+            return self._engines[url]
+
+    def prepare(self) -> None:
+        """Open the node's own database now."""
+        _ = self.own
+
+
+def _make_durable(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA cache_size=-16384")  # KiB: batches are indexed by their hashes, so any page may be next
+    cursor.close()

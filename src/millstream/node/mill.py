@@ -1,0 +1,142 @@
+"""The mill of a node: its parts, and the workers on its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millstream.core.clock import MICROSECONDS
+from millstream.mill.audit.audit_processor import AuditProcessor, NotifyProcessor
+from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.integrity.checker import BitCheckProcessor
+from millstream.mill.integrity.space_reports import BitReportProcessor, NotifyReportProcessor
+from millstream.mill.notices.alarms import Alarms
+from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeReceiver, WebHookReceiver
+from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
+from millstream.mill.repair.bit_errors import BitErrorProcessor
+from millstream.mill.repair.repairer import RepairProcessor
+from millstream.mill.reports.statistics import StatisticsProcessor
+from millstream.mill.tasks import (
+    Audit,
+    BitCheck,
+    BitError,
+    BitReport,
+    Duplicate,
+    Notify,
+    NotifyReport,
+    QueueName,
+    Repair,
+    StorageStatistics,
+)
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings, WorkTally
+from millstream.mill.workers.monitor import QueueMonitor
+from millstream.mill.workers.result_sink import Processor, ProcessorRegistry, ResultSink
+from millstream.node.audit import AuditPart
+from millstream.node.checks import ChecksPart
+from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart
+from millstream.node.logs import LogsPart
+from millstream.node.policies import PoliciesPart
+from millstream.node.producers import ProducersPart
+from millstream.node.queues import QueuesPart
+from millstream.node.repairs import RepairsPart
+from millstream.node.reports import ReportsPart
+from millstream.node.stores import StoresPart
+from millstream.queue import WorkQueue
+from millstream.settings import AlarmSettings
+
+
+class MillPart:
+    """Audit, checks, reports, repairs and producers, each a part of its own, and the workers that serve them."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        *,
+        databases: DatabasesPart,
+        logs: LogsPart,
+        stores: StoresPart,
+        policies: PoliciesPart,
+        queues: QueuesPart,
+    ) -> None:
+        self._context = context
+        self._stores = stores
+        self._policies = policies
+        self._queues = queues
+        self.audit = AuditPart(context, databases, stores)
+        self.checks = ChecksPart(databases, stores, self.audit)
+        self.reports = ReportsPart(context, logs, stores, self.checks)
+        self.repairs = RepairsPart(databases, stores, policies)
+        self.producers = ProducersPart(context, stores, policies, queues)
+
+    def workers(self, *names: QueueName, on_progress: Callable[[WorkTally], None] | None = None) -> WorkerManager:
+        """A worker manager for the queues *names*, the first of them first."""
+        mill, stores = self._context.settings.mill, self._stores
+        return WorkerManager(
+            [self._queues.open(name) for name in names],
+            ProcessorRegistry(self._processors()),
+            ResultSink(
+                stores.manifest, _OpenedQueues(self._queues), (self.audit.log, stores.outbox), self.checks.bit_log
+            ),
+            self._context.clock,
+            WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
+            on_progress=on_progress,
+        )
+
+    def monitor(self, *names: QueueName) -> QueueMonitor:
+        """Watches the queues *names*, and tells whom the settings name of alarms."""
+        alarms = self._context.settings.mill.alarms
+        watch = Alarms(alarms.most, alarms.longest / MICROSECONDS)
+        queues = {name.value: self._queues.open(name) for name in names}
+        return QueueMonitor(
+            queues,
+            self._context.clock,
+            watch,
+            _receivers(alarms),
+            held=lambda: len(self._stores.change_guard.pending()),
+        )
+
+    def prepare(self) -> None:
+        """Open the tables of repairs and the folder of reports now."""
+        _ = self.repairs.log, self.reports.folder
+
+    def _processors(self) -> dict[type[Any], Processor]:
+        providers, manifest, outbox = self._stores.providers, self._stores.manifest, self._stores.outbox
+        checks, reports, repairer = self.checks, self.reports, self.repairs.repairer
+        policies = CachedPolicies(PolicyRepository(self._policies.location), self._context.clock)
+        receivers = _receivers(self._context.settings.mill.alarms)
+        return {
+            Duplicate: DuplicationProcessor(providers, manifest, self._stores.change_guard, policies=policies),
+            BitCheck: BitCheckProcessor(checks.checker),
+            BitError: BitErrorProcessor(checks.checker, repairer, self.audit.lookup),
+            BitReport: BitReportProcessor(
+                providers, manifest, checks.bit_log, checks.checker, reports.reporter, notify=bool(receivers)
+            ),
+            StorageStatistics: StatisticsProcessor(manifest, self._stores.statistics, providers),
+            Repair: RepairProcessor(repairer),
+            Audit: AuditProcessor(outbox, policies, notify=bool(receivers)),
+            Notify: NotifyProcessor(receivers),
+            NotifyReport: NotifyReportProcessor(receivers),
+        }
+
+
+def _receivers(alarms: AlarmSettings) -> list[NoticeReceiver]:
+    receivers: list[NoticeReceiver] = []
+    if alarms.webhook:
+        receivers.append(WebHookReceiver(alarms.webhook))
+    if alarms.command:
+        receivers.append(CommandReceiver(alarms.command))
+    if alarms.mail_to:
+        receivers.append(MailReceiver(alarms.smtp_host, alarms.smtp_port, alarms.mail_from, alarms.mail_to))
+    return receivers
+
+
+class _OpenedQueues(dict[str, WorkQueue]):
+    """The node's queues by name, each opened when a task is first put on it."""
+
+    def __init__(self, queues: QueuesPart) -> None:
+        super().__init__()
+        self._queues = queues
+
+    def __missing__(self, name: str) -> WorkQueue:
+        return self._queues.open(name)

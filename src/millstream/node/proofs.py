@@ -1,0 +1,60 @@
+"""Proofs of single messages of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.anchoring import NotBatchedError, Replica, prove
+from millstream.log import LogSpec
+from millstream.node.anchoring import AnchoringPart
+from millstream.node.errors import UnknownMessageError
+from millstream.node.logs import LogsPart
+from millstream.node.stores import StoresPart
+from millstream.stores import CAS_SPACE
+
+
+class ProofsPart:
+    """Proves messages from the anchored files and their copies."""
+
+    def __init__(self, logs: LogsPart, anchoring: AnchoringPart, stores: StoresPart) -> None:
+        self._logs = logs
+        self._anchoring = anchoring
+        self._stores = stores
+
+    def prove(self, log: str, message_id: int) -> bytes:
+        """The proof of one message, as canonical JSON; see :func:`millstream.anchoring.prove`.
+
+        Raises :class:`~millstream.log.LogNotFoundError`, :class:`UnknownMessageError` where it is not anchored because
+        there is no such message.
+        """
+        anchoring = self._anchoring
+        try:
+            return prove(
+                log,
+                message_id,
+                index=anchoring.observer.index,
+                cas=anchoring.cas,
+                ledger=anchoring.ledger,
+                journal=anchoring.journal,
+                replicas=self.replicas,
+            )
+        except NotBatchedError:
+            self._require_message(log, message_id)
+            raise
+
+    def replicas(self, cid: str) -> Sequence[Replica]:
+        """The copies of the anchored file *cid*, and when each was last verified."""
+        return [
+            Replica(row.store, row.space, row.content_id, row.sha256, row.verified_at, row.outcome)
+            for row in self._stores.manifest.replicas(CAS_SPACE, cid)
+            if not row.deleted
+        ]
+
+    def _require_message(self, log: str, message_id: int) -> None:
+        """Raise an error where there is no such message or log. Batches may come here without the log they are of."""
+        if any(stream.log == log for stream in self._anchoring.journal.streams()):
+            return
+        last_id = self._logs.store.log(LogSpec(log), create=False).last_id
+        if message_id > last_id:
+            has = f"its last one is {last_id}" if last_id else "it has none yet"
+            raise UnknownMessageError(f"the log {log!r} has no message {message_id}: {has}")

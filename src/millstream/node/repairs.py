@@ -1,0 +1,32 @@
+"""Repairs of the copies of a node."""
+
+from __future__ import annotations
+
+from millstream.core.cached import locked_cached_property
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer
+from millstream.node.databases import DatabasesPart
+from millstream.node.policies import PoliciesPart
+from millstream.node.stores import StoresPart
+
+
+class RepairsPart:
+    """Repairs copies, and keeps what was repaired."""
+
+    def __init__(self, databases: DatabasesPart, stores: StoresPart, policies: PoliciesPart) -> None:
+        self._databases = databases
+        self._stores = stores
+        self._policies = policies
+
+    @locked_cached_property
+    def log(self) -> RepairLog:
+        """What was repaired, and what was not and why."""
+        return RepairLog(self._databases.own)
+
+    @locked_cached_property
+    def repairer(self) -> Repairer:
+        """Repairs copies by a vote of the manifest and the others."""
+        return Repairer(self._stores.providers, self._stores.manifest, self.log, sources=self._sources)
+
+    def _sources(self, space: str) -> frozenset[str]:
+        return self._policies.current.sources(space)  # as they are when it is asked: a policy may be saved meanwhile

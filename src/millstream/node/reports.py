@@ -1,0 +1,66 @@
+"""Integrity reports of a node, and the ledger that says that they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from millstream.anchoring import LedgerEntry, LogLedger
+from millstream.anchoring.manifest import anchor_string
+from millstream.core.cached import locked_cached_property
+from millstream.core.cid import cid_of
+from millstream.mill.integrity.space_reports import Reporter
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import IntegrityReport, encode_report
+from millstream.node.checks import ChecksPart
+from millstream.node.context import NodeContext
+from millstream.node.logs import LogsPart
+from millstream.node.stores import StoresPart
+
+REPORT_LEDGER = "mill.ledger"
+"""The log of the ledger of integrity reports."""
+
+
+class ReportsPart:
+    """Makes reports, keeps them and anchors them."""
+
+    def __init__(self, context: NodeContext, logs: LogsPart, stores: StoresPart, checks: ChecksPart) -> None:
+        self._context = context
+        self._logs = logs
+        self._stores = stores
+        self._checks = checks
+
+    @locked_cached_property
+    def folder(self) -> ReportFolder:
+        """The integrity reports, each chained to the one before."""
+        return ReportFolder(self._context.folder / "reports")
+
+    @locked_cached_property
+    def reporter(self) -> Reporter:
+        """Makes reports, and writes down in a ledger that they were made."""
+        return Reporter(
+            self.folder,
+            self._checks.bit_log,
+            account=self._context.settings.mill.account,
+            anchor=self.anchor,
+            kinds={name: urlsplit(store.url).scheme for name, store in self._stores.providers.items()},
+        )
+
+    @locked_cached_property
+    def ledger(self) -> LogLedger:
+        """The ledger of the integrity reports."""
+        return LogLedger(self._logs.store, self._context.clock, name=REPORT_LEDGER)
+
+    def anchor(self, report: IntegrityReport) -> LedgerEntry:
+        """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""
+        return self.ledger.append(_anchor(report))
+
+    def is_anchored(self) -> Callable[[IntegrityReport], bool]:
+        """Whether a report is in the ledger, whose chain is checked first. Raises :class:`LedgerError`."""
+        self.ledger.verify()
+        anchored = {entry.anchor_string for entry in self.ledger.entries()}
+        return lambda report: _anchor(report) in anchored
+
+
+def _anchor(report: IntegrityReport) -> str:
+    return anchor_string(1, cid_of(encode_report(report)))

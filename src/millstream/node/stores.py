@@ -1,0 +1,69 @@
+"""The storage providers of a node, what their copies must hash to, and changes on their way to the audit log."""
+
+from __future__ import annotations
+
+from millstream.core.cached import locked_cached_property
+from millstream.mill.adoption.adopted_store import with_adopted_sources
+from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
+from millstream.mill.manifest import Manifest
+from millstream.mill.mount_check import MountCheck
+from millstream.mill.providers import Providers
+from millstream.mill.reports.statistics import SpaceStatistics
+from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart
+from millstream.stores import Store, open_provider
+from millstream.stores.audit import AuditedStore, AuditOutbox
+from millstream.stores.processes import BulkProcesses
+
+
+class StoresPart:
+    """The storage providers, and the tables about their copies."""
+
+    def __init__(self, context: NodeContext, databases: DatabasesPart) -> None:
+        self._context = context
+        self._databases = databases
+
+    @locked_cached_property
+    def providers(self) -> Providers:
+        """The storage providers by id. None of their folders is made here: see :class:`DatabasesPart`."""
+        settings, clock = self._context.settings, self._context.clock
+        mount_check = MountCheck(self.manifest, clock)
+        processes = self._context.resources.enter_context(BulkProcesses(settings.mill.processes))
+        stores = {name: open_provider(url, processes=processes) for name, url in settings.store_urls.items()}
+        stores = with_adopted_sources(stores, lambda: self._databases.own)
+        audited = {name: self.audited(name, store) for name, store in stores.items()}
+        return Providers(audited, clock, mount_check=mount_check)
+
+    @locked_cached_property
+    def manifest(self) -> Manifest:
+        """What each copy must hash to, and when it last did."""
+        return Manifest(self._databases.own)
+
+    @locked_cached_property
+    def outbox(self) -> AuditOutbox:
+        """Changes of audited stores that are on their way to the audit log."""
+        return AuditOutbox(self._databases.own, self._context.clock)
+
+    @locked_cached_property
+    def change_guard(self) -> ChangeGuard:
+        """Holds mass deletes and mass changes of copies for a person's approval."""
+        limits = self._context.settings.mill.brake
+        budgets = ChangeBudgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval)
+        return ChangeGuard(self._databases.own, self._context.clock, self.manifest.count, budgets)
+
+    @locked_cached_property
+    def statistics(self) -> SpaceStatistics:
+        """How much each space held, and when."""
+        return SpaceStatistics(self._databases.own)
+
+    def audited(self, name: str, store: Store, *, user: str = "mill") -> Store:
+        """*store*, which the settings call *name*, as *user* changes it: audited where the settings say so."""
+        settings = self._context.settings
+        described = settings.stores.get(name)
+        if described is None or not described.audited:
+            return store
+        return AuditedStore(store, self.outbox, name, account=settings.mill.account, user=user)
+
+    def prepare(self) -> None:
+        """Open the manifest now."""
+        _ = self.manifest
