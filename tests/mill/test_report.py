@@ -21,6 +21,7 @@ from millstream.mill.reports.report import (
     SpaceTally,
     build_report,
     encode_report,
+    report_lines,
     tsv_lines,
 )
 
@@ -143,3 +144,15 @@ def test_odd_names_stay_inside_the_folder(tmp_path: Path) -> None:
         assert path.resolve().is_relative_to((tmp_path / "reports").resolve())
         assert path.parent.parent.parent == tmp_path / "reports"
         assert folder.latest(store, space) is not None
+
+
+def test_p9_the_coverage_of_nothing_is_no_number() -> None:
+    def told(tally: SpaceTally) -> str:
+        return next(report_lines(build_report(tally, "1", "s", started_at=1, ended_at=2)))
+
+    empty, away, unread = SpaceTally(), SpaceTally(), SpaceTally()
+    away.fail("the listing broke off")
+    unread.count(Verdict.IGNORE, "B11 fresh", number=3)
+    assert told(empty).endswith("the space is empty")
+    assert told(away).endswith("coverage unknown: nothing could be listed")
+    assert told(unread).endswith("coverage unknown: nothing was checked")

@@ -200,12 +200,19 @@ SHOWN = 20
 """Findings that are told of one report; the report itself has all."""
 
 
+def coverage_text(report: IntegrityReport) -> str:
+    """The coverage of *report* for people: no number where nothing was listed, or nothing was checked."""
+    if not report.listed:
+        return "coverage unknown: nothing could be listed" if report.notes else "the space is empty"
+    return f"coverage {report.coverage:.1%}" if report.checked else "coverage unknown: nothing was checked"
+
+
 def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
     """What *report* says in figures, its first findings, and its notes, for people; *age* is how old it is."""
     yield (
         f"{report.store}/{report.space}: {report.result.value}{age and f', {age} ago'}: {report.listed:,} listed, "
         f"{report.checked:,} checked, {report.explained:,} explained, {report.failed:,} failed, "
-        f"{size_text(report.bytes)} read, coverage {report.coverage:.1%}"
+        f"{size_text(report.bytes)} read, {coverage_text(report)}"
     )
     for finding in report.findings[:SHOWN]:
         yield f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}"
