@@ -98,6 +98,16 @@ def test_a_named_item_is_healed_or_refused_with_the_reason(data: Path, mill: Run
     assert (code, event["healed"], event["reason"]) == (1, False, "manifest and copies all disagree")
 
 
+def test_a_repair_of_the_queue_prints_the_reason_of_each_refusal(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    for seed, store in enumerate(("one", "two", "three")):
+        flip_bit(local(data, store).path_of("s", "item 2"), seed)
+    assert mill("check")[0] == 1
+    code, told = mill("repair")
+    assert code == 1
+    assert "manifest and copies all disagree" in [one.get("reason") for one in told]
+
+
 def test_a_deletion_reaches_the_copies_only_once_it_is_recorded(data: Path, mill: Run) -> None:
     mill("duplicate")
     local(data, "one").delete("s", "item 0")

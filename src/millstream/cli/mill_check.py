@@ -15,10 +15,14 @@ from millstream.cli.progress import progress_bar
 from millstream.cli.queue_draining import drain_queues, print_tally
 from millstream.mill.integrity.checker import CheckedItem
 from millstream.mill.integrity.sweep import check_space
+from millstream.mill.repair.repair_log import RepairEvent
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.mill.tasks import QueueName, encode_task
 from millstream.node import Node
 from millstream.settings import Settings
+
+MAX_REFUSALS = 1000
+"""Refusals that are printed of one run; the repair log has all."""
 
 
 @click.command()
@@ -61,18 +65,24 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, as_json: bool
             return 0
         if not item:
             errors = node.queues.open(QueueName.BIT_ERROR)
-            before = errors.depth().ready
+            before, started = errors.depth().ready, node.clock.now()
             tally = drain_queues(node, QueueName.REPAIR)
             print_tally(tally, as_json)
+            done = node.mill.repairs.log.last(MAX_REFUSALS)
+            _print_events([one for one in reversed(done) if not one.healed and one.at >= started], as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
         result = node.mill.repairs.repairer.repair(*item)
-        for event in result.events:
-            if as_json:
-                print_json(event)
-            else:
-                what = f"healed from store {event.good}" if event.healed else "not healed"
-                click.echo(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
+        _print_events(result.events, as_json)
         return 1 if result.refused else 0
+
+
+def _print_events(events: Sequence[RepairEvent], as_json: bool) -> None:
+    for event in events:
+        if as_json:
+            print_json(event)
+        else:
+            what = f"healed from store {event.good}" if event.healed else "not healed"
+            click.echo(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
 
 
 def _check(node: Node, store: str, space: str) -> IntegrityReport:
