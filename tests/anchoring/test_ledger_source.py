@@ -187,7 +187,7 @@ def test_entries_are_taken_as_slowly_as_one_likes(web: Any) -> None:
 
 
 def test_a_ledger_without_end_does_not_fill_the_disk(web: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(module, "MAX_BYTES", 1_000_000)
 
     def flood(handler: Any) -> None:
         handler.send_response(200)

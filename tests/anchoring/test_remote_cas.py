@@ -139,7 +139,7 @@ def test_a_file_that_really_is_too_large_is_the_fault_of_who_anchored_it(web: An
 
 
 def test_a_file_without_end_is_given_up(web: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 500_000)
+    monkeypatch.setattr(module, "MAX_BYTES", 500_000)
     cid = cid_of(LARGE + LARGE)
     web.answers[f"/ipfs/{cid}"] = LARGE + LARGE
     with pytest.raises(CasNotFoundError):

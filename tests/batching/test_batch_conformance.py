@@ -150,8 +150,8 @@ class TestAdaptiveBatcher(BatchConformance):
 
     @pytest.fixture
     def engine(self, monkeypatch):
-        monkeypatch.setattr(adaptive, "LARGE", 120)
-        monkeypatch.setattr(adaptive, "PATIENCE", 1)
+        monkeypatch.setattr(adaptive, "LARGE_STEP", 120)
+        monkeypatch.setattr(adaptive, "SMALL_STEPS_BEFORE_SWITCH", 1)
         return lambda config, cases, draw: step_by_step(config, cases, draw, AdaptiveBatcher)
 
 

@@ -175,4 +175,4 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(url, what):
 )
 def test_a_place_shows_itself_without_its_password(url, shown):
     place = parse_broker(url)
-    assert (place.url, str(place), repr(place)) == (shown, f"<BrokerPlace {shown}>", f"<BrokerPlace {shown}>")
+    assert (place.url, str(place), repr(place)) == (shown, f"<BrokerAddress {shown}>", f"<BrokerAddress {shown}>")

@@ -68,14 +68,14 @@ INGEST = """
     import sys
     from pathlib import Path
     from millstream.pipeline.jobs.ingest import run_ingest
-    from millstream.pipeline.jobs.file_parsing import Rules
+    from millstream.pipeline.jobs.file_parsing import ParsingRules
     from millstream.pipeline.jobs.source_files import find_files
     from millstream.pipeline.session import SparkOptions, spark_session
 
     folder, url = Path(sys.argv[1]), sys.argv[2]
     with spark_session(folder / "work", SparkOptions(master="local[2]")) as spark:
         staging = (folder / "staging").as_uri()
-        run_ingest(spark, url, "in", find_files([folder / "files"]), Rules(), staging=staging)
+        run_ingest(spark, url, "in", find_files([folder / "files"]), ParsingRules(), staging=staging)
 """
 
 

@@ -129,7 +129,7 @@ class TestSessions:
             from pathlib import Path
             from millstream.pipeline import gateway_connection
             from millstream.pipeline.errors import SparkLostError
-            from millstream.pipeline.spark_errors import explained
+            from millstream.pipeline.spark_errors import spark_errors_explained
             from millstream.pipeline.session import SparkOptions, spark_session
 
             interrupt = signal.getsignal(signal.SIGINT)
@@ -141,7 +141,7 @@ class TestSessions:
                         pid = spark._jvm.ProcessHandle.current().pid()
                         os.kill(pid, signal.SIGKILL)
                         try:
-                            with explained("count"):
+                            with spark_errors_explained("count"):
                                 spark.range(7).count()
                         except SparkLostError as error:
                             print(error)

@@ -21,7 +21,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     ``last_id`` is the writer pointer (0 at first), ``received_at`` the last receive time that the log has given.
     ``epoch`` counts the writers there have been; ``holder`` names the present one (empty: nobody); its lease holds
     until ``lease_until`` on :meth:`Backend.lease_time`. ``first_id`` and ``hot_id`` are the log's
-    :class:`~millstream.log.watermarks.Marks`, from its state of that name.
+    :class:`~millstream.log.watermarks.Watermarks`, from its state of that name.
     """
 
     last_id: int = 0

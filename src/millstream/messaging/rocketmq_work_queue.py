@@ -79,7 +79,7 @@ class RocketNotice(msgspec.Struct, frozen=True):
 
 
 class RocketNotices:
-    """The notices of the queue *name*; see :class:`millstream.queue.database_queue.Notices`.
+    """The notices of the queue *name*; see :class:`millstream.queue.database_queue.NoticeChannel`.
 
     Its own clock is the system's, since the server's is: a delay passes there.
     """

@@ -23,7 +23,8 @@ class MessagingPart:
         """A broker on the node's logs, listening on *place* while its block is open.
 
         At *tls_place*, if that is given, it encrypts, by the certificate of the settings or else by one of its own.
-        Raises :class:`~millstream.messaging.errors.AccessError` where its keys or certificates cannot be used.
+        Raises :class:`~millstream.messaging.errors.BrokerCredentialsError` where its keys or certificates cannot be
+        used.
         """
         from millstream.messaging.broker.limits import limits_of
         from millstream.messaging.broker.security.access_keys import read_keyring

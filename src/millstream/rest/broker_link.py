@@ -30,7 +30,7 @@ class BrokerLink:
         self._supervisor, self._loop = supervisor, loop
 
     def ask(self, call: str, request: Any, kind: type[Result]) -> Result:
-        """The answer of the call of this name (see :class:`~millstream.messaging.broker.admin.Admin`)."""
+        """The answer of the call of this name (see :class:`~millstream.messaging.broker.admin.AdminService`)."""
         from millstream.messaging.admin_client import read_response
 
         async def asked() -> bytes:

@@ -54,12 +54,12 @@ CONTENDERS: dict[str, LogContender] = {
 
 def open_sender(place: QueueLocation) -> QueueSender:
     """The sender of a contender at *place*."""
-    return cast(QueueSender, _made(place, "QueueSender"))
+    return cast(QueueSender, _made(place, "Sender"))
 
 
 def open_receiver(place: QueueLocation) -> QueueReceiver:
     """The receiver of a contender at *place*."""
-    return cast(QueueReceiver, _made(place, "QueueReceiver"))
+    return cast(QueueReceiver, _made(place, "Receiver"))
 
 
 def open_ours(place: QueueLocation) -> tuple[OurSender, OurReceiver]:

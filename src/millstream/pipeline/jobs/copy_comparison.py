@@ -32,7 +32,7 @@ DIFFERENCE_SCHEMA = pa.schema(
         pa.field("replaces", pa.bool_(), nullable=False),
     ]
 )
-"""One row an item that is not the same at both ends (:class:`millstream.mill.duplication.differences.Found`)."""
+"""One row an item that is not the same at both ends (:class:`millstream.mill.duplication.differences.ComparedItem`)."""
 
 RECORDED_SCHEMA = pa.schema(
     [MANIFEST_SCHEMA.field(name) for name in ("store", "content_id", "sha256", "modified", "deleted")]

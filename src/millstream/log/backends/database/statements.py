@@ -74,7 +74,7 @@ class Statements:
 
     STATISTICS: ClassVar[str]
     """What the blocks from an id (given three times) add up to, in the order of
-    :class:`~millstream.log.backend.Statistics`."""
+    :class:`~millstream.log.backend.BlockStatistics`."""
 
     OLD_BLOCKS: ClassVar[str]
     """First id and bytes of the blocks that end below an id, the oldest first, so many at most."""
