@@ -59,8 +59,8 @@ screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, light 
 	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or leads_to_its_file or whole_page"
 
 check: $(VENV)/.dev ## Lint, types, floors
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

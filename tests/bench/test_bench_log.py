@@ -138,7 +138,7 @@ def test_a_failing_sender_ends_the_benchmark(work: LogRuns, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr("millstream.bench.log.peers.sqlite_rows.SqliteRowSender._commit", fail)
+    monkeypatch.setattr("millstream_peers.log.sqlite_rows.SqliteRowSender._commit", fail)
     with pytest.raises(OSError, match="the disk is gone"):
         work.alone("sqlite-rows", 4, 20)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.bench.mill.drill import FAULTS, DrillFault, DrillResult, run_drill, table, tools
 from millstream.testing import services
-from millstream.testing.rclone import RcloneMissingError, program
+from millstream_peers.mill.drill import FAULTS, DrillFault, DrillResult, run_drill, table, tools
+from millstream_peers.rclone import RcloneMissingError, program
 from suite.missing import end_without
 from suite.sizes import sized
 

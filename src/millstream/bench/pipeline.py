@@ -6,11 +6,9 @@ import contextlib
 import functools
 import io
 import itertools
-import os
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -20,6 +18,7 @@ import pyarrow.parquet as pq
 from millstream.batching import BatchConfig
 from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
+from millstream.bench.peers import load_peers
 from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, spark_memory
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import Clock, SystemClock
@@ -51,6 +50,14 @@ _BODY = 100
 _SOURCES = 1000
 _MESSAGES_AT_ONCE = 500_000
 _ITEMS_AT_ONCE = 100_000
+
+
+class PipelinePeers(Protocol):
+    """What the module of the peers has for this benchmark."""
+
+    def hash_items(self, folder: Path) -> int:
+        """Hash the items of the local store at *folder*; returns how many there are."""
+        ...
 
 
 def comparisons(
@@ -146,12 +153,12 @@ class PipelineRuns:
         return self._compare("Planning duplication", conditions, self._plan, counts, unit="items/s")
 
     def sweep(self, counts: Sequence[int], size: int) -> Comparison:
-        """Every bit of a store, hashed and judged; against ``sha256sum`` in as many processes as there are cores."""
+        """Every bit of a store, hashed and judged; in a checkout beside ``sha256sum`` in a process a core."""
         urls = [self._fill(count, size) for count in counts]
-        runs: list[tuple[str, Callable[[str, int, int], Measurement]]] = [
-            ("sha256sum under xargs -P", self._sha256sum),
-            ("integrity", self._sweep),
-        ]
+        runs: list[tuple[str, Callable[[str, int, int], Measurement]]] = [("integrity", self._sweep)]
+        peers = cast(PipelinePeers | None, load_peers("pipeline"))
+        if peers is not None:
+            runs.insert(0, ("sha256sum under xargs -P", functools.partial(self._sha256sum, peers)))
         return Comparison(
             title="Sweeping every bit",
             unit="MB/s",
@@ -257,14 +264,9 @@ class PipelineRuns:
         _checked(sweep.record.rows_out, items)
         return sample(size / 1e6)
 
-    def _sha256sum(self, url: str, items: int, size: int) -> Measurement:
-        folder = Path(url.removeprefix("file://"))
-        find = ["find", str(folder), "-type", "f", "-path", "*item-*", "-print0"]
-        hashing = ["xargs", "-0", "-P", str(len(os.sched_getaffinity(0))), "-n", "50", "sha256sum"]
+    def _sha256sum(self, peers: PipelinePeers, url: str, items: int, size: int) -> Measurement:
         with self._timed("MB") as sample:
-            listed = subprocess.run(find, stdout=subprocess.PIPE, check=True).stdout
-            _checked(listed.count(b"\0"), items)
-            subprocess.run(hashing, input=listed, stdout=subprocess.DEVNULL, check=True)
+            _checked(peers.hash_items(Path(url.removeprefix("file://"))), items)
         return sample(size / 1e6)
 
     def _plan(self, count: int) -> Measurement:

@@ -14,6 +14,7 @@ import msgspec
 
 from millstream.bench import BENCHMARKS
 from millstream.bench.machine import Machine, this_machine
+from millstream.bench.peers import ABSENT, BENCHMARKS_WITH_PEERS, peers_folder
 from millstream.core.clock import Clock
 from millstream.core.errors import InputError
 
@@ -35,6 +36,13 @@ class Contender(msgspec.Struct, frozen=True):
 
     name: str
     run: Callable[[], Measurement]
+
+
+class PeerContenders(msgspec.Struct, frozen=True):
+    """The peers in one comparison, and what a reader has to know of them."""
+
+    contenders: Sequence[Contender] = ()
+    conditions: str = ""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -123,6 +131,8 @@ def run_benchmark(
     """
     module, parts = load_benchmark(name), parts or {}
     _check_parts(name, module, parts)
+    if name in BENCHMARKS_WITH_PEERS and peers_folder() is None:
+        show(f"{ABSENT}: only Millstream's own parts are measured")
     runs = min(runs, getattr(module, "ROUNDS", runs))
     measured_at, begin, machine = clock.now(), clock.monotonic(), this_machine()
     with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=folder, ignore_cleanup_errors=True) as work:

@@ -1,4 +1,4 @@
-"""``millstream bench``: measure against peers in the same run."""
+"""``millstream bench``: measure our own parts, and in a checkout their peers in the same run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from millstream.core.durable import write_durably
 @click.option("--payloads", metavar="LIST", help="Of the log: bytes a message, as in 4,100,1000.")
 @click.option("--packs", metavar="LIST", help="Of the log: messages that a sender sends at once, as in 200,10,1.")
 @click.option("--backends", metavar="LIST", help="Of log and pipeline: which of our stores, as in mariadb,sqlite.")
-@click.option("--peers", metavar="LIST", help="Of the log: which others, as in mariadb-rows,redis; none for none.")
+@click.option(
+    "--peers", metavar="LIST", help="Of the log: which others, in a checkout, as in mariadb-rows,redis; none for none."
+)
 @click.option(
     "--modes",
     metavar="LIST",

@@ -1,4 +1,4 @@
-"""The log against a row a message, Redis Streams, JetStream, PostgreSQL and a queue for Python, in one run."""
+"""The log in its stores; in a checkout against a row a message, Redis, JetStream, PostgreSQL and a queue for Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from millstream.bench.log.contenders import CONTENDERS
+from millstream.bench.log.contenders import contender
 from millstream.bench.log.options import Choice, parse_choice
 from millstream.bench.log.runs import LogRuns
 from millstream.bench.log.servers import Servers
@@ -127,5 +127,5 @@ class LogComparisons:
         names: Sequence[str] | None = None,
     ) -> Comparison:
         names = self._choice.contenders if names is None else names
-        contenders = [Contender(CONTENDERS[name].title, functools.partial(run, name)) for name in names]
+        contenders = [Contender(contender(name).title, functools.partial(run, name)) for name in names]
         return Comparison(title, unit, conditions, contenders)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
 import msgspec
 
-from millstream.bench.log.peers.ours import OurReceiver, OurSender
-from millstream.bench.log.peers.protocol import QueueLocation, QueueReceiver, QueueSender
+from millstream.bench.log.ours import OurReceiver, OurSender
+from millstream.bench.log.protocol import QueueLocation, QueueReceiver, QueueSender
+from millstream.bench.peers import load_peers
 from millstream.core.errors import InputError
+from millstream.testing.services import ServerDefinition
 
 
 class LogContender(msgspec.Struct, frozen=True):
@@ -23,33 +26,51 @@ class LogContender(msgspec.Struct, frozen=True):
     classes: str
     suffix: str = ""
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether it is our log."""
-        return self.module == "ours"
-
     def rate(self, payload: int) -> float:
         """Messages a second with *payload* bytes each, about."""
         return self.rates[max((size for size in self.rates if size <= payload), default=min(self.rates))]
 
 
-_OURS: dict[int, float] = {4: 3e6, 100: 1e6, 1000: 2e5}
-_ROWS: dict[int, float] = {4: 4e5, 100: 3e5, 1000: 1e5}
+class LogPeers(Protocol):
+    """What the module of the peers has for this benchmark."""
 
-CONTENDERS: dict[str, LogContender] = {
-    "mariadb-rows": LogContender("row a message, MariaDB", "mariadb-whole", _ROWS, "mysql_rows", "MysqlRow"),
-    "sqlite-rows": LogContender("row a message, SQLite", "", _ROWS, "sqlite_rows", "SqliteRow", ".db"),
-    "redis": LogContender("Redis Stream, AOF always", "redis", {4: 2e5, 100: 1e5, 1000: 4e4}, "redis_stream", "Redis"),
-    "nats": LogContender("NATS JetStream, file", "nats", {4: 3e4, 1000: 2e4}, "nats_stream", "Nats"),
-    "postgres-copy": LogContender(
-        "row a message, PostgreSQL COPY", "postgresql-whole", {4: 4e5, 1000: 1e5}, "postgres_copy", "Postgres"
-    ),
-    "litequeue": LogContender("litequeue, SQLite", "", {4: 5e3, 1000: 4e3}, "litequeue", "Litequeue", ".db"),
-    "mariadb": LogContender("millstream, MariaDB", "mariadb-whole", _OURS, "ours", "Our"),
-    "postgres": LogContender("millstream, PostgreSQL", "postgresql-whole", _OURS, "ours", "Our"),
-    "sqlite": LogContender("millstream, SQLite", "", _OURS, "ours", "Our", ".db"),
-    "segments": LogContender("millstream, segment files", "", _OURS, "ours", "Our"),
+    CONTENDERS: Mapping[str, LogContender]
+    """By name; all others are measured against the first."""
+
+    SERVERS: Mapping[str, ServerDefinition]
+    """The servers that only peers need."""
+
+    CLEARING: Mapping[str, Callable[[str], None]]
+    """By server: drop what a run has left at a URL."""
+
+
+_OURS: dict[int, float] = {4: 3e6, 100: 1e6, 1000: 2e5}
+_OUR_MODULE = "millstream.bench.log.ours"
+
+OURS: Mapping[str, LogContender] = {
+    "mariadb": LogContender("millstream, MariaDB", "mariadb-whole", _OURS, _OUR_MODULE, "Our"),
+    "postgres": LogContender("millstream, PostgreSQL", "postgresql-whole", _OURS, _OUR_MODULE, "Our"),
+    "sqlite": LogContender("millstream, SQLite", "", _OURS, _OUR_MODULE, "Our", ".db"),
+    "segments": LogContender("millstream, segment files", "", _OURS, _OUR_MODULE, "Our"),
 }
+
+
+@functools.cache
+def log_peers() -> LogPeers | None:
+    """The peers; None where there is no checkout."""
+    return cast(LogPeers | None, load_peers("log"))
+
+
+def peer_names() -> tuple[str, ...]:
+    """The names of all peers that are here."""
+    peers = log_peers()
+    return () if peers is None else tuple(peers.CONTENDERS)
+
+
+def contender(name: str) -> LogContender:
+    """The contender *name*, ours or a peer."""
+    peers = log_peers()
+    return OURS[name] if name in OURS or peers is None else peers.CONTENDERS[name]
 
 
 def open_sender(place: QueueLocation) -> QueueSender:
@@ -68,9 +89,9 @@ def open_ours(place: QueueLocation) -> tuple[OurSender, OurReceiver]:
 
 
 def _made(place: QueueLocation, kind: str) -> Any:
-    contender = CONTENDERS[place.contender]
+    found = contender(place.contender)
     try:
-        module = importlib.import_module(f"millstream.bench.log.peers.{contender.module}")
-        return getattr(module, contender.classes + kind)(place)
+        module = importlib.import_module(found.module)
+        return getattr(module, found.classes + kind)(place)
     except ModuleNotFoundError as error:
-        raise InputError(f"{contender.title} takes part with the package {error.name}: pip install it") from error
+        raise InputError(f"{found.title} takes part with the package {error.name}: pip install it") from error

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.bench.log.options import Senders
-from millstream.bench.log.peers.protocol import QueueSender
+from millstream.bench.log.protocol import QueueSender
 from millstream.core.clock import Clock
 
 POOL = 65_536

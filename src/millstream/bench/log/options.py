@@ -7,16 +7,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from millstream.bench.log.contenders import OURS, log_peers, peer_names
+from millstream.bench.peers import ABSENT
 from millstream.core.errors import InputError
 
 Senders = Literal["coroutines", "threads"]
 
 PAYLOADS = (4, 100, 1000)
 PACKS = (200, 10, 1)
-OURS = ("mariadb", "postgres", "sqlite", "segments")
-PEERS = ("mariadb-rows", "sqlite-rows", "redis", "nats", "postgres-copy", "litequeue")
-"""The first is the one that all others are measured against: a row a message, as in the seed document."""
-
 MODES = ("alone", "both", "processes", "arrow", "lone")
 """Write and then read; both at once; both at once in two processes; Arrow; the wait for a lone message."""
 
@@ -29,15 +27,20 @@ class Choice(msgspec.Struct, frozen=True):
 
     payloads: Sequence[int] = PAYLOADS
     packs: Sequence[int] = PACKS
-    backends: Sequence[str] = OURS
-    peers: Sequence[str] = PEERS
+    backends: Sequence[str] = tuple(OURS)
+    peers: Sequence[str] = msgspec.field(default_factory=peer_names)
     modes: Sequence[str] = MODES
     senders: int = 1000
     kind: Senders = "coroutines"
     seconds: float = 1.5
 
     def __post_init__(self) -> None:
-        for name, known in (("backends", OURS), ("peers", PEERS), ("modes", MODES)):
+        if self.peers and log_peers() is None:
+            raise InputError(
+                f"--peers {','.join(self.peers)} cannot be measured: {ABSENT}. "
+                "Leave --peers out, or run the benchmark in a checkout"
+            )
+        for name, known in (("backends", tuple(OURS)), ("peers", peer_names()), ("modes", MODES)):
             unknown = set(getattr(self, name)) - set(known)
             if unknown:
                 raise InputError(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from millstream.bench.log.load import Sent
-from millstream.bench.log.peers.protocol import Part
+from millstream.bench.log.protocol import Part
 from millstream.log.encoding.columns import offsets_of
 
 _END = b"\0"

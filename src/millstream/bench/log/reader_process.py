@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing.connection import Connection
 
 from millstream.bench.log.contenders import open_receiver
-from millstream.bench.log.peers.protocol import QueueLocation
+from millstream.bench.log.protocol import QueueLocation
 from millstream.bench.log.read_check import ReadCheck
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from millstream.bench.log.contenders import CONTENDERS, open_ours, open_receiver, open_sender
+from millstream.bench.log.contenders import contender, open_ours, open_receiver, open_sender
 from millstream.bench.log.load import POOL, bodies, packs_of, send
 from millstream.bench.log.meter import memory_mib, read_meter
 from millstream.bench.log.options import Choice
-from millstream.bench.log.peers.protocol import QueueLocation
+from millstream.bench.log.protocol import QueueLocation
 from millstream.bench.log.read_check import ReadCheck, ReadCheckError, drain
 from millstream.bench.log.reader_process import ReaderProcess
 from millstream.bench.log.server_cleanup import clear
@@ -111,7 +111,7 @@ class LogRuns:
         """One sender with Arrow batches, each durable before the next; then all of it read as Arrow."""
         place, pool = self._place(name), self._pool(payload)
         batch = pa.RecordBatch.from_arrays([pa.array(pool, pa.binary())], names=["body"])
-        batches = max(round(10 * CONTENDERS[name].rate(payload) * self._choice.seconds / POOL), 1)
+        batches = max(round(10 * contender(name).rate(payload) * self._choice.seconds / POOL), 1)
         total = batches * POOL
         sender, receiver = open_ours(place)
         with contextlib.closing(sender), contextlib.closing(receiver):
@@ -153,7 +153,7 @@ class LogRuns:
             raise ReadCheckError("the Arrow batches that were read are not those that were written")
 
     def _load(self, name: str, payload: int, pack: int) -> tuple[int, int]:
-        rate = CONTENDERS[name].rate(payload)
+        rate = contender(name).rate(payload)
         return self._choice.load(rate * min(pack, 200) / 200 if pack < 200 else rate, pack)
 
     def _pool(self, payload: int) -> list[bytes]:
@@ -162,18 +162,18 @@ class LogRuns:
         return self._pools[payload]
 
     def _processes(self, name: str) -> tuple[int, ...]:
-        server = CONTENDERS[name].server
+        server = contender(name).server
         return self._servers.get(server).processes if server else ()
 
     def _place(self, name: str) -> QueueLocation:
-        contender, queue = CONTENDERS[name], f"bench_{next(self._numbers)}"
-        if contender.server:
-            return QueueLocation(name, self._servers.get(contender.server).url, queue)
-        path = self._folder / f"{queue}{contender.suffix}"
+        found, queue = contender(name), f"bench_{next(self._numbers)}"
+        if found.server:
+            return QueueLocation(name, self._servers.get(found.server).url, queue)
+        path = self._folder / f"{queue}{found.suffix}"
         return QueueLocation(name, _local_url(name, path), queue)
 
     def _remove(self, place: QueueLocation) -> None:
-        clear(CONTENDERS[place.contender].server, place.url)
+        clear(contender(place.contender).server, place.url)
         for path in self._folder.glob(f"{place.queue}*"):
             if path.is_dir():
                 shutil.rmtree(path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
+from millstream.bench.log.contenders import log_peers
+
 _PREFIXES = ("queue_", "blocks_", "bench_")
 
 
@@ -27,21 +29,15 @@ def _clear_postgres(url: str) -> None:
                 connection.execute(f'DROP TABLE "{table}"'.encode())
 
 
-def _clear_redis(url: str) -> None:
-    import redis
-
-    with redis.Redis.from_url(url) as client:
-        client.flushall()
-
-
 _CLEARING: Mapping[str, Callable[[str], None]] = {
     "mariadb-whole": _clear_mysql,
     "postgresql-whole": _clear_postgres,
-    "redis": _clear_redis,
 }
 
 
 def clear(server: str, url: str) -> None:
     """Drop the tables, or the streams, of every run on *server* at *url*."""
-    if server in _CLEARING:
-        _CLEARING[server](url)
+    peers = log_peers()
+    known = _CLEARING if peers is None else {**_CLEARING, **peers.CLEARING}
+    if server in known:
+        known[server](url)

@@ -1,6 +1,6 @@
 """RocketMQ's own Python client against our broker, in a process of its own: it brings threads and a log file.
 
-``python -m millstream.bench.messaging.official send|receive HOST:PORT TOPIC COUNT`` is that process.
+Run as a program with ``send|receive HOST:PORT TOPIC COUNT`` this module is that process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.bench.runner import Measurement
 
 def run_official(work: MessagingTask, what: str) -> Measurement:
     """*what* (``send`` or ``receive``) with the official client."""
-    command = [sys.executable, "-m", __name__, what, work.place, work.topic(), str(work.count)]
+    command = [sys.executable, __file__, what, work.place, work.topic(), str(work.count)]
     meter = Meter(work.servers)
     result = subprocess.run(
         command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(work.folder)}

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from millstream.bench.log.peers.grouped import GroupingSender
-from millstream.bench.log.peers.protocol import Part, QueueLocation
+from millstream.bench.log.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
+from millstream_peers.log.grouped import GroupingSender
 
 _READ = 50_000
 _NAP = 0.001

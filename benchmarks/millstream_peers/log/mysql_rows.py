@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from millstream.bench.log.peers.grouped import MOST_ROWS, GroupingSender
-from millstream.bench.log.peers.protocol import Part, QueueLocation
+from millstream.bench.log.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
 from millstream.log.backends.mysql.address import parse_address
 from millstream.log.backends.mysql.pymysql_connection import PymysqlConnection, connect_pymysql, literal
+from millstream_peers.log.grouped import MOST_ROWS, GroupingSender
 
 SHARDS = 4
 READ_IDS = 50_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from millstream.bench.log.peers.protocol import Part, QueueLocation
+from millstream.bench.log.protocol import Part, QueueLocation
 from millstream.log import LogSpec, open_store
 
 

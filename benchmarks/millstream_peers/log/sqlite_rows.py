@@ -11,9 +11,9 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 
-from millstream.bench.log.peers.grouped import GroupingSender
-from millstream.bench.log.peers.protocol import Part, QueueLocation
+from millstream.bench.log.protocol import Part, QueueLocation
 from millstream.core.clock import SystemClock
+from millstream_peers.log.grouped import GroupingSender
 
 SHARDS = 4
 READ_IDS = 50_000  # at a time, as in the document's receiver

@@ -28,8 +28,8 @@ from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
 from millstream.queue import LogWorkQueue
 from millstream.stores import Store
 from millstream.stores.s3 import parse_address
-from millstream.testing.rclone import rclone
 from millstream.testing.swift import ENVIRONMENT
+from millstream_peers.rclone import rclone
 
 SPACE = "s"
 SOURCE, COPIES = "1", ("2", "3")

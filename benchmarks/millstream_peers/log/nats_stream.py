@@ -10,8 +10,8 @@ import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from millstream.bench.log.peers.grouped import GroupingSender
-from millstream.bench.log.peers.protocol import Part, QueueLocation
+from millstream.bench.log.protocol import Part, QueueLocation
+from millstream_peers.log.grouped import GroupingSender
 
 Result = TypeVar("Result")
 

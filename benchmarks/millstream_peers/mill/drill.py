@@ -1,7 +1,8 @@
 """The rot drill, with rclone beside us: what each finds, heals and destroys when copies go bad in every way.
 
-``python -m millstream.bench.mill.drill --markdown docs/rot-drill.md`` runs it on local folders and a real S3 server
-(OpenStack Swift) and writes the table. Each tool gets spaces of its own, makes its own copies, and the same damage.
+``PYTHONPATH=benchmarks python -m millstream_peers.mill.drill --markdown docs/rot-drill.md`` runs it on local folders
+and a real S3 server (OpenStack Swift) and writes the table. Each tool gets spaces of its own, makes its own copies, and
+the same damage.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from millstream.bench.mill.drill_tools import SPACE, DrillTool, Millstream, Rclone
 from millstream.core.durable import write_durably
 from millstream.core.errors import NotFoundError
 from millstream.stores import LocalStore
@@ -26,6 +26,7 @@ from millstream.testing.damage import flip_bit
 from millstream.testing.s3 import S3Server
 from millstream.testing.services import Server, private
 from millstream.testing.swift import data_files
+from millstream_peers.mill.drill_tools import SPACE, DrillTool, Millstream, Rclone
 
 MEBIBYTE = 1 << 20
 LIMITS = S3Limits(single=5 * MEBIBYTE, part=5 * MEBIBYTE)

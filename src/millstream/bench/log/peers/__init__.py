@@ -1,1 +1,0 @@
-"""What is compared: our log in each of its stores, and others that keep messages."""
