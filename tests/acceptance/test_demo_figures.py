@@ -16,7 +16,7 @@ from millstream.batching import Batcher, Event
 from millstream.core.message import Message
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 pytestmark = pytest.mark.acceptance
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from demo_runs import run_demo, stage
 
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 pytestmark = pytest.mark.acceptance
 

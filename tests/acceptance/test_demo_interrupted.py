@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from demo_runs import OPTIONS, Run, cut_short, run_demo, stage
 
-from millstream.testing.commands import run_command
 from suite.sizes import sized
+from support.commands import run_command
 
 pytestmark = pytest.mark.acceptance
 

@@ -14,7 +14,7 @@ from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.cli.batch import batch
 from millstream.core.message import Message, encode_line
 from millstream.testing.batching_oracle import plain_batches, spelled
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 UC3 = "a:110@120 b:120@130 c:130@140 a:140@150 a:155@170"
 RULES = ("--window", "50", "--max-delay", "20")

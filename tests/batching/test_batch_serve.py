@@ -19,8 +19,8 @@ from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
-from millstream.testing.commands import run_command
 from millstream.testing.waiting import until
+from support.commands import run_command
 
 SETTINGS = """
 [batching]

@@ -15,7 +15,7 @@ from millstream.batching import BatchConfig, Event
 from millstream.batching.counterexample import at_once, batch_membership, smallest_counterexample
 from millstream.cli.batch import batch
 from millstream.testing.batching_oracle import respelled, spelled
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 RULES = BatchConfig(50, 20, conflict_cut="midpoint")
 PLAIN = ["--window", "50", "--max-delay", "20"]

@@ -13,8 +13,8 @@ from millstream.batching.json_lines import EventLineError, read_events
 from millstream.demo.userfile import read_records
 from millstream.pipeline.jobs.file_parsing import ParsingRules, parse_split
 from millstream.pipeline.jobs.source_files import find_files, splits_of
-from millstream.testing.commands import run_command
 from millstream.testing.dids import DidOwner
+from support.commands import run_command
 
 LINES = BOM_UTF8 + b'{"body":"a","event_time":1,"received_at":2}\n{"body":"b","event_time":3,"received_at":4}\n'
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import COMPLETE
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 
 def test_the_answer_is_that_of_the_program(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from millstream.cli.batch import TOOLS
 from millstream.cli.examples import example_lines, example_of
 from millstream.cli.main import COMPLETE, millstream, run
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -27,9 +27,9 @@ from millstream.node import Node
 from millstream.settings import Settings
 from millstream.settings.serving import ServeSettings
 from millstream.testing.dids import DidOwner
-from millstream.testing.mqtt import publish
-from millstream.testing.outboxes import connect_application, count, insert, make_outbox
 from millstream.testing.waiting import until
+from support.mqtt import publish
+from support.outboxes import connect_application, count, insert, make_outbox
 
 SETTINGS = """
 [serve]

@@ -16,7 +16,7 @@ from millstream.log import LogSpec, Message, open_store
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batch
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 WAYS = [
     "log create NAME",

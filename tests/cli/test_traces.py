@@ -19,10 +19,10 @@ from serving_nodes import Serving, open_node
 
 from millstream.core.message import Message
 from millstream.log import LogSpec
-from millstream.testing.commands import run_command
-from millstream.testing.outboxes import connect_application, make_outbox
-from millstream.testing.trace_collector import TraceCollector, collecting
 from millstream.testing.waiting import until
+from support.commands import run_command
+from support.outboxes import connect_application, make_outbox
+from support.trace_collector import TraceCollector, collecting
 
 SETTINGS = """
 [serve]

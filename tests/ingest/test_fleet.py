@@ -15,8 +15,8 @@ from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.settings import load_settings
-from millstream.testing.commands import run_command
-from millstream.testing.mqtt import publish
+from support.commands import run_command
+from support.mqtt import publish
 
 SETTINGS = """
 [batching]

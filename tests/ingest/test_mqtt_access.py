@@ -14,8 +14,8 @@ from millstream.ingest.connection import MqttConnection
 from millstream.ingest.options import SubscribeOptions
 from millstream.testing import services
 from millstream.testing.mosquitto import Mosquitto
-from millstream.testing.mqtt import publish
 from suite.missing import started
+from support.mqtt import publish
 
 from .conftest import Harness
 

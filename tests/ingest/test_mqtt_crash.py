@@ -17,8 +17,8 @@ from millstream.batching import BatchConfig, Batcher
 from millstream.batching.message_events import event_from_message
 from millstream.ingest.connection import MqttConnection
 from millstream.log import LogSpec, open_store
-from millstream.testing.mqtt import publish
 from suite.sizes import sized
+from support.mqtt import publish
 
 from .conftest import Harness
 

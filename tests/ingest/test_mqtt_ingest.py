@@ -12,7 +12,7 @@ from millstream.ingest.broker_url import parse_broker
 from millstream.ingest.connection import MqttConnection
 from millstream.ingest.options import SubscribeOptions
 from millstream.ingest.receipts import PACKET_HEADER
-from millstream.testing.mqtt import publish
+from support.mqtt import publish
 
 VERSIONS = pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.log import LogSpec, open_store
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 
 class Shell:

@@ -46,8 +46,8 @@ from millstream.messaging.broker.storage.journal import BrokerJournal
 from millstream.node import Node
 from millstream.queue import queues_on_logs
 from millstream.settings import Settings
-from millstream.testing.commands import run_command
 from suite.sizes import sized
+from support.commands import run_command
 
 KEPT = Path(__file__).parent / "kept"
 CHILD = Path(__file__).parent / "children" / "migrate.py"

@@ -26,7 +26,7 @@ from millstream.log import (
 from millstream.log.backends.segments import states as states_module
 from millstream.log.backends.segments import stream as stream_module
 from millstream.log.backends.segments.format import CommittedEnd
-from millstream.testing.segment_folders import (
+from support.segment_folders import (
     SPEC,
     bodies,
     filled,

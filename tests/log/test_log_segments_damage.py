@@ -18,7 +18,7 @@ from millstream.log import (
 )
 from millstream.log.backends.segments.format import CommittedEnd, decode_end, encode_end
 from millstream.log.backends.segments.lease import LeaseRecord, write_lease
-from millstream.testing.segment_folders import (
+from support.segment_folders import (
     SPEC,
     bodies,
     filled,

@@ -13,7 +13,7 @@ from millstream.log.backend import Commit
 from millstream.log.backends.segments.format import decode_end, encode_commit, encode_end
 from millstream.log.block import HEADER, MAGIC, VERSION, BlockOrigin, EncodedBlock, encode_block
 from millstream.log.encoding.columns import from_messages
-from millstream.testing.segment_folders import SPEC, opened, place, segments
+from support.segment_folders import SPEC, opened, place, segments
 
 HOLLOW, HOLE = 20, 240 << 20
 """Blocks of one message, and the bytes that each says it has."""

@@ -24,7 +24,7 @@ from millstream.log import (
 )
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.log.backends.sqlite.statements import READ_BLOCKS
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 SPEC = LogSpec("weather", block_messages=10)
 

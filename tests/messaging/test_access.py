@@ -53,8 +53,8 @@ from millstream.messaging.errors import BrokerCredentialsError, StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND
 from millstream.messaging.protocol.methods import methods
-from millstream.testing.broker_harness import BrokerHarness, with_harness
-from millstream.testing.certificates import Authority
+from support.broker_harness import BrokerHarness, with_harness
+from support.certificates import Authority
 
 SECRETS = {"shop": "sesame-of-the-shop", "cook": "sesame-of-the-cook", "chief": "sesame-of-the-chief"}
 TOKEN = "token-of-the-cook"

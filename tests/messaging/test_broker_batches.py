@@ -22,8 +22,8 @@ from millstream.messaging.client.endpoints import parse_endpoints
 from millstream.messaging.client.message import MessageStamp, from_wire, to_wire
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import AckBatchRequest, SendBatchRequest
-from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, with_harness
 from millstream.testing.brokers import BrokerProcess
+from support.broker_harness import CALL, BrokerHarness, bodies, with_harness
 
 HERE = parse_endpoints("127.0.0.1:8081")
 BORN = 1_700_000_000_000_123

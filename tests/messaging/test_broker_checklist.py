@@ -21,7 +21,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.testing.broker_harness import CALL, TOPICS, BrokerHarness, bodies, settle, with_harness
+from support.broker_harness import CALL, TOPICS, BrokerHarness, bodies, settle, with_harness
 
 KINDS = {"NORMAL": v2.NORMAL, "FIFO": v2.FIFO, "DELAY": v2.DELAY, "TRANSACTION": v2.TRANSACTION}
 

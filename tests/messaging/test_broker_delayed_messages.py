@@ -13,7 +13,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
-from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
 
 
 def test_a_delayed_message_comes_at_its_time_also_after_a_restart() -> None:

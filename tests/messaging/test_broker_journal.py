@@ -13,7 +13,7 @@ from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.journal import HELD, JOURNAL
 from millstream.messaging.protocol import v2
-from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, settle, with_harness
 
 
 def test_p3_what_is_done_stays_done_and_attempts_are_counted_across_restarts() -> None:

@@ -15,7 +15,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import AckBatchRequest
-from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, settle, with_harness
 
 
 def test_what_is_received_is_what_was_sent() -> None:

@@ -10,7 +10,7 @@ from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import offers_batches
-from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, with_harness
 
 
 def test_a_route_names_every_queue_and_the_way_that_the_client_came() -> None:

@@ -13,7 +13,7 @@ from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue
-from millstream.testing.broker_harness import CALL, BrokerHarness, bodies, open_harness, with_harness
+from support.broker_harness import CALL, BrokerHarness, bodies, open_harness, with_harness
 
 REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("plain", b"", {}, v2.MESSAGE_BODY_EMPTY),

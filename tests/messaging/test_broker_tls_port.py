@@ -19,7 +19,7 @@ from millstream.messaging.broker.address import Address, is_free, parse_address
 from millstream.messaging.broker.security.generated_certificate import CERTIFICATE, KEY, generated_tls
 from millstream.messaging.client import Message, Options, Producer, SimpleConsumer, Tls
 from millstream.messaging.errors import BrokerCredentialsError, MissingExtraError
-from millstream.testing.certificates import Authority
+from support.certificates import Authority
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.settings import BrokerSettings
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import ClientError, Intervals, Message, Options, Producer, Tls
-from millstream.testing.certificates import Authority
+from support.certificates import Authority
 
 
 class Files:

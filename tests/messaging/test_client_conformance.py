@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing.apache_rocketmq import ApacheRocketMQ, fetch_jars
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
 from millstream.testing.client_conformance import ClientConformance, MessagingServer, ServerTraits
+from support.apache_rocketmq import ApacheRocketMQ, fetch_jars
 
 POM = Path(__file__).parent / "apache" / "pom.xml"
 JARS = os.environ.get("MILLSTREAM_TEST_APACHE_ROCKETMQ", "")

@@ -33,9 +33,9 @@ from millstream.messaging.client import (
 )
 from millstream.messaging.client.connection_recovery import COOLDOWN, ConnectionRecovery
 from millstream.messaging.protocol import v2
-from millstream.testing.certificates import Authority
 from millstream.testing.scripted_server import ScriptedServer
 from millstream.testing.waiting import until_async
+from support.certificates import Authority
 
 QUIET = Options(request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
 

@@ -14,7 +14,7 @@ from millstream.messaging.broker.limits import GroupSpec, Limits
 from millstream.messaging.broker.settings import RetryRuleError
 from millstream.messaging.protocol import v2
 from millstream.settings import SettingsError, load_settings
-from millstream.testing.broker_harness import BrokerHarness, bodies, with_harness
+from support.broker_harness import BrokerHarness, bodies, with_harness
 
 SECOND = 1_000_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing.commands import run_command
+from support.commands import run_command
 
 STREAM = [["--shards", "8"], ["--per-trigger", "9"], ["--no-ticks"], ["--available-now"], ["--output", "out"]]
 HISTORY = [["--to", "5"], ["--flush"]]

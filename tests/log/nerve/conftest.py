@@ -8,7 +8,7 @@ import pytest
 
 from millstream.log import Log, open_store
 from millstream.log.backends.mysql import parse_address
-from millstream.testing.nerve_original import NAME, OPTIONS, SPEC, OpenOriginal, OriginalQueue
+from support.nerve_original import NAME, OPTIONS, SPEC, OpenOriginal, OriginalQueue
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from millstream.log import (
 from millstream.log.backends.mysql import parse_address
 from millstream.log.backends.mysql.driver import choose_driver
 from millstream.log.backends.nerve import reading as reading_module
-from millstream.testing.nerve_original import NAME, SPEC, OpenOriginal, OriginalQueue, bodies
+from support.nerve_original import NAME, SPEC, OpenOriginal, OriginalQueue, bodies
 
 # Both directions
 

@@ -15,8 +15,8 @@ from millstream.log import IdRange, LogSpec, LogStore
 from millstream.log.backends.mysql import parse_address
 from millstream.log.backends.nerve import NerveBackend, parse_nerve
 from millstream.log.backends.nerve import writing as writing_module
-from millstream.testing.nerve_original import OriginalQueue
 from suite.sizes import machine
+from support.nerve_original import OriginalQueue
 
 SHARDS = 3
 LEASE = 5.0

@@ -10,7 +10,7 @@ from millstream.cli.main import run
 from millstream.log import LogInputError, copy_consumers, copy_log, open_store
 from millstream.log.backends.mysql import parse_address
 from millstream.log.backends.nerve import NerveHost, NerveQueue, is_nerve, parse_nerve
-from millstream.testing.nerve_original import NAME, SPEC, OriginalQueue, bodies
+from support.nerve_original import NAME, SPEC, OriginalQueue, bodies
 
 # Places
 

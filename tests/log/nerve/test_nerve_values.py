@@ -12,7 +12,7 @@ from millstream.log import IdRange, Log, LogInputError, Message, WriterFailedErr
 from millstream.log.backends.nerve import writing as writing_module
 from millstream.log.encoding.nerve_packet import decode_packet, encode_packet
 from millstream.log.sourced import Sourced
-from millstream.testing.nerve_original import NAME, OpenOriginal, OriginalQueue, bodies
+from support.nerve_original import NAME, OpenOriginal, OriginalQueue, bodies
 
 # Values
 

@@ -11,7 +11,7 @@ from millstream.log.backends.nerve import NerveBackend, parse_nerve
 from millstream.log.backends.nerve import writing as writing_module
 from millstream.log.reading.reader import ACK_SECONDS
 from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
-from millstream.testing.nerve_original import NAME, OPTIONS, SPEC, OpenOriginal, OriginalQueue, bodies
+from support.nerve_original import NAME, OPTIONS, SPEC, OpenOriginal, OriginalQueue, bodies
 
 # Replies that are lost
 

@@ -16,7 +16,7 @@ from millstream.log.backends.database.driver import DatabaseConnection, ServerEr
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.relay import OutboxDatabase, open_outbox_database
 from millstream.testing.databases import connected
-from millstream.testing.outboxes import connect_application, make_outbox
+from support.outboxes import connect_application, make_outbox
 
 KINDS = ["sqlite", "mysql", "postgresql"]
 

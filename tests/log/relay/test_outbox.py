@@ -19,7 +19,7 @@ from millstream.log.relay import (
     OutboxTakenError,
     PoisonRowError,
 )
-from millstream.testing.outboxes import bodies, count, insert, relay_all
+from support.outboxes import bodies, count, insert, relay_all
 
 
 def test_rows_become_messages_in_order_and_are_deleted(

@@ -19,9 +19,9 @@ from millstream.cli.main import run
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.log.backends.database.driver import DatabaseConnection, ServerError
-from millstream.testing.outboxes import bodies, connect_application, count, insert
 from millstream.testing.waiting import until
 from suite.sizes import sized
+from support.outboxes import bodies, connect_application, count, insert
 
 RELAY = [sys.executable, "-c", "from millstream.cli.main import main; main()", "log", "relay"]
 

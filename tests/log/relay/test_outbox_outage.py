@@ -11,7 +11,7 @@ from millstream.core.clock import VirtualClock
 from millstream.log import Log, StorageUnavailableError
 from millstream.log.relay import Outbox, OutboxTable, Relay, open_outbox_database
 from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
-from millstream.testing.outboxes import bodies, connect_application, insert, make_outbox
+from support.outboxes import bodies, connect_application, insert, make_outbox
 
 
 def test_a_relay_goes_on_after_a_long_outage_and_says_so(server_database_url: str, log: Log, caplog: Any) -> None:

@@ -16,8 +16,8 @@ from millstream.log.backends.postgres import PostgresBackend
 from millstream.log.backends.postgres import parse_address as postgres_place
 from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.sqlite.backend import SqliteBackend
-from millstream.testing.tiered_logs import SPEC, Cloud
 from suite.sizes import sized
+from support.tiered_logs import SPEC, Cloud
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from millstream.stores import open_provider
 from millstream.stores.tiers import TierSpace
 from millstream.stores.tiers import open_store as open_tiered
 from millstream.testing.faulty_store import LostReplyStore
-from millstream.testing.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
+from support.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
 
 
 def test_what_a_killed_run_left_behind_is_listed_and_stays(open_log: Callable[[], Log], cloud: Cloud) -> None:

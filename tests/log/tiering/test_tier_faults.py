@@ -33,7 +33,7 @@ from millstream.testing.faulty_store import (
     flips_bit,
     truncates,
 )
-from millstream.testing.tiered_logs import SPEC, URL, Cloud, Recorder, bodies, fill, ids_of
+from support.tiered_logs import SPEC, URL, Cloud, Recorder, bodies, fill, ids_of
 
 
 def test_a_writer_does_not_need_the_object_store(open_log: Callable[[], Log], cloud: Cloud) -> None:

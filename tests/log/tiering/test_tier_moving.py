@@ -28,7 +28,7 @@ from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.sqlite.statements import PAGE_SIZE
 from millstream.stores.tiers import SPACE
 from millstream.stores.tiers import open_store as open_tiered
-from millstream.testing.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
+from support.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
 
 DAY = 86_400 * MICROSECONDS
 
