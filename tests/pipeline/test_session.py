@@ -182,6 +182,13 @@ def test_driver_memory_that_java_would_not_understand_is_refused(memory: str) ->
         SparkOptions(driver_memory=memory)
 
 
+@pytest.mark.parametrize("memory", ["1k", "64m", "511m"])
+def test_driver_memory_that_spark_does_not_start_with_is_refused_before_java_starts(memory: str) -> None:
+    with pytest.raises(PipelineInputError, match=f"{memory}' is less than Spark starts with: write 512m or more"):
+        SparkOptions(driver_memory=memory)
+    assert SparkOptions(driver_memory="512m").driver_memory == "512m"
+
+
 @pytest.mark.spark
 def test_parquet_is_written_in_row_groups_that_leave_the_heap_room(spark: SparkSession, tmp_path: Path) -> None:
     """Of a gigabyte of heap Parquet's usual 128 MB a core would, beside what Spark sorts, take all."""

@@ -83,6 +83,11 @@ class TestOnSpark:
             save(spark.sql("select 1 as body"), log_url, "bad")
         with pytest.raises(PipelineError, match="at least body"), spark_errors_explained("write"):
             save(spark.sql("select 'x' as body, 1 as zeal"), log_url, "bad")
+        with (
+            pytest.raises(PipelineError, match=r"'headers' is array<string>; a log takes array<struct<name"),
+            spark_errors_explained("write"),
+        ):
+            save(spark.sql("select 'x' as body, array('a', 'b') as headers"), log_url, "bad")
 
     def test_a_second_writer_is_refused_and_nothing_is_left_behind(self, spark: SparkSession, log_url: str) -> None:
         frame = spark.sql("select 'x' as body")

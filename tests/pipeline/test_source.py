@@ -82,6 +82,21 @@ class TestOnSpark:
         assert frame.schema == SPARK_SCHEMA
         assert frame.count() == 10
 
+    def test_a_schema_in_words_is_read_whatever_it_says_of_nulls(
+        self, spark: SparkSession, log_url: str, write_log: WriteLog
+    ) -> None:
+        written = write_log(log_url, "odd", odd_messages(11, 20))
+        reader = spark.read.format(NAME).option("store", log_url).option("log", "odd")
+        frame = reader.schema("id long, body binary, headers array<struct<name string, value binary>>").load()
+        rows = sorted(frame.collect(), key=lambda row: row.id)
+        assert [(row.id, bytes(row.body)) for row in rows] == [(m.id, m.body) for m in written]
+        assert [tuple((h.name, bytes(h.value)) for h in row.headers) for row in rows] == [m.headers for m in written]
+        with (
+            pytest.raises(PipelineError, match="'id' is asked for as string, and a log has bigint"),
+            spark_errors_explained("read"),
+        ):
+            reader.schema("id string").load().count()
+
     def test_an_empty_range_has_no_rows(self, spark: SparkSession, log_url: str, write_log: WriteLog) -> None:
         write_log(log_url, "odd", odd_messages(6, 10))
         assert read_log(spark, log_url, "odd", first_id=11).count() == 0
@@ -112,7 +127,7 @@ class TestOnSpark:
 
 def test_reading_a_partition_needs_no_spark(log_url: str, write_log: WriteLog) -> None:
     written = write_log(log_url, "odd", odd_messages(8, 500))
-    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd", "partitionBytes": "10000"}), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd", "partitionBytes": "10000"}), SPARK_SCHEMA)
     partitions = reader.partitions()
     assert len(partitions) > 1
     batches = [batch for partition in partitions for batch in reader.read(partition)]
@@ -149,11 +164,20 @@ def test_there_are_never_too_many_partitions() -> None:
         ({"store": "memory://", "log": "x", "to": "-1"}, "to"),
         ({"store": "memory://", "log": "x", "columns": "id,nothing"}, "nothing"),
         ({"store": "memory://", "log": "x", "columns": ""}, "columns"),
+        ({"store": "memory://", "log": "x", "columns": "id,id"}, "names id more than once"),
+        ({"store": "memory://", "log": "x", "colums": "id"}, "unknown option 'colums': did you mean 'columns'"),
+        ({"store": "memory://", "log": "x", "since": "1"}, "unknown option 'since'.* The options are store, log, from"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options: dict[str, str], named: str) -> None:
     with pytest.raises(PipelineInputError, match=named):
         LogReadOptions(options)
+
+
+def test_spaces_between_columns_and_the_case_of_options_do_not_matter() -> None:
+    options = LogReadOptions({"store": "memory://", "log": "x", "columns": " id, source", "partitionbytes": "7"})
+    assert options.columns == ["id", "source"]
+    assert LogReadOptions({"store": "memory://", "log": "x", "path": "p", "checkpointLocation": "c"}).log == "x"
 
 
 def test_a_file_store_is_refused_on_a_cluster(tmp_path: Path) -> None:
@@ -175,16 +199,16 @@ def test_a_trimmed_log_is_read_from_where_it_begins_and_nothing_before_is_passed
     with open_store(log_url) as store:
         store.log(LogSpec("odd")).trim(21)
     options = {"store": log_url, "log": "odd", "partitionBytes": "5000"}
-    reader = LogReader(LogReadOptions(options), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions(options), SPARK_SCHEMA)
     found = [message for part in reader.partitions() for batch in reader.read(part) for message in from_arrow(batch)]
     assert found == written[20:]
     with pytest.raises(PipelineInputError, match="begins at id 21"):
-        LogReader(LogReadOptions({**options, "from": "20"}), SPARK_SCHEMA.names).partitions()
+        LogReader(LogReadOptions({**options, "from": "20"}), SPARK_SCHEMA).partitions()
 
 
 def test_a_task_whose_messages_are_trimmed_before_it_runs_fails(log_url: str, write_log: WriteLog) -> None:
     write_log(log_url, "odd", odd_messages(4, 60))
-    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd"}), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd"}), SPARK_SCHEMA)
     (part,) = reader.partitions()
     with open_store(log_url) as store:
         store.log(LogSpec("odd")).trim(21)
@@ -200,7 +224,7 @@ def test_blocks_that_were_moved_to_an_object_store_are_read_like_all_others(
         log = store.log(LogSpec("odd"))
         log.set_tiering(Tiering(f"file://{tmp_path / 'cold'}", segment_bytes=50_000))
         assert log.move_blocks().objects > 0
-    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd", "partitionBytes": "40000"}), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions({"store": log_url, "log": "odd", "partitionBytes": "40000"}), SPARK_SCHEMA)
     parts = reader.partitions()
     assert len(parts) > 2
     assert [m for part in parts for batch in reader.read(part) for m in from_arrow(batch)] == written

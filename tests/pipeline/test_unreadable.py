@@ -56,7 +56,7 @@ def damage(url: str, block: int) -> None:
 
 def read(url: str, **options: object) -> list[Message]:
     request = LogReadOptions({"store": url, "log": "in", **{name: str(value) for name, value in options.items()}})
-    reader = LogReader(request, SPARK_SCHEMA.names)
+    reader = LogReader(request, SPARK_SCHEMA)
     return [message for part in reader.partitions() for batch in reader.read(part) for message in from_arrow(batch)]
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_noted_and_the_rest_is_read(
 
 def test_what_was_trimmed_is_no_damage(log_url: str, written: list[Message], quarantine: str) -> None:
     options = {"store": log_url, "log": "in", "partitionBytes": str(10**9), "quarantine": quarantine}
-    reader = LogReader(LogReadOptions(options), SPARK_SCHEMA.names)
+    reader = LogReader(LogReadOptions(options), SPARK_SCHEMA)
     parts = reader.partitions()
     with open_store(log_url) as store:
         store.log(LogSpec("in")).trim(BLOCK + 1)
@@ -114,10 +114,10 @@ def test_what_was_trimmed_is_no_damage(log_url: str, written: list[Message], qua
 def test_a_trigger_of_a_stream_has_no_holes_either(log_url: str, written: list[Message], quarantine: str) -> None:
     lose(log_url, 4)
     options = {"store": log_url, "log": "in", "partitionBytes": "1"}
-    plain = LogStreamReader(LogReadOptions(options), SPARK_SCHEMA.names)
+    plain = LogStreamReader(LogReadOptions(options), SPARK_SCHEMA)
     with pytest.raises(MissingBlockError):
         [batch for part in plain.partitions({"id": 0}, {"id": 1000}) for batch in plain.read(part)]
-    noting = LogStreamReader(LogReadOptions({**options, "quarantine": quarantine}), SPARK_SCHEMA.names)
+    noting = LogStreamReader(LogReadOptions({**options, "quarantine": quarantine}), SPARK_SCHEMA)
     batches = [batch for part in noting.partitions({"id": 0}, {"id": 1000}) for batch in noting.read(part)]
     assert [message for batch in batches for message in from_arrow(batch)] == without(written, 4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,10 +18,26 @@ TASKS_A_CORE = 3
 """A log that is worth as many tasks has so many for each core: whoever is done early takes another."""
 
 
+OPTIONS = (
+    "store", "log", "from", "to", "columns", "partitionBytes", "leastPartitions", "quarantine", "maxMessagesPerTrigger",
+    "barrier", "staging", "write",
+)  # fmt: skip
+"""What a user of the data source ``millstream`` may say."""
+
+_OF_SPARK = {"path", "paths", "checkpointlocation", "queryname", "serialization.format"}
+"""Options that Spark itself hands to every data source, in lower case."""
+
+
 class LogReadOptions:
-    """The options of the data source ``millstream`` (:class:`millstream.pipeline.source.LogDataSource`)."""
+    """The options of the data source ``millstream`` (:class:`millstream.pipeline.source.LogDataSource`).
+
+    Raises :class:`PipelineInputError` for an option that there is not, and for values that cannot be.
+    """
+
+    known: Sequence[str] = OPTIONS
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        check_names(options, self.known)
         self.store = required(options, "store")
         self.log = required(options, "log")
         self.first_id: int | None = whole(options, "from", None)
@@ -31,15 +48,31 @@ class LogReadOptions:
         self.barrier: int = whole(options, "barrier", 0)
         self.quarantine = options.get("quarantine", "")
         names = MESSAGE_SCHEMA.names
-        self.columns = checked_columns(options["columns"].split(",")) if "columns" in options else names
+        self.columns = checked_columns(_listed(options["columns"])) if "columns" in options else names
+
+
+def check_names(options: Mapping[str, str], known: Sequence[str]) -> None:
+    """Raise :class:`PipelineInputError` where *options* has a name that is neither in *known* nor Spark's own."""
+    expected = {name.lower(): name for name in known}
+    unknown = [name for name in options if name.lower() not in expected and name.lower() not in _OF_SPARK]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0].lower(), expected, 1)
+        meant = f": did you mean {expected[near[0]]!r}?" if near else "."
+        raise PipelineInputError(f"unknown option {unknown[0]!r}{meant} The options are {', '.join(known)}")
 
 
 def checked_columns(names: Sequence[str]) -> list[str]:
-    """*names*, all of them columns of a message. Raises :class:`PipelineInputError` otherwise."""
+    """*names*, all of them columns of a message, each once. Raises :class:`PipelineInputError` otherwise."""
     unknown = [name for name in names if name not in MESSAGE_SCHEMA.names]
     if unknown or not names:
         raise PipelineInputError(f"columns {unknown}: a message has {', '.join(MESSAGE_SCHEMA.names)}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise PipelineInputError(f"option 'columns' names {', '.join(twice)} more than once: name each column once")
     return list(names)
+
+
+def _listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def required(options: Mapping[str, str], name: str) -> str:

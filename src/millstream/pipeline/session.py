@@ -33,6 +33,9 @@ _GROUPS_SHARE = 8
 """The row groups of Parquet files that all cores write at once take one in so many bytes of the heap (and as much again
 when they are written out); Spark's sorting takes up to half of it."""
 
+LEAST_MEMORY = 512 << 20
+"""Spark refuses to start unless 450 MiB of the heap can be used; a collector keeps up to a ninth of it to itself."""
+
 _LEAST_GROUP, _MOST_GROUP = 4 << 20, 128 << 20
 
 
@@ -43,7 +46,8 @@ class SparkOptions(msgspec.Struct, frozen=True):
     ``java_home`` names a Java and is found by itself when empty; ``shuffle_partitions`` is the number of parts that
     data is redistributed into (None: the number of cores on a local master, else Spark's own default); ``quick``
     keeps to Java's fast compiler: half the start-up, right for jobs of minutes, wrong for jobs of hours; ``confs``
-    are further Spark settings and win over ours. Raises :class:`PipelineInputError` for a memory that is none.
+    are further Spark settings and win over ours. Raises :class:`PipelineInputError` for a memory that is none, or less
+    than Spark starts with.
     """
 
     master: str = "local[*]"
@@ -57,6 +61,11 @@ class SparkOptions(msgspec.Struct, frozen=True):
         if not _MEMORY.fullmatch(self.driver_memory):
             raise PipelineInputError(
                 f"driver memory {self.driver_memory!r}: write a whole number and a unit, such as 1g or 800m"
+            )
+        if _bytes(self.driver_memory) < LEAST_MEMORY:
+            raise PipelineInputError(
+                f"driver memory {self.driver_memory!r} is less than Spark starts with: write 512m or more "
+                "(the setting pipeline.driver_memory)"
             )
 
 
@@ -149,11 +158,14 @@ def _row_group(memory: str, cores: int | None) -> int:
 
     With Parquet's own 128 MB a core, sorting beside it, a heap of a gigabyte overflows when a job writes a lot.
     """
-    match = _MEMORY.fullmatch(memory)
-    if cores is None or match is None:
+    if cores is None:
         return 32 << 20
-    heap = int(match.group(1)) * _UNITS[match.group(2).lower()]
-    return max(_LEAST_GROUP, min(_MOST_GROUP, heap // _GROUPS_SHARE // cores))
+    return max(_LEAST_GROUP, min(_MOST_GROUP, _bytes(memory) // _GROUPS_SHARE // cores))
+
+
+def _bytes(memory: str) -> int:
+    """The bytes of a number with a unit, as ``driver_memory`` has them."""
+    return int(memory[:-1]) * _UNITS[memory[-1].lower()]
 
 
 def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:

@@ -26,7 +26,7 @@ from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
 from millstream.pipeline.block_ranges import BlockRange, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.read_options import LogReadOptions, required, whole
+from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, whole
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts, shard_of, shares_of, write_share
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
@@ -83,6 +83,8 @@ class ShardDataSource(DataSource):
 
 class ShardReadOptions(LogReadOptions):
     """The options of :class:`ShardDataSource`, checked."""
+
+    known = (*OPTIONS, "shards", "whole", "cuts", "state", "output")
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)

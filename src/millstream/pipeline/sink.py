@@ -161,10 +161,24 @@ def check_schema(schema: StructType) -> list[str]:
             f"a log takes the columns {', '.join(_TAKES)} (at least body), not {', '.join(names) or 'none'}"
         )
     for field in schema.fields:
-        if not isinstance(field.dataType, _TAKES[field.name]):
+        if field.name == "headers":
+            fits, wanted = _are_headers(field.dataType), "array<struct<name:string,value:binary>>"
+        else:
+            fits = isinstance(field.dataType, _TAKES[field.name])
             wanted = " or ".join(kind.typeName() for kind in _TAKES[field.name])
+        if not fits:
             raise PipelineInputError(f"column {field.name!r} is {field.dataType.simpleString()}; a log takes {wanted}")
     return [name for name in names if name != "id"]
+
+
+def _are_headers(kind: DataType) -> bool:
+    """Whether *kind* is an array of names and values."""
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    if kind.elementType.fieldNames() != ["name", "value"]:
+        return False
+    name, value = (field.dataType for field in kind.elementType.fields)
+    return isinstance(name, _TEXT) and isinstance(value, _BYTES)
 
 
 def _named(write: str | None) -> str | None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, MutableMapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType
 
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
@@ -127,6 +128,26 @@ def check_reachable(spark: SparkSession, store_url: str) -> None:
         )
 
 
+def requested_schema(schema: StructType) -> pa.Schema:
+    """What a user asks for by ``.schema(…)``, in Arrow: columns of a message in any order, nullable or not.
+
+    Raises :class:`PipelineInputError` for a column of another type.
+    """
+    for field in schema.fields:
+        stored = SPARK_SCHEMA[field.name].dataType
+        if not _same_type(field.dataType, stored):
+            raise PipelineInputError(
+                f"column {field.name!r} is asked for as {field.dataType.simpleString()}, and a log has "
+                f"{stored.simpleString()}: read it so, and cast it afterwards"
+            )
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _same_type(asked: DataType, stored: DataType) -> bool:
+    """Whether two types are the same but for what may be null in them."""
+    return asked.simpleString() == stored.simpleString()
+
+
 class LogDataSource(DataSource):
     """A log as a table.
 
@@ -150,10 +171,10 @@ class LogDataSource(DataSource):
         return StructType([SPARK_SCHEMA[name] for name in self._request.columns])
 
     def reader(self, schema: StructType) -> LogReader:
-        return LogReader(self._request, schema.fieldNames())
+        return LogReader(self._request, schema)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
-        return LogStreamReader(self._request, schema.fieldNames())
+        return LogStreamReader(self._request, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> LogWriter:
         return LogWriter(self._options, schema, overwrite=overwrite)
@@ -165,9 +186,10 @@ class LogDataSource(DataSource):
 class LogReader(DataSourceReader):
     """Plans the partitions on the driver, and reads them on the executors."""
 
-    def __init__(self, request: LogReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, request: LogReadOptions, schema: StructType) -> None:
         self._request = request
-        self._columns = checked_columns(columns)
+        self._columns = checked_columns(schema.fieldNames())
+        self._schema = requested_schema(schema)
         self._quarantine = Quarantine(request.quarantine, request.log) if request.quarantine else None
 
     def partitions(self) -> list[InputPartition]:
@@ -197,15 +219,22 @@ class LogReader(DataSourceReader):
                 if quarantine is not None and gap is not None:
                     quarantine.record(gap)
                 else:
-                    yield messages
+                    yield self._as_requested(messages)
+
+    def _as_requested(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """*messages* with the nullability that the user's schema states: Spark compares it."""
+        if messages.schema == self._schema:
+            return messages
+        columns = [column.cast(field.type) for column, field in zip(messages.columns, self._schema, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 class LogStreamReader(TriggerLimitedReader):
     """Plans the triggers of a stream on the driver; the executors read them as they read a table."""
 
-    def __init__(self, request: LogReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, request: LogReadOptions, schema: StructType) -> None:
         super().__init__(request)
-        self._reader = LogReader(request, columns)
+        self._reader = LogReader(request, schema)
 
     def plan(self, first_id: int, last_id: int) -> Sequence[InputPartition]:
         """The runs of a trigger."""
