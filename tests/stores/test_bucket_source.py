@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from millstream.testing.rclone import RcloneMissingError, program, rclone
 
 from millstream.core.clock import VirtualClock
 from millstream.stores import (
@@ -30,7 +31,6 @@ from millstream.stores import (
     open_provider,
 )
 from millstream.stores.s3 import BucketStore, parse_address
-from millstream.testing.rclone import RcloneMissingError, program, rclone
 from millstream.testing.s3 import FaultyClient, S3Server
 from millstream.testing.sources import SourceConformance
 

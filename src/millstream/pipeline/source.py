@@ -145,7 +145,7 @@ def requested_schema(schema: StructType) -> pa.Schema:
 
 def _same_type(asked: DataType, stored: DataType) -> bool:
     """Whether two types are the same but for what may be null in them."""
-    return asked.simpleString() == stored.simpleString()
+    return bool(asked.simpleString() == stored.simpleString())
 
 
 class LogDataSource(DataSource):

@@ -25,7 +25,6 @@ from millstream.bench.messaging.ours import (
 from millstream.bench.messaging.task import BODY, MessagingTask
 from millstream.bench.peers import load_peers
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
-from millstream.core.errors import MillstreamError
 from millstream.messaging.broker.limits import Limits
 from millstream.testing.brokers import BrokerProcess
 
