@@ -43,7 +43,8 @@ from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.stores import MemoryStore, Store
 from millstream.stores.tiers import TierSpace
-from millstream.testing.faulty_store import StoreCall, UnavailableStore
+from millstream.stores.wrapper import StoreCall
+from millstream.testing.faulty_store import UnavailableStore
 from suite.sizes import machine as steps_of
 
 SPEC = LogSpec("weather", block_bytes=400, block_messages=16)

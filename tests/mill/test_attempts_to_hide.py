@@ -26,12 +26,13 @@ from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, build_report
 from millstream.mill.tasks import BitCheck, BitReport, Duplicate
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
-from millstream.testing.faulty_store import StoreCall, StoreWrapper, UnavailableStore
+from millstream.stores.wrapper import StoreCall
+from millstream.testing.faulty_store import FaultyStore, UnavailableStore
 
 HOUR = 3600
 
 
-class Busy(StoreWrapper):
+class Busy(FaultyStore):
     """A store in which somebody acts after a call of *method*, the first *times* times."""
 
     def __init__(self, store: Any, method: str, act: Callable[[], None], times: int = 1) -> None:
@@ -85,7 +86,7 @@ def test_an_item_that_rotted_and_vanished_once_it_was_read_stays_sour(world: Any
     assert (checked.result.row, checked.result.verdict) == ("B3", Verdict.FAILURE)
 
 
-class Rotten(StoreWrapper):
+class Rotten(FaultyStore):
     """A store whose bytes are not what they were, the first *times* times that they are read."""
 
     def __init__(self, store: Any, times: int = 10**6) -> None:

@@ -30,7 +30,7 @@ from millstream.mill.tasks import BitReport, Duplicate, Repair
 from millstream.mill.tombstones import NotDeletedError, record_deletions
 from millstream.stores import LocalStore, MemoryStore
 from millstream.testing.damage import flip_bit, remove
-from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
+from millstream.testing.faulty_store import FaultyStore, UnavailableStore
 
 AHEAD = 3600.0
 
@@ -143,7 +143,7 @@ def test_two_producers_and_workers_at_once_delete_no_more_than_one_budget(world:
     assert change_guard.pending()[0].deletes == 20
 
 
-class _Meddled(StoreWrapper):
+class _Meddled(FaultyStore):
     """A store whose item is written by somebody else between the vote and the healing."""
 
     def __init__(self, store: Any, meddle: Any) -> None:
@@ -193,7 +193,7 @@ def test_p8_what_is_added_again_while_its_copy_is_deleted_is_copied_again(world:
     world.record(ItemRef("1", "s", "a"), None, deleted=True)
     source = world.stores["1"]
 
-    class Late(StoreWrapper):
+    class Late(FaultyStore):
         def after(self, call: Any) -> None:
             """The user adds the item again after the worker has looked, and before it is done."""
             if call.method == "delete":
@@ -265,7 +265,7 @@ def test_p9_what_is_found_while_a_report_is_made_is_in_the_next_one(world: Any, 
     bit_log.append([checker.check(ItemRef("1", "s", name)).result for name in "ab"])
     found = checker.check(ItemRef("1", "s", "a")).result
 
-    class Late(StoreWrapper):
+    class Late(FaultyStore):
         def after(self, call: Any) -> None:
             """A redriven check ends behind the place where the report has come to."""
             if call.method == "entries":

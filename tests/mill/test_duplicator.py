@@ -34,7 +34,8 @@ from millstream.stores import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from millstream.testing.faulty_store import LostReplyStore, StoreCall, StoreWrapper, UnavailableStore, flips_bit
+from millstream.stores.wrapper import StoreCall
+from millstream.testing.faulty_store import FaultyStore, LostReplyStore, UnavailableStore, flips_bit
 
 SOURCE, COPY = ItemRef("1", "s", "c"), ItemRef("2", "s", "c")
 ITEM, SPACE = Duplicate("1", "2", "s", "c"), Duplicate("1", "2", "s")
@@ -51,7 +52,7 @@ def world(request: pytest.FixtureRequest, new_world: Callable[..., Any], tmp_pat
     return new_world({name: server.new_store() for name in "123"})
 
 
-class Recorder(StoreWrapper):
+class Recorder(FaultyStore):
     """Counts the calls of a store."""
 
     def __init__(self, store: Store) -> None:
@@ -62,7 +63,7 @@ class Recorder(StoreWrapper):
         self.calls[call.method] += 1
 
 
-class Lying(StoreWrapper):
+class Lying(FaultyStore):
     """Stores whatever arrives and confirms a checksum of its own."""
 
     def put(self, space: str, content_id: str, source: Any, **more: Any) -> ItemInfo:
@@ -72,7 +73,7 @@ class Lying(StoreWrapper):
         return msgspec.structs.replace(info, checksums=info.checksums if space == QUARANTINE else wrong)
 
 
-class WithoutChecksums(StoreWrapper):
+class WithoutChecksums(FaultyStore):
     """A provider that keeps no checksums."""
 
     def info(self, space: str, content_id: str) -> ItemInfo:
@@ -153,7 +154,7 @@ def test_d8_differing_properties_are_set_once_to_the_cleaned_ones_of_the_source(
 
 
 def test_d9_a_destination_that_refuses_new_properties_has_done_what_it_can(world: Any) -> None:
-    class Archived(StoreWrapper):
+    class Archived(FaultyStore):
         def before(self, call: StoreCall) -> None:
             if call.method == "set_properties":
                 raise StoreRefusedError("archived")
@@ -219,7 +220,7 @@ def test_rotten_bytes_do_not_stay_at_a_destination_that_took_them_against_its_pr
 
 
 def test_d16_a_source_that_reads_well_the_third_time_is_copied(world: Any) -> None:
-    class Flaky(StoreWrapper):
+    class Flaky(FaultyStore):
         failures = 2
 
         def open(self, space: str, content_id: str, **more: Any) -> Any:
@@ -249,7 +250,7 @@ def test_d17_a_destination_that_confirms_wrong_four_times_keeps_nothing_of_it(wo
 
 
 def test_a_destination_that_confirms_nothing_is_read_back(world: Any) -> None:
-    class Silent(StoreWrapper):
+    class Silent(FaultyStore):
         def put(self, *args: Any, **more: Any) -> ItemInfo:
             return msgspec.structs.replace(super().put(*args, **more), checksums=())
 
@@ -315,7 +316,7 @@ def test_d24_a_store_that_is_not_configured_fails_by_name(world: Any, task: Dupl
 
 
 def test_an_error_of_the_destination_comes_through(world: Any) -> None:
-    class Full(StoreWrapper):
+    class Full(FaultyStore):
         def before(self, call: StoreCall) -> None:
             if call.method == "put":
                 raise StoreError("the disk is full")

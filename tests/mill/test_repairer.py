@@ -22,7 +22,7 @@ from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
 from millstream.testing.damage import flip_bit, remove
-from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
+from millstream.testing.faulty_store import FaultyStore, UnavailableStore
 
 BODY = b"the right bytes" * 100
 
@@ -175,7 +175,7 @@ def test_a_very_long_id_has_room_in_quarantine(world: Any) -> None:
 def test_a_write_that_reads_back_wrong_is_no_healing(world: Any) -> None:
     rotting = world.stores["2"]
 
-    class Forgetful(StoreWrapper):
+    class Forgetful(FaultyStore):
         def put(self, space: str, content_id: str, source: Any, **more: Any) -> Any:
             info = super().put(space, content_id, source, **more)
             flip_bit(rotting.path_of(space, content_id))

@@ -21,10 +21,11 @@ from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import decode_task
 from millstream.stores import Store, StoreUnavailableError
-from millstream.testing.faulty_store import StoreCall, StoreWrapper
+from millstream.stores.wrapper import StoreCall
+from millstream.testing.faulty_store import FaultyStore
 
 
-class FirstTimeAway(StoreWrapper):
+class FirstTimeAway(FaultyStore):
     """Each different call fails once."""
 
     def __init__(self, store: Store) -> None:

@@ -20,7 +20,7 @@ from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit, remove
-from millstream.testing.faulty_store import StoreWrapper, UnavailableStore, VanishingStore, truncates
+from millstream.testing.faulty_store import FaultyStore, UnavailableStore, VanishingStore, truncates
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_truncated_bytes_are_sour(world: Any) -> None:
 
 
 def test_a_change_that_the_sweep_overtook_is_not_taken_for_damage(world: Any) -> None:
-    class Changing(StoreWrapper):
+    class Changing(FaultyStore):
         """The item changes, and the manifest with it, after the sweep has read its manifest row."""
 
         def before(self, call: Any) -> None:

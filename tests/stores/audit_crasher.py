@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from millstream.core.clock import VirtualClock
 from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
-from millstream.testing.faulty_store import StoreCall, StoreWrapper
+from millstream.stores.wrapper import StoreCall
+from millstream.testing.faulty_store import FaultyStore
 
 
 class Steps:
@@ -33,7 +34,7 @@ class Steps:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class SteppingStore(StoreWrapper):
+class SteppingStore(FaultyStore):
     """A step before and after every call."""
 
     def __init__(self, store: LocalStore, steps: Steps) -> None:

@@ -17,7 +17,7 @@ from millstream.stores import (
     Store,
     ThrottledStore,
 )
-from millstream.testing.faulty_store import StoreWrapper
+from millstream.testing.faulty_store import FaultyStore
 from millstream.testing.s3 import S3Server
 from millstream.testing.stores import CommonStoreConformance, StoreConformance
 
@@ -47,7 +47,7 @@ class TestThrottledStore(StoreConformance):
 
 class TestWrappedStore(StoreConformance):
     def open_store(self, folder: Path) -> Store:
-        return StoreWrapper(LocalStore(folder))
+        return FaultyStore(LocalStore(folder))
 
 
 class TestCasStore(CommonStoreConformance):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.stores import FolderStore, LocalStore, MemoryStore, Store, ThrottledStore, needs_adoption
-from millstream.stores.wrapper import WRITES, Answer, Call, StoreWrapper
+from millstream.stores.wrapper import WRITES, Answer, StoreCall, StoreWrapper
 
 METHODS = sorted(name for name in vars(Store) if not name.startswith("_") and name != "url")
 
@@ -20,9 +20,9 @@ class Recorder(StoreWrapper):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.calls: list[Call] = []
+        self.calls: list[StoreCall] = []
 
-    def perform(self, call: Call, act: Callable[[Store], Answer]) -> Answer:
+    def perform(self, call: StoreCall, act: Callable[[Store], Answer]) -> Answer:
         self.calls.append(call)
         return super().perform(call, act)
 

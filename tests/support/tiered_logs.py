@@ -11,7 +11,7 @@ from millstream.log import Log, LogSpec
 from millstream.log.tiering import TierObjects
 from millstream.stores import MemoryStore, Store
 from millstream.stores.tiers import SPACE, TierSpace
-from millstream.testing.faulty_store import StoreCall
+from millstream.stores.wrapper import StoreCall
 
 SPEC = LogSpec("weather", compression="plain")
 URL = "memory://tier"

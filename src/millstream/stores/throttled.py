@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.stores.protocol import Store, StoreInputError
-from millstream.stores.wrapper import Answer, Call, StoreWrapper
+from millstream.stores.wrapper import Answer, StoreCall, StoreWrapper
 
 OPTION = "requests="
 """The part of a query that names the rate, in requests a second."""
@@ -45,7 +45,7 @@ class ThrottledStore(StoreWrapper):
         self._rate = rate
         self._bucket = TokenBucket(rate, clock or SystemClock())
 
-    def perform(self, call: Call, act: Callable[[Store], Answer]) -> Answer:
+    def perform(self, call: StoreCall, act: Callable[[Store], Answer]) -> Answer:
         self._bucket.take()
         return super().perform(call, act)
 

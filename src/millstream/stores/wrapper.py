@@ -17,7 +17,7 @@ WRITES = frozenset({"create_space", "delete_space", "put", "set_properties", "se
 """The methods that change something."""
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class StoreCall(msgspec.Struct, frozen=True, gc=False):
     """One call of a store's method. ``space`` and ``content_id`` are empty where the method has none."""
 
     method: str
@@ -35,7 +35,7 @@ class StoreWrapper:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def perform(self, call: Call, act: Callable[[Store], Answer]) -> Answer:  # noqa: ARG002 - for those who override it
+    def perform(self, call: StoreCall, act: Callable[[Store], Answer]) -> Answer:  # noqa: ARG002 - for those who override it
         """Answer *call*, which *act* makes of the store that it is given."""
         return act(self.store)
 
@@ -49,36 +49,37 @@ class StoreWrapper:
         return needs_adoption(self.store)
 
     def spaces(self) -> Sequence[str]:
-        return self.perform(Call("spaces"), lambda store: store.spaces())
+        return self.perform(StoreCall("spaces"), lambda store: store.spaces())
 
     def has_space(self, space: str) -> bool:
-        return self.perform(Call("has_space", space), lambda store: store.has_space(space))
+        return self.perform(StoreCall("has_space", space), lambda store: store.has_space(space))
 
     def create_space(self, space: str) -> None:
-        self.perform(Call("create_space", space), lambda store: store.create_space(space))
+        self.perform(StoreCall("create_space", space), lambda store: store.create_space(space))
 
     def delete_space(self, space: str) -> None:
-        self.perform(Call("delete_space", space), lambda store: store.delete_space(space))
+        self.perform(StoreCall("delete_space", space), lambda store: store.delete_space(space))
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
-        return self.perform(Call("space_acls", space), lambda store: store.space_acls(space))
+        return self.perform(StoreCall("space_acls", space), lambda store: store.space_acls(space))
 
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
-        self.perform(Call("set_space_acls", space), lambda store: store.set_space_acls(space, acls))
+        self.perform(StoreCall("set_space_acls", space), lambda store: store.set_space_acls(space, acls))
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         return self.perform(
-            Call("entries", space), lambda store: store.entries(space, prefix=prefix, after=after, limit=limit)
+            StoreCall("entries", space), lambda store: store.entries(space, prefix=prefix, after=after, limit=limit)
         )
 
     def info(self, space: str, content_id: str) -> ItemInfo:
-        return self.perform(Call("info", space, content_id), lambda store: store.info(space, content_id))
+        return self.perform(StoreCall("info", space, content_id), lambda store: store.info(space, content_id))
 
     def open(
         self, space: str, content_id: str, *, start: int = 0, length: int | None = None
     ) -> AbstractContextManager[BinaryIO]:
         return self.perform(
-            Call("open", space, content_id), lambda store: store.open(space, content_id, start=start, length=length)
+            StoreCall("open", space, content_id),
+            lambda store: store.open(space, content_id, start=start, length=length),
         )
 
     def put(
@@ -93,7 +94,7 @@ class StoreWrapper:
         create_only: bool = False,
     ) -> ItemInfo:
         return self.perform(
-            Call("put", space, content_id),
+            StoreCall("put", space, content_id),
             lambda store: store.put(
                 space,
                 content_id,
@@ -107,14 +108,14 @@ class StoreWrapper:
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
         return self.perform(
-            Call("set_properties", space, content_id),
+            StoreCall("set_properties", space, content_id),
             lambda store: store.set_properties(space, content_id, properties),
         )
 
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
         return self.perform(
-            Call("copy", space, content_id), lambda store: store.copy(space, content_id, to_space, to_content_id)
+            StoreCall("copy", space, content_id), lambda store: store.copy(space, content_id, to_space, to_content_id)
         )
 
     def delete(self, space: str, content_id: str) -> None:
-        self.perform(Call("delete", space, content_id), lambda store: store.delete(space, content_id))
+        self.perform(StoreCall("delete", space, content_id), lambda store: store.delete(space, content_id))

@@ -9,37 +9,15 @@ from __future__ import annotations
 import io
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import BinaryIO, TypeVar
-
-import msgspec
+from typing import BinaryIO
 
 from millstream.core.clock import Clock
-from millstream.stores import (
-    DEFAULT_MIMETYPE,
-    Entry,
-    ItemInfo,
-    ItemNotFoundError,
-    SpaceAccess,
-    Store,
-    StoreUnavailableError,
-)
-
-WRITES = frozenset({"create_space", "delete_space", "put", "set_properties", "set_space_acls", "copy", "delete"})
-"""The methods that change something."""
-
-
-class StoreCall(msgspec.Struct, frozen=True):
-    """One call of a store's method. ``space`` and ``content_id`` are empty where the method has none."""
-
-    method: str
-    space: str = ""
-    content_id: str = ""
-
+from millstream.stores import Entry, ItemNotFoundError, Store, StoreUnavailableError
+from millstream.stores.wrapper import WRITES, Answer, StoreCall, StoreWrapper
 
 When = Callable[[StoreCall], bool]
-Result = TypeVar("Result")
 
 
 def always(_: StoreCall) -> bool:
@@ -47,11 +25,11 @@ def always(_: StoreCall) -> bool:
     return True
 
 
-class StoreWrapper:
-    """A store that does what another one does; subclasses step in :meth:`before` or :meth:`after` a call."""
+class FaultyStore(StoreWrapper):
+    """The store *store*, of which subclasses step in :meth:`before` or :meth:`after` those calls that *when* picks."""
 
     def __init__(self, store: Store, when: When = always) -> None:
-        self.store = store
+        super().__init__(store)
         self.when = when
 
     def before(self, call: StoreCall) -> None:
@@ -60,86 +38,11 @@ class StoreWrapper:
     def after(self, call: StoreCall) -> None:
         """Called after every call that succeeded; what it raises is the outcome."""
 
-    @property
-    def url(self) -> str:
-        return self.store.url
-
-    def spaces(self) -> Sequence[str]:
-        return self._do(StoreCall("spaces"), self.store.spaces)
-
-    def has_space(self, space: str) -> bool:
-        return self._do(StoreCall("has_space", space), lambda: self.store.has_space(space))
-
-    def create_space(self, space: str) -> None:
-        self._do(StoreCall("create_space", space), lambda: self.store.create_space(space))
-
-    def delete_space(self, space: str) -> None:
-        self._do(StoreCall("delete_space", space), lambda: self.store.delete_space(space))
-
-    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
-        return self._do(StoreCall("space_acls", space), lambda: self.store.space_acls(space))
-
-    def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
-        self._do(StoreCall("set_space_acls", space), lambda: self.store.set_space_acls(space, acls))
-
-    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
-        return self._do(
-            StoreCall("entries", space), lambda: self.store.entries(space, prefix=prefix, after=after, limit=limit)
-        )
-
-    def info(self, space: str, content_id: str) -> ItemInfo:
-        return self._do(StoreCall("info", space, content_id), lambda: self.store.info(space, content_id))
-
-    def open(
-        self, space: str, content_id: str, *, start: int = 0, length: int | None = None
-    ) -> AbstractContextManager[BinaryIO]:
-        return self._do(
-            StoreCall("open", space, content_id), lambda: self.store.open(space, content_id, start=start, length=length)
-        )
-
-    def put(
-        self,
-        space: str,
-        content_id: str,
-        source: BinaryIO,
-        *,
-        mimetype: str = DEFAULT_MIMETYPE,
-        properties: Mapping[str, str] | None = None,
-        sha256: str | None = None,
-        create_only: bool = False,
-    ) -> ItemInfo:
-        return self._do(
-            StoreCall("put", space, content_id),
-            lambda: self.store.put(
-                space,
-                content_id,
-                source,
-                mimetype=mimetype,
-                properties=properties,
-                sha256=sha256,
-                create_only=create_only,
-            ),
-        )
-
-    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
-        return self._do(
-            StoreCall("set_properties", space, content_id),
-            lambda: self.store.set_properties(space, content_id, properties),
-        )
-
-    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
-        return self._do(
-            StoreCall("copy", space, content_id), lambda: self.store.copy(space, content_id, to_space, to_content_id)
-        )
-
-    def delete(self, space: str, content_id: str) -> None:
-        self._do(StoreCall("delete", space, content_id), lambda: self.store.delete(space, content_id))
-
-    def _do(self, call: StoreCall, function: Callable[[], Result]) -> Result:
+    def perform(self, call: StoreCall, act: Callable[[Store], Answer]) -> Answer:
         self.before(call)
-        result = function()
+        answer = super().perform(call, act)
         self.after(call)
-        return result
+        return answer
 
 
 class _Times:
@@ -157,7 +60,7 @@ class _Times:
             return self._left >= 0
 
 
-class UnavailableStore(StoreWrapper):
+class UnavailableStore(FaultyStore):
     """Does not answer the first *times* calls (every call with None)."""
 
     def __init__(self, store: Store, times: int | None = None, when: When = always) -> None:
@@ -169,7 +72,7 @@ class UnavailableStore(StoreWrapper):
             raise StoreUnavailableError(f"{self.url} did not answer {call.method}; try again")
 
 
-class LostReplyStore(StoreWrapper):
+class LostReplyStore(FaultyStore):
     """Makes the first *times* changes, and fails as if it had not: the reply is lost."""
 
     def __init__(self, store: Store, times: int | None = None, when: When = always) -> None:
@@ -181,7 +84,7 @@ class LostReplyStore(StoreWrapper):
             raise StoreUnavailableError(f"the reply of {self.url} to {call.method} was lost; try again")
 
 
-class SlowStore(StoreWrapper):
+class SlowStore(FaultyStore):
     """Takes *seconds* a call, on *clock*."""
 
     def __init__(self, store: Store, clock: Clock, seconds: float, when: When = always) -> None:
@@ -193,7 +96,7 @@ class SlowStore(StoreWrapper):
             self._clock.sleep(self._seconds)
 
 
-class VanishingStore(StoreWrapper):
+class VanishingStore(FaultyStore):
     """Lists items that it then says do not exist."""
 
     def before(self, call: StoreCall) -> None:
@@ -201,7 +104,7 @@ class VanishingStore(StoreWrapper):
             raise ItemNotFoundError(f"there is no {call.content_id!r} in {self.url}/{call.space}")
 
 
-class StaleListingStore(StoreWrapper):
+class StaleListingStore(FaultyStore):
     """Lists every space as it was when it was first listed, whatever has happened since."""
 
     def __init__(self, store: Store, when: When = always) -> None:
@@ -218,7 +121,7 @@ class StaleListingStore(StoreWrapper):
         return [entry for key, entry in keyed if key > low and key.startswith(start)][:limit]
 
 
-class DamagingStore(StoreWrapper):
+class DamagingStore(FaultyStore):
     """Gives *damage* of an item's bytes and id in place of its bytes; listings and checksums stay as they are."""
 
     def __init__(self, store: Store, damage: Callable[[bytes, str], bytes], when: When = always) -> None:

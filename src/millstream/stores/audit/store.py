@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -21,7 +20,6 @@ from millstream.stores.hashing import hash_stream
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
-    Entry,
     ItemInfo,
     ItemNotFoundError,
     SpaceAccess,
@@ -30,48 +28,26 @@ from millstream.stores.protocol import (
     StoreError,
     StoreUnavailableError,
 )
+from millstream.stores.wrapper import Answer, StoreWrapper
 
-Answer = TypeVar("Answer")
 
-
-class AuditedStore:
+class AuditedStore(StoreWrapper):
     """The store *store*, called *name*, with every change in *outbox*, as done by *user* for *account*.
 
-    The methods are those of :class:`Store`; changes of one item come one after the other. A change whose outcome is not
-    known (the provider did not answer, the process died) is settled before the next change of the same item, or by
-    :meth:`recover`; while the process that began it lives, the item is busy to all others. All that is written to the
-    store has to be written through such decorators on the same database.
+    The methods are those of :class:`Store`, and its URL is that of the store itself. Changes of one item come one after
+    the other. A change whose outcome is not known (the provider did not answer, the process died) is settled before the
+    next change of the same item, or by :meth:`recover`; while the process that began it lives, the item is busy to all
+    others. All that is written to the store has to be written through such decorators on the same database.
     """
 
     def __init__(
         self, store: Store, outbox: AuditOutbox, name: str, *, account: str = "local", user: str = "n/a"
     ) -> None:
-        self.store, self.outbox, self.name = store, outbox, name
+        super().__init__(store)
+        self.outbox, self.name = outbox, name
         self._account, self._user = account, user
         inner = bulk_of(store)
         self.bulk: Bulk | None = None if inner is None else AuditedBulk(inner, self)
-
-    @property
-    def url(self) -> str:
-        """The URL of the store itself: whoever opens it is not audited."""
-        return self.store.url
-
-    def spaces(self) -> Sequence[str]:
-        return self.store.spaces()
-
-    def has_space(self, space: str) -> bool:
-        return self.store.has_space(space)
-
-    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
-        return self.store.entries(space, prefix=prefix, after=after, limit=limit)
-
-    def info(self, space: str, content_id: str) -> ItemInfo:
-        return self.store.info(space, content_id)
-
-    def open(
-        self, space: str, content_id: str, *, start: int = 0, length: int | None = None
-    ) -> AbstractContextManager[BinaryIO]:
-        return self.store.open(space, content_id, start=start, length=length)
 
     def create_space(self, space: str) -> None:
         with self._changing(AuditAction.CREATE_SPACE, space) as event:
@@ -83,9 +59,6 @@ class AuditedStore:
             if not self.store.has_space(space):
                 raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}")
             self._change(self.outbox.begin(event, had_space=True), lambda _: self.store.delete_space(space))
-
-    def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
-        return self.store.space_acls(space)
 
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         kept = check_acls(acls)
