@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from millstream.testing.rclone import RcloneMissingError, program, rclone
 
 from millstream.core.clock import VirtualClock
 from millstream.stores import (
@@ -33,6 +32,7 @@ from millstream.stores import (
 from millstream.stores.s3 import BucketStore, parse_address
 from millstream.testing.s3 import FaultyClient, S3Server
 from millstream.testing.sources import SourceConformance
+from millstream_peers.rclone import RcloneMissingError, program, rclone
 
 S = "space"
 

@@ -127,7 +127,7 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
 def split_refused(events: pa.Table, config: BatchConfig) -> tuple[pa.Table, pa.Table]:
     """Those of *events* that *config* takes, and the rejects (:data:`REJECT_SCHEMA`) of those that it does not.
 
-    That is a question about each record alone (``accept.py``). Raises as :func:`cut_columns` does.
+    That is a question about each record alone (``lateness.py``). Raises as :func:`cut_columns` does.
     """
     time, received_at = _times(events, config)
     late, future = time < received_at - config.max_delay, time > received_at + config.lead

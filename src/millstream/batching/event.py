@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Reason = Literal["late", "future", "duplicate", "conflicting_duplicate", "tick"]
-"""Why a record is in no batch; a tick (``messages.py``) is none, and only a job over a log names it."""
+"""Why a record is in no batch; a tick (``message_events.py``) is none, and only a job over a log names it."""
 
 CutReason = Literal["window", "conflict", "size", "neighbour", "flush"]
 """Why a batch ended: its window was over, a key repeated, a cap on its count or bytes was reached, the next batch began

@@ -1,4 +1,4 @@
-"""The policies for late records over columns: what ``late.py`` does, a table at a time."""
+"""The policies for late records over columns: what ``late_engines.py`` does, a table at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.batching.event import Kind
 
 
 class LateSideColumnEngine(TwoStageEngine[OrderFreeColumnEngine]):
-    """The policy ``side``: late records are batched among themselves (``late.py``)."""
+    """The policy ``side``: late records are batched among themselves (``late_engines.py``)."""
 
     def __init__(self, config: BatchConfig) -> None:
         self._max_delay = config.max_delay

@@ -1,4 +1,4 @@
-"""Columns of messages as the batcher sees them: what ``messages.py`` does with one, for many at once."""
+"""Columns of messages as the batcher sees them: what ``message_events.py`` does with one, for many at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def packed_columns(messages: pa.RecordBatch) -> dict[str, Any]:
 
 
 def _keys(messages: pa.RecordBatch, digests: Any) -> Any:
-    """The keys of *messages*; what one says and when stand for the key where it has none, as in ``messages.py``."""
+    """The keys of *messages*; where one has none, its content and time stand for it, as in ``message_events.py``."""
     keys = messages.column("key")
     if pc.min(pc.binary_length(keys)).as_py() != 0:
         return keys
