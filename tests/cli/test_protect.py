@@ -283,6 +283,43 @@ def test_places_that_lie_in_one_another_or_are_named_twice_are_refused(desk: Des
     assert not desk.data.exists() and sorted(path.name for path in desk.photos.iterdir()) == ["2013"]
 
 
+@pytest.mark.parametrize("scheme", ["cas", "folder"])
+def test_a_store_that_cannot_hold_copies_is_refused_before_anything_is_written(desk: Desk, scheme: str) -> None:
+    copy = desk.photos / "copy"
+    assert desk.call("protect", str(desk.photos), "--to", f"{scheme}://{copy}")[0] == 2
+    assert not copy.exists() and not desk.data.exists()
+
+
+def test_a_copy_among_the_files_of_another_copy_is_refused(desk: Desk) -> None:
+    one = desk.disks[0]
+    assert desk.call("protect", str(desk.photos), "--to", str(one), "--to", str(one / "photos" / "second"))[0] == 2
+    assert not desk.data.exists() and not one.exists()
+
+
+def test_an_unset_variable_does_not_name_the_current_folder(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert desk.call("protect", str(desk.photos), "--to", "")[0] == 2
+    assert desk.call("protect", "", "--to", str(desk.disks[0]))[0] == 2
+    assert not any(here.iterdir()) and not desk.data.exists()
+
+
+def test_the_source_under_a_second_mount_is_still_the_source(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = desk.disks[0]
+    mount.mkdir()
+    same = Path.samefile
+
+    def samefile(path: Path, other: Path) -> bool:  # as the kernel answers for a bind mount of the photos
+        return same(desk.photos if path == mount else path, other)
+
+    monkeypatch.setattr(Path, "samefile", samefile)
+    assert desk.call("protect", str(desk.photos), "--to", str(mount / "copies"))[0] == 2
+    assert not any(mount.iterdir()) and not desk.data.exists()
+
+
 def test_a_second_folder_of_the_same_name_needs_another_space(desk: Desk, tmp_path: Path) -> None:
     desk.protect()
     other = tmp_path / "elsewhere" / "photos"

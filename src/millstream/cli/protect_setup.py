@@ -68,6 +68,8 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
 
     Nothing is written, and the source is there when this returns.
     """
+    if not source or not all(to):
+        raise SetupError("SOURCE or a URL of --to is empty: is a variable of the shell unset?")
     url = _source_url(source, space, exclude)
     opened = open_provider(url)
     try:
@@ -141,8 +143,11 @@ def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
 def _destination_url(to: str) -> str:
     if "://" not in to:
         return Path(to).expanduser().absolute().as_uri()
-    if urlsplit(to).scheme == "memory":
+    scheme = urlsplit(to).scheme
+    if scheme == "memory":
         raise SetupError(f"{to!r} ends with this command: name a folder or a bucket")
+    if scheme in ("cas", "folder"):
+        raise SetupError(f"{to!r} is no store for copies: name a folder or a bucket")
     open_provider(to)  # a URL that names no store is refused before anything is set up
     return to
 
@@ -176,10 +181,11 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
     for url in destinations:
         if parts.scheme == "s3" and _overlap(source, url, space):
             raise SetupError(f"the copy at {url} and the source {source} lie in one another: name another prefix")
+    _require_copies_apart(space, destinations)
     if parts.scheme != "folder":
         return
     root = Path(unquote(parts.path)).resolve()
-    if data.resolve().is_relative_to(root):
+    if _lies_in(data.resolve(), root):
         raise SetupError(
             f"the node's folder {data} lies in the source {root}, to which nothing is ever written: name another with "
             "--data"
@@ -187,10 +193,27 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
     for url in destinations:
         copy = urlsplit(url)
         folder = Path(unquote(copy.path)).resolve()
-        if copy.scheme == "file" and (folder.is_relative_to(root) or (folder / space).resolve().is_relative_to(root)):
+        if copy.scheme == "file" and (_lies_in(folder, root) or _lies_in((folder / space).resolve(), root)):
             raise SetupError(f"the copy at {folder} would lie in the source {root}: name another folder")
         if copy.scheme == "file" and root.is_relative_to(folder / space):
             raise SetupError(f"the source {root} lies where its copy would: {folder / space}; name another folder")
+
+
+def _require_copies_apart(space: str, destinations: Sequence[str]) -> None:
+    """Raise :class:`SetupError` where one copy would lie among the files of another."""
+    parts = [urlsplit(url) for url in destinations]
+    folders = [Path(unquote(one.path)).resolve() for one in parts if one.scheme == "file"]
+    for one in folders:
+        for other in folders:
+            if one.is_relative_to(other / space):
+                raise SetupError(f"the copy at {one} would lie in the copy {other / space}: name another folder")
+
+
+def _lies_in(path: Path, root: Path) -> bool:
+    """Whether *path* is *root* or below it, also where *root* is mounted a second time."""
+    if path.is_relative_to(root):
+        return True
+    return any(there.exists() and there.samefile(root) for there in (path, *path.parents))
 
 
 def _overlap(source: str, copy: str, space: str) -> bool:
