@@ -10,6 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.bit_check_table import Verdict
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.superseded import recheck_superseded
 from millstream.mill.item_ref import ItemRef
@@ -17,6 +20,7 @@ from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, remove_old_jobs
 from millstream.pipeline.jobs.report import RESULT_SCHEMA, JudgedSweep
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 
 ITEMS = ("changed", "deleted", "healthy", "missing", "sour")
 
@@ -43,6 +47,22 @@ def test_what_was_changed_or_deleted_meanwhile_is_looked_at_again(world: Any, fi
     assert [one.content_id for one in bad] == ["changed", "deleted", "missing", "sour"]
     again = recheck_superseded(bad, world.manifest, BitChecker(world.providers, world.manifest))
     assert [(one.content_id, one.row) for one in again] == [("changed", "B1"), ("deleted", "B21")]
+
+
+def test_a_change_that_waits_in_the_outbox_is_no_finding_of_the_sweep(world: Any) -> None:
+    for name in ("forged", "waiting"):
+        world.put(ItemRef("1", "s", name), b"recorded")
+        world.put(ItemRef("1", "s", name), b"other bytes", record=False)
+    findings = [
+        BitChecker(world.providers, world.manifest).check(ItemRef("1", "s", name)).result
+        for name in ("forged", "waiting")
+    ]
+    assert [one.row for one in findings] == ["B9", "B9"]
+    outbox = AuditOutbox(world.engine, world.clock)
+    outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "acme", "1", "memory", "s", "waiting"))
+    checker = BitChecker(world.providers, world.manifest, AuditLookup(AuditLog(world.engine), outbox, ["1"]))
+    (again,) = recheck_superseded(findings, world.manifest, checker)
+    assert (again.content_id, again.row, again.verdict) == ("waiting", "B11", Verdict.IGNORE)
 
 
 def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: list[CheckResult], tmp_path: Path) -> None:

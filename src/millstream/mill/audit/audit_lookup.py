@@ -33,9 +33,9 @@ class AuditLookup:
         last = self._log.last_sums(store, space, content_ids)
         return {name: SourceAnswer.NOT_KEPT if name in pending else last.get(name) for name in content_ids}
 
-    def is_pending(self, store: str, space: str, content_id: str) -> bool:
-        """Whether a change of the item, done or begun, waits in the outbox."""
-        return bool(self._outbox.pending(store, space, [content_id]))
+    def pending(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
+        """Which of these items (some 1,000 at most) have a change, done or begun, that waits in the outbox."""
+        return self._outbox.pending(store, space, content_ids)
 
     def missing_event(self, found: CheckResult, mimetype: str | None) -> AuditEvent:
         """The event that the audit log lacks, by what a check *found*: that the item was added as it is."""

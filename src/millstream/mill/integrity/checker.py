@@ -75,6 +75,10 @@ class BitChecker:
             return dict.fromkeys(content_ids, SourceAnswer.NOT_KEPT)
         return self._audit_lookup.sums(store, space, content_ids)
 
+    def pending(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
+        """Which of some items have a change that waits in the audit outbox (:meth:`AuditLookup.pending`)."""
+        return set() if self._audit_lookup is None else self._audit_lookup.pending(store, space, content_ids)
+
     def sweep(
         self,
         place: ItemRef,
@@ -179,8 +183,7 @@ class BitChecker:
         return [_seen(info, sums.get(info.content_id)) if info is not None else None for info in infos]
 
     def _is_pending(self, place: ItemRef) -> bool:
-        lookup = self._audit_lookup
-        return lookup is not None and lookup.is_pending(place.store, place.space, place.content_id)
+        return bool(self.pending(place.store, place.space, [place.content_id]))
 
     def _is_elsewhere(self, row: ManifestRow | None) -> bool:
         if row is None or row.deleted or row.sha256 is None:

@@ -18,13 +18,15 @@ def recheck_superseded(
 ) -> Iterator[CheckResult]:
     """A new result for each of *findings* whose item was changed, added or deleted since the sweep began.
 
-    So an item that somebody deleted meanwhile is not reported as missing until the next sweep.
+    So an item that somebody deleted meanwhile is not reported as missing until the next sweep. An item with a change
+    that waits in the audit outbox is checked again too: only *checker* knows of it, and sets it aside as too recent.
     """
     for (store, space), some in groupby(findings, key=lambda found: (found.store, found.space)):
         for group in groups(some, _GROUP):
-            rows = manifest.get_many(store, space, [found.content_id for found in group])
+            names = [found.content_id for found in group]
+            rows, pending = manifest.get_many(store, space, names), checker.pending(store, space, names)
             for found in group:
-                if is_superseded(found, rows.get(found.content_id)):
+                if found.content_id in pending or is_superseded(found, rows.get(found.content_id)):
                     yield checker.check(ItemRef(store, space, found.content_id)).result
 
 
