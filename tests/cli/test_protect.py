@@ -195,6 +195,17 @@ def test_damage_behind_a_plan_that_waits_is_not_hidden_by_it(desk: Desk) -> None
     assert [copy["damaged"] for copy in report["copies"]] == [1, 1]
 
 
+def test_a_copy_whose_own_record_is_damaged_is_written_again(desk: Desk) -> None:
+    desk.protect()
+    records = sorted(desk.disks[0].glob(".millstream/sidecars/photos/*/*.json"))[:2]
+    for record in records:
+        flip_bit(record, 3)
+    code, report = desk.protect("--read", "all")
+    assert (code, verified(report), found(report)) == (0, [6, 6], [])
+    assert report["copies"][0]["repaired"] == 2
+    assert desk.copies("2013/1.jpg") == [b"photo 1"] * 2
+
+
 def test_a_stray_item_in_a_copy_is_named(desk: Desk) -> None:
     desk.protect()
     (desk.disks[0] / "photos" / "stray").write_bytes(b"whose?")

@@ -19,6 +19,7 @@ from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 from millstream.mill.tasks import BitError, QueueName, Repair
 from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.local.sidecar import DamagedSidecarError
 from millstream.stores.protocol import StoreError
 
 Sources = Callable[[str], Collection[str]]
@@ -97,8 +98,20 @@ class Repairer:
         return RepairResult(plan, tuple(events))
 
     def _look(self, row: ManifestRow, source: bool) -> CopyReading:
-        seen = self._checker.observe(ItemRef(row.store, row.space, row.content_id))
-        return CopyReading(row.store, seen.content, seen.provider, source)
+        place = ItemRef(row.store, row.space, row.content_id)
+        seen = self._checker.observe(place)
+        content = SourceAnswer.UNREADABLE if not source and self._is_description_damaged(place) else seen.content
+        return CopyReading(row.store, content, seen.provider, source)
+
+    def _is_description_damaged(self, place: ItemRef) -> bool:
+        """Whether the store is there and its own record of the item is damaged: writing the item again replaces it."""
+        try:
+            self._providers.find(place)
+        except DamagedSidecarError:
+            return True
+        except StoreError:
+            return False
+        return False
 
     def _heal(
         self, plan: RepairPlan, action: RepairAction, seen: CopyReading, bad: ItemRef, reason: str
@@ -125,7 +138,8 @@ class Repairer:
         """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is no rot."""
         row = self._manifest.get(bad.store, bad.space, bad.content_id)
         now = seen.vote
-        if kept is not None:
+        # whoever had written the copy meanwhile would have written its description, too
+        if kept is not None and not self._is_description_damaged(bad):
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
@@ -137,7 +151,7 @@ class Repairer:
         try:
             return quarantine(self._providers, bad, reason or "did not match the manifest")
         except StoreError as error:
-            if self._checker.observe(bad).content == SourceAnswer.UNREADABLE:
+            if self._checker.observe(bad).content == SourceAnswer.UNREADABLE or self._is_description_damaged(bad):
                 return None
             raise RepairError(f"the bad copy of {bad} could not be kept in quarantine, so it stays: {error}") from error
 
