@@ -286,3 +286,19 @@ def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:
     code, found = mill("statistics")
     assert (code, found[-1]) == (1, {"store": "two", "items": 4, "bytes": 24, "most_bytes": 23, "over": True})
     assert mill("statistics", "one")[0] == 0
+
+
+def test_what_was_deleted_through_the_node_is_deleted_at_its_copies_before_the_audit_is_read(
+    data: Path, mill: Run
+) -> None:
+    settings = data / "millstream.toml"
+    settings.write_text(settings.read_text().replace("[stores.one]\n", "[stores.one]\naudited = true\n"))
+    assert mill("duplicate")[0] == 0
+    assert run(["store", "rm", "one", "s", "item 1", "--data", str(data)]) == 0
+    local(data, "one").delete("s", "item 2")  # behind the node's back
+    code, plans = mill("duplicate", "--dry-run")
+    assert (code, [(plan["deletes"], plan["held"]) for plan in plans]) == (0, [(1, 1), (1, 1)])
+    code, (*_, tally) = mill("duplicate")
+    assert (code, tally["dead"]) == (0, 0)
+    kept = ["item 0", "item 2", "item 3"]
+    assert [[entry.content_id for entry in local(data, store).entries("s")] for store in ("two", "three")] == [kept] * 2

@@ -53,6 +53,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                         plan = plan_space_duplication(
                             node.stores.providers, node.stores.manifest, pair, name, queue, everything=everything,
                             record=not dry_run, change_guard=node.stores.change_guard,
+                            outbox=node.stores.outbox,
                         )  # fmt: skip
                 except StoreError as error:
                     click.echo(f"{name} {pair}: {error}", err=True)

@@ -127,7 +127,13 @@ def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool)
             for pair, space in pairs:
                 stores = node.stores
                 plan = plan_space_duplication(
-                    stores.providers, stores.manifest, pair, space, None, change_guard=stores.change_guard
+                    stores.providers,
+                    stores.manifest,
+                    pair,
+                    space,
+                    None,
+                    change_guard=stores.change_guard,
+                    outbox=stores.outbox,
                 )
                 plans.append(plan)
                 print_plan(plans[-1], as_json)

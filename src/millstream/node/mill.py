@@ -106,7 +106,9 @@ class MillPart:
         policies = CachedPolicies(PolicyRepository(self._policies.location), self._context.clock)
         receivers = _receivers(self._context.settings.mill.alarms)
         return {
-            Duplicate: DuplicationProcessor(providers, manifest, self._stores.change_guard, policies=policies),
+            Duplicate: DuplicationProcessor(
+                providers, manifest, self._stores.change_guard, policies=policies, outbox=outbox
+            ),
             BitCheck: BitCheckProcessor(checks.checker),
             BitError: BitErrorProcessor(checks.checker, repairer, self.audit.lookup),
             BitReport: BitReportProcessor(

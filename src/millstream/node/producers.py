@@ -42,6 +42,7 @@ class ProducersPart:
             self._stores.manifest,
             queue,
             change_guard=self._stores.change_guard,
+            outbox=self._stores.outbox,
             only_differences=only_differences or settings.only_differences,
             spaces=spaces,
         )

@@ -138,7 +138,7 @@ def _decide_present(source: ObservedEnd, destination: ObservedEnd) -> Duplicatio
 
 def _decide_absent(record: SourceRecord) -> DuplicationAction:
     if record == SourceRecord.DELETED:
-        return DuplicationAction("D19", DuplicationAct.DELETE, "the manifest has its tombstone")
+        return DuplicationAction("D19", DuplicationAct.DELETE, "its deletion is recorded")
     if record == SourceRecord.LIVE:
         return DuplicationAction(
             "D20", DuplicationAct.FAIL, "the source appears to be missing content that the manifest has"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import le
 from typing import NamedTuple, Protocol
 
@@ -14,10 +14,14 @@ from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.duplication.source_recorder import is_unchanged, record_columns
 from millstream.mill.manifest import Manifest
 from millstream.mill.manifest_table import COMPARISON_COLUMNS, ComparisonRow
+from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
+from millstream.stores.audit import AuditOutbox
 
 EXAMPLES = 10
+_ASKED = 1000
+"""Items that the outbox is asked about together."""
 
 
 class ItemDifference(enum.StrEnum):
@@ -26,7 +30,7 @@ class ItemDifference(enum.StrEnum):
     COPY = "copy"  # the destination has not got it
     CHANGE = "change"  # it may have changed at the source
     SAME = "same"
-    DELETE = "delete"  # only the destination has it, and the manifest has its tombstone
+    DELETE = "delete"  # only the destination has it, and its deletion is recorded
     HELD = "held"  # only the destination has it, and nothing says that it was deleted
 
 
@@ -91,17 +95,28 @@ class DuplicationPlan(msgspec.Struct, frozen=True):
 
 
 def differences(
-    providers: Providers, manifest: Manifest, pair: Pair, space: str, *, after: str = "", same: bool = True
+    providers: Providers,
+    manifest: Manifest,
+    pair: Pair,
+    space: str,
+    *,
+    after: str = "",
+    same: bool = True,
+    outbox: AuditOutbox | None = None,
 ) -> Iterator[ComparedItem]:
     """Every item that either store of *pair* lists in *space*, with an id above *after*, in order.
 
     Two items are the same where their sizes agree and the manifest has one checksum for both that is no older than the
-    source's last change. With *same* False they are left out.
+    source's last change. With *same* False they are left out. A deletion that waits in *outbox* counts as recorded.
     """
     now = providers.clock.now()
     for run in _joined(providers, manifest, pair, space, after):
         if not _is_same(run):
-            yield from (one for one in _found(run, now) if same or one.kind != ItemDifference.SAME)
+            yield from (
+                one
+                for one in _found(run, now, _deletions(outbox, pair.source, space, run))
+                if same or one.kind != ItemDifference.SAME
+            )
         elif same:
             yield from (
                 ComparedItem(name, ItemDifference.SAME, size, False)
@@ -117,11 +132,12 @@ def count_differences(
     *,
     everything: bool = False,
     record: bool = False,
+    outbox: AuditOutbox | None = None,
 ) -> DuplicationPlan:
     """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change.
 
     With *record* the manifest is brought up to date with the source on the way
-    (:mod:`millstream.mill.duplication.source_recorder`).
+    (:mod:`millstream.mill.duplication.source_recorder`). A deletion that waits in *outbox* counts as recorded.
     """
     counts: Counter[ItemDifference] = Counter()
     examples: list[str] = []
@@ -133,7 +149,7 @@ def count_differences(
             size += sum(read.columns[0]) if everything else 0
             continue
         run = _recorded(providers, manifest, pair.source, space, read, now=now) if record else read
-        for found in _found(run, now):
+        for found in _found(run, now, _deletions(outbox, pair.source, space, run)):
             counts[found.kind] += 1
             replaced += found.replaces
             if found.kind in (ItemDifference.COPY, ItemDifference.CHANGE) or (
@@ -199,14 +215,29 @@ def _is_same(run: ItemColumns) -> bool:
     return not any(gone) and not any(copied_gone) and all(map(le, times, recorded))
 
 
-def _found(run: ItemColumns, now: int) -> Iterator[ComparedItem]:
-    """Each item of *run* that either end lists, compared by itself."""
+def _deletions(outbox: AuditOutbox | None, source: str, space: str, run: ItemColumns) -> dict[str, int]:
+    """When those items of *run* that only the destination has were deleted, by what waits in *outbox*."""
+    if outbox is None:
+        return {}
+    sizes, copied_sizes, gone = run.columns[0], run.columns[2], run.columns[7]
+    listed = zip(run.keys, sizes, copied_sizes, gone, strict=True)
+    absent = (
+        name for name, size, copied_size, deleted in listed if size is None and copied_size is not None and not deleted
+    )
+    deleted: dict[str, int] = {}
+    for names in groups(absent, _ASKED):
+        deleted |= outbox.deletions(source, space, names)
+    return deleted
+
+
+def _found(run: ItemColumns, now: int, deletions: Mapping[str, int]) -> Iterator[ComparedItem]:
+    """Each item of *run* that either end lists, compared by itself; *deletions* are those that wait in the outbox."""
     for name, size, time, copied_size, copied_time, *rows in zip(run.keys, *run.columns, strict=True):
         source = None if size is None else _ListedItem(size, time)
         copy = None if copied_size is None else _ListedItem(copied_size, copied_time)
         if source is not None or copy is not None:
             row, copied = (None if one[2] is None else ComparisonRow(name, *one) for one in (rows[:4], rows[4:]))
-            kind, replaces = compare(source, copy, row, copied, now)
+            kind, replaces = compare(source, copy, row, copied, now, deleted_at=deletions.get(name))
             yield ComparedItem(name, kind, size or 0, replaces)
 
 
@@ -215,20 +246,33 @@ class _ListedItem(NamedTuple):
     modified: int | None
 
 
+def is_deleted(row: RecordedItem | None, deleted_at: int | None) -> bool:
+    """Whether an item's deletion is recorded: in its *row*, or as one that waits in the audit outbox, of that time.
+
+    One before the last change in the row says nothing of what was added later.
+    """
+    if row is None:
+        return deleted_at is not None
+    return row.deleted or (deleted_at is not None and deleted_at >= row.modified)
+
+
 def compare(
     source: ListedItem | None,
     copy: ListedItem | None,
     row: RecordedItem | None,
     copied: RecordedItem | None,
     now: int | None = None,
+    *,
+    deleted_at: int | None = None,
 ) -> tuple[ItemDifference, bool]:
     """How an item that at least one end lists differs, and whether a copy that is recorded would be replaced.
 
     *source* and *copy* are what the two ends list, *row* and *copied* what the manifest has of them. A change that is
-    to come after *now* (microseconds) is none: see :func:`is_unchanged`.
+    to come after *now* (microseconds) is none: see :func:`is_unchanged`. *deleted_at* is the time of a deletion at the
+    source that waits in the audit outbox.
     """
     if source is None:
-        return (ItemDifference.DELETE if row is not None and row.deleted else ItemDifference.HELD), False
+        return (ItemDifference.DELETE if is_deleted(row, deleted_at) else ItemDifference.HELD), False
     if copy is None:
         return ItemDifference.COPY, False
     if row is None or copied is None or row.deleted or copied.deleted:

@@ -16,6 +16,7 @@ from millstream.mill.duplication.decision_table import (
     clean_properties,
     decide_duplication,
 )
+from millstream.mill.duplication.differences import is_deleted
 from millstream.mill.duplication.transfer import transfer
 from millstream.mill.errors import DuplicationError, NoAnswerError
 from millstream.mill.item_ref import ItemRef
@@ -25,6 +26,7 @@ from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
 from millstream.mill.workers.result_sink import TaskResult
+from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import (
     ItemInfo,
     ItemNotFoundError,
@@ -48,7 +50,8 @@ class DuplicationProcessor:
     *brake*, where there is one; a task that it holds is done, and found again once a person approves. What was copied,
     deleted or found in place is recorded in the manifest for the destination; what the manifest says of the source is
     written by whoever writes to the source. *policies* gives the policies as they are now: a task that none of them
-    asks for any more does nothing. Without it every task is done.
+    asks for any more does nothing. Without it every task is done. A deletion at the source that waits in *outbox*
+    counts as recorded.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class DuplicationProcessor:
         change_guard: ChangeGuard | None = None,
         *,
         policies: Callable[[], Policies] | None = None,
+        outbox: AuditOutbox | None = None,
     ) -> None:
         self._providers = providers
         self._manifest = manifest
         self._change_guard = change_guard
         self._policies = policies
+        self._outbox = outbox
 
     def process(self, task: Duplicate, attempt: int) -> TaskResult:
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
@@ -131,10 +136,13 @@ class DuplicationProcessor:
     def _record(self, task: Duplicate, source: ObservedEnd) -> SourceRecord:
         if source.end == EndState.ITEM or not task.content_id:
             return SourceRecord.NONE
-        row = self._manifest.get(task.source, task.space, task.content_id)
-        if row is None:
-            return SourceRecord.NONE
-        return SourceRecord.DELETED if row.deleted else SourceRecord.LIVE
+        row, deleted_at = self._manifest.get(task.source, task.space, task.content_id), None
+        if self._outbox is not None and not (row is not None and row.deleted):
+            waiting = self._outbox.deletions(task.source, task.space, [task.content_id])
+            deleted_at = waiting.get(task.content_id)
+        if is_deleted(row, deleted_at):
+            return SourceRecord.DELETED
+        return SourceRecord.NONE if row is None else SourceRecord.LIVE
 
     @contextlib.contextmanager
     def _guarded(self, action: DuplicationAction, task: Duplicate, source: _LookedUpEnd) -> Iterator[int | None]:

@@ -21,6 +21,7 @@ from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import StoreError
 
 GROUP = 1000
@@ -37,15 +38,16 @@ def plan_space_duplication(
     everything: bool = False,
     record: bool = False,
     change_guard: ChangeGuard | None = None,
+    outbox: AuditOutbox | None = None,
 ) -> DuplicationPlan:
     """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
 
     All deletes come before all copies; last comes a task for the space itself where one end has not got it. With
     *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
     Nothing is put on it where *brake* holds the plan. Without a queue this is a dry run. With *record* the manifest is
-    brought up to date with the source first.
+    brought up to date with the source first. A deletion that waits in *outbox* counts as recorded.
     """
-    plan = count_differences(providers, manifest, pair, space, everything=everything, record=record)
+    plan = count_differences(providers, manifest, pair, space, everything=everything, record=record, outbox=outbox)
     if queue is None:
         reason = change_guard.preview(plan) if change_guard is not None else None
         return msgspec.structs.replace(plan, hold_reason=reason)
@@ -53,7 +55,7 @@ def plan_space_duplication(
     if hold is not None:
         return msgspec.structs.replace(plan, hold=hold)
     if plan.deletes:
-        put_deletes(providers, manifest, pair, space, queue)
+        put_deletes(providers, manifest, pair, space, queue, outbox=outbox)
     if plan.copies or plan.changes:
         kinds = {ItemDifference.COPY, ItemDifference.CHANGE} | ({ItemDifference.SAME} if everything else set())
         _put_found(differences(providers, manifest, pair, space, same=everything), kinds, pair, space, queue)
@@ -61,9 +63,17 @@ def plan_space_duplication(
     return plan
 
 
-def put_deletes(providers: Providers, manifest: Manifest, pair: Pair, space: str, queue: WorkQueue) -> int:
+def put_deletes(
+    providers: Providers,
+    manifest: Manifest,
+    pair: Pair,
+    space: str,
+    queue: WorkQueue,
+    *,
+    outbox: AuditOutbox | None = None,
+) -> int:
     """A task for each item that only the destination has, and whose deletion is recorded; how many they were."""
-    found = differences(providers, manifest, pair, space, same=False)
+    found = differences(providers, manifest, pair, space, same=False, outbox=outbox)
     return _put_found(found, {ItemDifference.DELETE}, pair, space, queue)
 
 

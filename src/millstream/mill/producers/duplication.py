@@ -24,6 +24,7 @@ from millstream.mill.producers.spaces import list_spaces
 from millstream.mill.producers.state import AnyMorsel
 from millstream.mill.providers import Providers
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import StoreUnavailableError
 
 LOOKED_AT = 10 * GROUP
@@ -57,8 +58,8 @@ class DuplicationProducer:
     it everything is put on the queue, as the document has it. Of *spaces* the store is the source.
 
     ``held`` are the plans that the brake has held, and those with items that only the destination has, of which no
-    deletion is recorded; ``skipped`` are pairs of which a store is not configured, and ``dropped`` is what was left of
-    the loop when somebody took its pair out of the policy.
+    deletion is recorded, where what waits in *outbox* counts as recorded; ``skipped`` are pairs of which a store is not
+    configured, and ``dropped`` is what was left of the loop when somebody took its pair out of the policy.
     """
 
     def __init__(
@@ -69,10 +70,12 @@ class DuplicationProducer:
         queue: WorkQueue,
         *,
         change_guard: ChangeGuard | None = None,
+        outbox: AuditOutbox | None = None,
         only_differences: bool = False,
         spaces: SpaceFilter = SpaceFilter(),  # noqa: B008  (frozen)
     ) -> None:
         self._policies, self._providers, self._manifest, self._queue = policies, providers, manifest, queue
+        self._outbox = outbox
         self._change_guard, self._only_differences, self._spaces = change_guard, only_differences, spaces
         self.held: list[DuplicationPlan] = []
         self.skipped: list[Pair] = []
@@ -117,13 +120,15 @@ class DuplicationProducer:
 
     def _deletes(self, morsel: DuplicationMorsel) -> Chunk[DuplicationMorsel]:
         pair, space = morsel.pair, morsel.space
-        plan = count_differences(self._providers, self._manifest, pair, space, record=True)
+        plan = count_differences(self._providers, self._manifest, pair, space, record=True, outbox=self._outbox)
         hold = self._change_guard.check(plan) if self._change_guard is not None else None
         if hold is not None or plan.held:
             self.held.append(msgspec.structs.replace(plan, hold=hold))
         if hold is not None:
             return Chunk(None)
-        count = put_deletes(self._providers, self._manifest, pair, space, self._queue) if plan.deletes else 0
+        count = 0
+        if plan.deletes:
+            count = put_deletes(self._providers, self._manifest, pair, space, self._queue, outbox=self._outbox)
         return Chunk(msgspec.structs.replace(morsel, deletes_done=True), count, again=True)
 
     def _next(self, morsel: DuplicationMorsel) -> tuple[list[str], str | None]:

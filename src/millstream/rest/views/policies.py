@@ -353,7 +353,9 @@ def _what_if(app: AppContext, current: Policy, proposed: Policy) -> tuple[Sequen
         if len(rows) >= MOST_PLANS:
             unseen += 1
             continue
-        plan = plan_space_duplication(node.stores.providers, node.stores.manifest, pair, space, None)
+        plan = plan_space_duplication(
+            node.stores.providers, node.stores.manifest, pair, space, None, outbox=node.stores.outbox
+        )
         counts = (plan.copies, plan.changes, plan.deletes, plan.same, plan.held, plan.bytes)
         rows.append(PlanRow(space, str(pair), *counts))
     stopped = [one for one in before if one not in set(wanted)]

@@ -15,7 +15,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.coalescing import RequestCoalescer
 from millstream.core.errors import BusyError
 from millstream.core.sql import insert_rows, make_tables, update_rows
-from millstream.stores.audit.events import AuditEvent
+from millstream.stores.audit.events import AuditAction, AuditEvent
 from millstream.stores.audit.holders import new_holder
 from millstream.stores.audit.target_locks import TargetLocks
 from millstream.stores.protocol import ItemInfo, StoreError
@@ -226,6 +226,27 @@ class AuditOutbox:
             query = query.where(_outbox.c.content_id.in_(content_ids))
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
+
+    def deletions(self, store: str, space: str, content_ids: Sequence[str]) -> dict[str, int]:
+        """Which of these items (some 1,000 at most) were deleted, and when (microseconds), by what waits here.
+
+        A deletion of which it is not known whether it happened does not count, nor one before a later addition, even
+        where it is not known whether that happened.
+        """
+        query = (
+            sa.select(_outbox.c.content_id, _outbox.c.state, _outbox.c.number, _outbox.c.event)
+            .where(_outbox.c.store == store, _outbox.c.space == space, _outbox.c.content_id.in_(content_ids))
+            .order_by(_outbox.c.number)
+        )
+        deleted: dict[str, int] = {}
+        with self._engine.connect() as connection:
+            for name, state, number, data in connection.execute(query):
+                event = _event(number, data)
+                if event.action in (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT):
+                    deleted.pop(name, None)
+                elif event.action == AuditAction.DELETE_CONTENT and state != _State.INTENDED:
+                    deleted[name] = event.at
+        return deleted
 
     def settled(self, store: str, space: str) -> int:
         """The greatest number up to which every event of the space was processed, or did not happen."""
