@@ -29,6 +29,7 @@ from millstream.messaging.broker.handlers.service import BrokerService
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.protocol import v2
+from millstream.testing.waiting import until_async
 
 CALL = CallContext("client-1", "", lambda: None, connection="ipv4:10.0.0.1:50000", language="JAVA")
 TOPICS = (
@@ -160,9 +161,7 @@ def with_harness(*steps: Callable[[BrokerHarness], Coroutine[Any, Any, None]], l
 
 async def settle(condition: Callable[[], bool]) -> None:
     """Let the broker's tasks and threads run until *condition* holds."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
+    await until_async(condition, seconds=10)
 
 
 def bodies(messages: list[v2.Message]) -> list[bytes]:

@@ -31,7 +31,7 @@ COMMANDS = {
     "log": ("millstream.cli.log:log", "Write, read and check message logs."),
     "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),
     "topic": ("millstream.cli.topic:topic", "Make and list the topics of a broker."),
-    "group": ("millstream.cli.topic:group", "How consumer groups stand, and sending one back."),
+    "group": ("millstream.cli.topic:group", "Show consumer groups and reset their offsets."),
     "client": ("millstream.cli.client:client", "The clients that are connected to a broker, and questions to them."),
     "ingest": ("millstream.cli.ingest:ingest", "Take messages from an MQTT broker into a log."),
     "send": ("millstream.cli.messages:send", "Send messages to a broker."),
@@ -103,7 +103,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        print_error("interrupted; the same command goes on where it was")
+        print_error("interrupted; run the same command again to resume")
         return INTERRUPTED
     except BrokenPipeError:  # the reader has seen enough, as in `millstream log read … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -106,7 +106,7 @@ def http() -> str:
         "# HTTP for programs\n\n"
         "A node that serves its [console](../../console.md) answers programs under `/api/v1`. Without users everybody\n"
         "on the same machine may do everything; else a program says who it is by HTTP Basic over TLS. Errors are\n"
-        '`{"code", "message"}`; lists have `items`, and `next` where there are more; every table is to be had as\n'
+        '`{"code", "message"}`; lists have `items`, and `next` where there are more; every table can be exported as\n'
         "CSV (`?format=csv`). `/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors.\n\n"
         "The whole description: [openapi.json](../openapi.json), which the node serves as `/api/v1/openapi.json`.\n\n"
     )

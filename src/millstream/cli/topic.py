@@ -76,7 +76,7 @@ def list_topics(ask: Asks, as_json: bool) -> None:
 @json_option
 @broker_options
 def describe(ask: Asks, name: str, as_json: bool) -> None:
-    """Say how the topic NAME stands, and how far its groups are."""
+    """Show the status of the topic NAME and of its groups."""
     topics = ask("Topics", name, list[TopicInfo])
     _print_topics(topics, as_json)
     for each in topics:
@@ -97,7 +97,7 @@ def delete(ask: Asks, name: str) -> None:
 
 @click.group()
 def group() -> None:
-    """How consumer groups stand, and sending one back."""
+    """Show consumer groups and reset their offsets."""
 
 
 @group.command("list")
@@ -113,7 +113,7 @@ def list_groups(ask: Asks, as_json: bool) -> None:
 @json_option
 @broker_options
 def describe_group(ask: Asks, name: str, as_json: bool) -> None:
-    """Say how the group NAME stands with its topics, and how often messages are delivered to it."""
+    """Show the status of the group NAME, its topics and its delivery limits."""
     groups = ask("Groups", name, list[GroupInfo])
     _print_groups(groups, as_json)
     if not groups:  # it has rules of its own, and has consumed nothing yet

@@ -43,11 +43,13 @@ class LogSpec(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name.removeprefix(SYSTEM)):
             raise LogInputError(
-                f"{self.name[:80]!r} is no name for a log: use 1 to 200 letters, digits, '.', '_', '%' and '-', "
+                f"{self.name[:80]!r} is not a valid log name: use 1 to 200 letters, digits, '.', '_', '%' and '-', "
                 "and begin with a letter, a digit, '_' or '%'"
             )
         if self.kind not in KINDS or (self.kind in SYSTEM_KINDS and not is_system(self.name)):
-            raise LogInputError(f"{self.name!r} is no name for a log of the kind {self.kind!r}: see system_log()")
+            raise LogInputError(
+                f"{self.name!r} is not a valid name for a log of the kind {self.kind!r}: see system_log()"
+            )
         if not 1 <= self.block_messages <= 65_536:
             raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages}")
         if not 1 <= self.block_bytes <= 64 << 20:

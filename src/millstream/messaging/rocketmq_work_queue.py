@@ -86,7 +86,7 @@ class RocketNotices:
 
     def __init__(self, url: str, name: str) -> None:
         if not _NAME.fullmatch(name):
-            raise QueueInputError(f"{name[:80]!r} is no name for a queue: 1 to 100 letters, digits, '_' and '-'")
+            raise QueueInputError(f"{name[:80]!r} is not a valid queue name: use 1 to 100 letters, digits, '_' and '-'")
         self._place, self._options = read_url(url)
         self._name = name
         self._delayed = f"{name}-delay"

@@ -1,4 +1,4 @@
-"""The storage providers of a node, what their copies must hash to, and changes on their way to the audit log."""
+"""The storage providers of a node, the expected hashes of their copies, and changes on their way to the audit log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StoresPart:
 
     @locked_cached_property
     def manifest(self) -> Manifest:
-        """What each copy must hash to, and when it last did."""
+        """The expected hash of each copy, and when it last matched."""
         return Manifest(self._databases.own)
 
     @locked_cached_property

@@ -31,7 +31,7 @@ def spark_errors_explained(job: str) -> Iterator[None]:
     except (Py4JError, ConnectionError) as error:
         raise SparkLostError(
             f"the Java machine of Spark ended in the job {job!r}: see spark.log and spark-console.log in the work "
-            "folder; the same call goes on where it was"
+            "folder; the same call resumes"
         ) from error
 
 

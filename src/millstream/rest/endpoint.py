@@ -96,7 +96,7 @@ class Endpoint:
 
     @property
     def is_table(self) -> bool:
-        """Whether it answers with a :class:`Listing`, which is to be had as CSV too."""
+        """Whether it answers with a :class:`Listing`, which is available as CSV too."""
         return getattr(self.answer, "__origin__", None) is Listing
 
 

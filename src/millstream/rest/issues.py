@@ -60,7 +60,7 @@ def _queues(queues: Sequence[QueueFigures], unreadable: Mapping[str, str]) -> It
     for queue in queues:
         if queue.dead:
             text = _counted(queue.dead, "task", "tasks") + f" of the queue {queue.queue} died"
-            yield Fault("dead-letters", BAD, text, "nobody tries them again until you do", f"/queues/{queue.queue}")
+            yield Fault("dead-letters", BAD, text, "not retried automatically", f"/queues/{queue.queue}")
         if queue.queue == "bit-error" and queue.ready:
             text = f"{queue.ready:,} findings wait for a person"
             yield Fault("for-people", WARN, text, "no vote could decide them", "/integrity/findings")

@@ -36,7 +36,7 @@ def _lines(app: AppContext) -> Iterator[str]:
     desired = [({"queue": q.queue}, q.desired_workers) for q in found.queues if q.desired_workers is not None]
     yield from _family("queue_desired_workers", "workers that there should be", "gauge", desired)
     yield from _family("batches_total", "batches handed to the batch writer", "counter", [({}, found.batches.batches)])
-    yield from _family("batches_waiting", "batches that wait for a cut", "gauge", [({}, found.batches.waiting)])
+    yield from _family("batches_waiting", "batches waiting to be anchored", "gauge", [({}, found.batches.waiting)])
     rejected: Samples = [({}, found.batches.rejected_batches)]
     yield from _family("batches_rejected", "batches that were rejected", "gauge", rejected)
     yield from _family("anchors_total", "entries of the ledger", "counter", [({}, found.anchors.anchors)])

@@ -32,7 +32,7 @@ class EligibilityCheck(Protocol):
 
 
 class SubmissionResult(msgspec.Struct, frozen=True):
-    """What became of one request: its status, or the code and text of the refusal. ``operation`` is what was read."""
+    """The result of one request: its status, or the code and text of the refusal. ``operation`` is what was read."""
 
     status: OperationStatus | None = None
     code: str | None = None
@@ -151,7 +151,7 @@ class OperationIntake:
                     group.future.set_exception(error)
 
     def _take(self, groups: Sequence[_PendingSubmissions]) -> None:
-        """Record all that is valid in *groups*, durably, and tell each what became of its requests."""
+        """Record all that is valid in *groups*, durably, and report to each the results of its requests."""
         self._refuse_crowd()
         checked = [item for group in groups for item in group.items if isinstance(item, _Checked)]
         refusals = self._refusals(checked)

@@ -39,7 +39,7 @@ class Message(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not _TOPIC.fullmatch(self.topic):
-            raise BadRequestError(f"{self.topic[:80]!r} is no name for a topic")
+            raise BadRequestError(f"{self.topic[:80]!r} is not a valid topic name")
         if not self.body:
             raise BadRequestError("a message needs a body")
         if self.tag and (not self.tag.strip() or "|" in self.tag):

@@ -1,1 +1,1 @@
-"""Workers on the queues: pools, processors, tasks, how many there should be, and alarms."""
+"""Workers on the queues: pools, processors, tasks, the recommended number of workers, and alarms."""

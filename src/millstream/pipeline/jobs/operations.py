@@ -73,7 +73,7 @@ class OperationsPlan(msgspec.Struct, frozen=True):
 
     @property
     def outcomes(self) -> str:
-        """The log of what became of the operations, in the same store."""
+        """The log of the operations' results, in the same store."""
         return f"{self.log}.outcomes"
 
 
@@ -145,7 +145,7 @@ def _checked(body: bytes, version: ProtocolVersion) -> dict[str, Any]:
 
 
 class OperationSink:
-    """Hands what tasks have checked to *acceptance*, and writes down what became of it by *writer*."""
+    """Hands what tasks have checked to *acceptance*, and writes the results with *writer*."""
 
     def __init__(self, acceptance: OperationIntake, writer: Writer, clock: Clock) -> None:
         self._acceptance, self._writer, self._clock = acceptance, writer, clock
@@ -183,7 +183,7 @@ class OperationSink:
 
 
 def outcome_message(number: int, outcome: SubmissionResult) -> Message:
-    """What became of message *number*, as a message: its key is the operation's id, its source the DID's suffix."""
+    """The result of message *number*, as a message: its key is the operation's id, its source the DID's suffix."""
     status = outcome.status
     if status is None:
         body = {"code": outcome.code, "error": outcome.error, "message": number}

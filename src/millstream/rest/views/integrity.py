@@ -111,7 +111,7 @@ class SpaceRow(msgspec.Struct, frozen=True):
 
 
 class CopyRow(msgspec.Struct, frozen=True):
-    """One copy of a content item: what it must hash to, and what the last check found."""
+    """One copy of a content item: its expected hash, and the result of the last check."""
 
     store: str
     space: str

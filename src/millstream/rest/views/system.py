@@ -38,7 +38,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
 
 class PoolRow(msgspec.Struct, frozen=True):
-    """A queue that workers empty: how many there should be, for autoscalers, and how much is in hands and waits."""
+    """A queue that workers empty: recommended workers, for autoscalers, and tasks in progress and waiting."""
 
     queue: str
     desired_workers: int

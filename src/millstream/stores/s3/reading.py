@@ -1,4 +1,4 @@
-"""The bytes of an S3 object as a file that goes on where a connection broke."""
+"""The bytes of an S3 object as a file that resumes where a connection broke."""
 
 from __future__ import annotations
 

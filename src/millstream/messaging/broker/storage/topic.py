@@ -43,7 +43,7 @@ class TopicSpec(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise TopicError(
-                f"{self.name[:80]!r} is no name for a topic: use 1 to 127 letters, digits, '_', '%' and '-', and do "
+                f"{self.name[:80]!r} is not a valid topic name: use 1 to 127 letters, digits, '_', '%' and '-', and do "
                 "not begin with '-'"
             )
         if self.type not in TYPES:
