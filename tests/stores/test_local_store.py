@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.stores import (
+    DamagedRecordError,
     ItemNotFoundError,
     LocalStore,
     SpaceNotEmptyError,
@@ -21,7 +22,7 @@ from millstream.stores import (
     all_entries,
 )
 from millstream.stores.local.atomic_files import AtomicFile
-from millstream.stores.local.sidecar import MAX_BYTES, DamagedSidecarError
+from millstream.stores.local.sidecar import MAX_BYTES
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ class TestSidecars:
             damaged = data.copy()
             damaged[place] ^= 1
             sidecar.write_bytes(damaged)
-            with pytest.raises(DamagedSidecarError, match="'item'"):
+            with pytest.raises(DamagedRecordError, match="'item'"):
                 store.info("space", "item")
         put(store, "item", a="2")
         assert store.info("space", "item").properties == {"a": "2"}
@@ -197,7 +198,7 @@ class TestSidecars:
         (sidecar,) = sidecars(store, tmp_path)
         for more, message in ((0, "checksum differs"), (1, f"larger than {MAX_BYTES} bytes")):
             sidecar.write_bytes(b" " * (MAX_BYTES + more))
-            with pytest.raises(DamagedSidecarError, match=message):
+            with pytest.raises(DamagedRecordError, match=message):
                 store.info("space", "item")
 
     def test_of_another_item_are_refused(self, store: LocalStore, tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ class TestSidecars:
         put(store, "other")
         (other,) = set(sidecars(store, tmp_path)) - {item}
         item.write_bytes(other.read_bytes())
-        with pytest.raises(DamagedSidecarError, match="describes 'other'"):
+        with pytest.raises(DamagedRecordError, match="describes 'other'"):
             store.info("space", "item")
 
     def test_follow_their_files_to_another_disk(self, store: LocalStore, tmp_path: Path) -> None:

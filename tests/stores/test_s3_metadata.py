@@ -61,5 +61,5 @@ def test_what_others_wrote_is_read_and_what_was_cut_is_an_error() -> None:
     assert unpack({"mtime": "1.5", "Sha": "x"}).properties == {"mtime": "1.5", "Sha": "x"}
     packed = pack(Metadata({"naïve": "x" * 600}))
     del packed["millstream-properties-1"]
-    with pytest.raises(StoreError, match="set the item's properties again"):
+    with pytest.raises(StoreError, match="put the item again from a good copy"):
         unpack(packed)

@@ -19,8 +19,7 @@ from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 from millstream.mill.tasks import BitError, QueueName, Repair
 from millstream.mill.workers.result_sink import TaskResult
-from millstream.stores.local.sidecar import DamagedSidecarError
-from millstream.stores.protocol import StoreError
+from millstream.stores.protocol import DamagedRecordError, StoreError
 
 Sources = Callable[[str], Collection[str]]
 """The stores that are sources of a space, and not destinations of it."""
@@ -107,7 +106,7 @@ class Repairer:
         """Whether the store is there and its own record of the item is damaged: writing the item again replaces it."""
         try:
             self._providers.find(place)
-        except DamagedSidecarError:
+        except DamagedRecordError:
             return True
         except StoreError:
             return False

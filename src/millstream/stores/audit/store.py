@@ -20,6 +20,7 @@ from millstream.stores.hashing import hash_stream
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
+    DamagedRecordError,
     ItemInfo,
     ItemNotFoundError,
     SpaceAccess,
@@ -80,7 +81,7 @@ class AuditedStore(StoreWrapper):
         check_mimetype(mimetype)
         said = {"mimetype": mimetype, "properties": check_properties(properties)}
         with self._changing(AuditAction.ADD_CONTENT, space, content_id, **said) as plain:
-            before = self._look(space, content_id)
+            before = self._look_before(space, content_id)
             event = msgspec.structs.replace(plain, sha256=(sha256 or _known_sum(source) or "").lower() or None)
 
             def put(intent: AuditIntent) -> ItemInfo:
@@ -106,7 +107,7 @@ class AuditedStore(StoreWrapper):
         said = {"source_space": space, "source_content_id": content_id, **_described(source)}
         said["properties"] = dict(source.properties)
         with self._changing(AuditAction.COPY_CONTENT, to_space, to_content_id, **said) as event:
-            before = self._look(to_space, to_content_id)
+            before = self._look_before(to_space, to_content_id)
             return self._change(
                 self.outbox.begin(event, item=before),
                 lambda _: self.store.copy(space, content_id, to_space, to_content_id),
@@ -114,8 +115,8 @@ class AuditedStore(StoreWrapper):
 
     def delete(self, space: str, content_id: str) -> None:
         with self._changing(AuditAction.DELETE_CONTENT, space, content_id) as plain:
-            before = self.store.info(space, content_id)
-            event = msgspec.structs.replace(plain, **_described(before))
+            before = self._look_before(space, content_id, required=True)
+            event = plain if before is None else msgspec.structs.replace(plain, **_described(before))
             self._change(self.outbox.begin(event, item=before), lambda _: self.store.delete(space, content_id))
 
     def recover(self) -> int:
@@ -166,10 +167,7 @@ class AuditedStore(StoreWrapper):
         if event is None:
             return
         if event.content_id:
-            now = self._look(event.space, event.content_id)
-            happened = _item_changed(event, intent.item, now)
-            if happened and now is None:
-                self._require_there(event)
+            happened = self._item_changed(event, intent.item)
         elif event.action == AuditAction.SET_SPACE_ACLS:
             happened = self.store.has_space(event.space) and dict(self.store.space_acls(event.space)) == event.acls
         else:
@@ -178,6 +176,25 @@ class AuditedStore(StoreWrapper):
             self.outbox.done(event)
         else:
             self.outbox.cancel(event.number)
+
+    def _item_changed(self, event: AuditEvent, before: ItemInfo | None) -> bool:
+        try:
+            now = self._look(event.space, event.content_id)
+        except DamagedRecordError:
+            return self._has_bytes_of(event, before)
+        happened = _item_changed(event, before, now)
+        if happened and now is None:
+            self._require_there(event)
+        return happened
+
+    def _has_bytes_of(self, event: AuditEvent, before: ItemInfo | None) -> bool:
+        """Whether an item whose record is damaged has the new bytes of *event*; then only they can tell."""
+        if event.sha256 is None or event.action not in (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT):
+            return False
+        if before is not None and before.checksum() == event.sha256:
+            return False
+        with self.store.open(event.space, event.content_id) as file:
+            return hash_stream(file).sha256 == event.sha256
 
     def _settle_left(self, intent: AuditIntent) -> None:
         """Settle what was left open before. Raises :class:`StoreError`, also where the store is not there."""
@@ -193,6 +210,13 @@ class AuditedStore(StoreWrapper):
                 "no space at all: is its disk mounted? Where it is a new one, make the space again (`millstream store "
                 "make`)"
             )
+
+    def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:
+        """The item before a change; None where there is none, or its record is damaged, which the change replaces."""
+        try:
+            return self.store.info(space, content_id) if required else self._look(space, content_id)
+        except DamagedRecordError:
+            return None
 
     def _look(self, space: str, content_id: str) -> ItemInfo | None:
         try:

@@ -18,7 +18,6 @@ from millstream.stores.local.atomic_files import AtomicFileGroup, WrittenFile
 from millstream.stores.local.sidecar import (
     FileDescription,
     Sidecar,
-    decode_sidecar,
     describe_item,
     encode_sidecar,
     unknown_file,
@@ -94,11 +93,10 @@ class LocalBulk:
     def _info(self, folders: OpenFolders, space: str, content_id: str) -> ItemInfo:
         """The file in place and its description, which belong together: a file that changes meanwhile is an error."""
         where, status = self._find(folders, space, content_id)
-        data = self._descriptions.read_from(folders, encode_name(space), content_id)
+        sidecar = self._descriptions.read_from(folders, encode_name(space), content_id)
         after = _status(where)
         if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
             raise StoreUnavailableError(f"{content_id!r} changed while it was looked at; try again")
-        sidecar = None if data is None else decode_sidecar(data, content_id)
         return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
 
     def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:

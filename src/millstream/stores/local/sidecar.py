@@ -12,14 +12,10 @@ import os
 
 import msgspec
 
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, ItemInfo, StoreError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, DamagedRecordError, ItemInfo
 
 MAX_BYTES = 16 * 1024 * 1024
 """A sidecar larger than this was not written by a store."""
-
-
-class DamagedSidecarError(StoreError):
-    """The sidecar of a content item is damaged: put the item again from a good copy, properties and all."""
 
 
 class FileDescription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -86,14 +82,25 @@ def encode_sidecar(sidecar: Sidecar) -> bytes:
     return b"%b\n%b\n" % (line, hashlib.sha256(line).hexdigest().encode("ascii"))
 
 
-def decode_sidecar(data: bytes, content_id: str) -> Sidecar:
-    """The sidecar in *data*. Raises :class:`DamagedSidecarError` where it is not a whole one of *content_id*."""
+def decode_sidecar(data: bytes, content_id: str, path: str) -> Sidecar:
+    """The sidecar in *data*, read from the file *path*.
+
+    Raises :class:`DamagedRecordError` where it is not a whole one of *content_id*.
+    """
     line, _, rest = data.partition(b"\n")
     if rest != hashlib.sha256(line).hexdigest().encode("ascii") + b"\n":
-        raise DamagedSidecarError(
-            f"the sidecar of {content_id!r} is damaged (its checksum differs): put the item again from a good copy"
-        )
-    sidecar = _decoder.decode(line)
+        raise damaged_sidecar(content_id, path, "its checksum differs")
+    try:
+        sidecar = _decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise damaged_sidecar(content_id, path, str(error)) from error
     if sidecar.content_id != content_id:
-        raise DamagedSidecarError(f"the sidecar of {content_id!r} describes {sidecar.content_id!r}: put the item again")
+        raise damaged_sidecar(content_id, path, f"it describes {sidecar.content_id!r}")
     return sidecar
+
+
+def damaged_sidecar(content_id: str, path: str, reason: str) -> DamagedRecordError:
+    """The error of a sidecar that cannot be used, for *reason*."""
+    return DamagedRecordError(
+        f"the sidecar {path} of {content_id!r} is damaged ({reason}): put the item again from a good copy", path
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -10,10 +11,13 @@ from pathlib import Path
 
 from millstream.stores.folders import OpenFolders, make_folder, open_folder
 from millstream.stores.local.atomic_files import AtomicFile, WrittenFile
-from millstream.stores.local.sidecar import MAX_BYTES, DamagedSidecarError, Sidecar, decode_sidecar, encode_sidecar
+from millstream.stores.local.sidecar import MAX_BYTES, Sidecar, damaged_sidecar, decode_sidecar, encode_sidecar
 
 _USUAL = 16 * 1024
 """Almost all sidecars are smaller: one call reads them, and no large buffer is made for it."""
+
+_NOT_A_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""The errors of a symbolic link, a folder or a socket that stands where a sidecar was."""
 
 
 def sidecar_digest(content_id: str) -> bytes:
@@ -28,28 +32,41 @@ class SidecarFiles:
         self._root, self._names = root, names
 
     def read(self, space: str, content_id: str) -> Sidecar | None:
-        """The sidecar, or None where there is none. Raises :class:`DamagedSidecarError`."""
+        """The sidecar, or None where there is none. Raises :class:`DamagedRecordError`, which names its file."""
         path, name = self._path(space, content_id)
         try:
             folder = open_folder(self._root, path)
         except FileNotFoundError:
             return None
         try:
+            data = self._read(folder, space, content_id)
+        finally:
+            os.close(folder)
+        return None if data is None else decode_sidecar(data, content_id, self._shown(path, name))
+
+    def read_from(self, folders: OpenFolders, space: str, content_id: str) -> Sidecar | None:
+        """As :meth:`read`, through *folders* of the store's root."""
+        path, name = self._path(space, content_id)
+        folder = folders.get(path)
+        data = None if folder is None else self._read(folder, space, content_id)
+        return None if data is None else decode_sidecar(data, content_id, self._shown(path, name))
+
+    def _read(self, folder: int, space: str, content_id: str) -> bytes | None:
+        path, name = self._path(space, content_id)
+        try:
             data = _read(folder, name)
         except FileNotFoundError:
             return None
-        finally:
-            os.close(folder)
-        return decode_sidecar(data, content_id)
+        except OSError as error:
+            if error.errno not in _NOT_A_FILE:
+                raise
+            raise damaged_sidecar(content_id, self._shown(path, name), "it is not a plain file") from error
+        if len(data) > MAX_BYTES:
+            raise damaged_sidecar(content_id, self._shown(path, name), f"it is larger than {MAX_BYTES} bytes")
+        return data
 
-    def read_from(self, folders: OpenFolders, space: str, content_id: str) -> bytes | None:
-        """The bytes of the sidecar, through *folders* of the store's root; None where there is none."""
-        path, name = self._path(space, content_id)
-        folder = folders.get(path)
-        try:
-            return None if folder is None else _read(folder, name)
-        except FileNotFoundError:
-            return None
+    def _shown(self, path: tuple[str, ...], name: str) -> str:
+        return str(Path(self._root, *path, name))
 
     def move_into(self, folders: OpenFolders, space: str, content_id: str, draft: WrittenFile) -> int:
         """Put a sidecar that is written as *draft* in its place, durably once the folder that is returned is synced."""
@@ -96,6 +113,4 @@ def _read(folder: int, name: str) -> bytes:
             data += more
     finally:
         os.close(handle)
-    if len(data) > MAX_BYTES:
-        raise DamagedSidecarError(f"the sidecar {name} is larger than {MAX_BYTES} bytes: put its item again")
     return data

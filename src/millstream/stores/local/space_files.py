@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.core.durable import write_durably
 from millstream.stores.folders import make_folder
-from millstream.stores.protocol import SpaceAccess, StoreError
+from millstream.stores.protocol import DamagedRecordError, SpaceAccess
 
 
 class SpaceFiles:
@@ -31,7 +31,10 @@ class SpaceFiles:
         except FileNotFoundError:
             return {}
         if rest.strip() != hashlib.sha256(line).hexdigest().encode("ascii"):
-            raise StoreError(f"{self._path(spelled)} is damaged (its checksum differs): set the access list again")
+            raise DamagedRecordError(
+                f"{self._path(spelled)} is damaged (its checksum differs): set the access list again",
+                str(self._path(spelled)),
+            )
         return msgspec.json.decode(line, type=dict[str, dict[str, SpaceAccess]])["acls"]
 
     def write(self, spelled: str, acls: Mapping[str, SpaceAccess]) -> None:

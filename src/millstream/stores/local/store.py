@@ -24,7 +24,7 @@ from millstream.stores.hashing import copy_stream
 from millstream.stores.listing import OrderedListing, first_entries
 from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.bulk import LocalBulk
-from millstream.stores.local.sidecar import DamagedSidecarError, FileDescription, Sidecar, describe_item, unknown_file
+from millstream.stores.local.sidecar import FileDescription, Sidecar, describe_item, unknown_file
 from millstream.stores.local.sidecar_files import SidecarFiles
 from millstream.stores.local.space_files import SpaceFiles
 from millstream.stores.local.writer import HIDDEN, LocalWriter
@@ -36,6 +36,7 @@ from millstream.stores.processes.bulk import ProcessBulk
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
     AlreadyExistsError,
+    DamagedRecordError,
     Entry,
     ItemInfo,
     ItemNotFoundError,
@@ -222,7 +223,7 @@ class LocalStore:
         """What belongs to a file that is about to go; nothing is known of one whose sidecar is damaged."""
         try:
             return self._describe(space, content_id, place)[1]
-        except DamagedSidecarError:
+        except DamagedRecordError:
             return unknown_file(status)
 
     def _write_sidecar(self, space: str, sidecar: Sidecar) -> None:

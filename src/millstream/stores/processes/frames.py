@@ -8,10 +8,10 @@ from typing import BinaryIO, Generic, Literal, TypeVar
 import msgspec
 
 from millstream.stores.bulk import NewItem
-from millstream.stores.local.sidecar import DamagedSidecarError
 from millstream.stores.protocol import (
     AlreadyExistsError,
     ChecksumMismatchError,
+    DamagedRecordError,
     ItemNotFoundError,
     SpaceNotFoundError,
     StoreError,
@@ -67,7 +67,7 @@ _ERRORS = {
     kind.__name__: kind
     for kind in (
         StoreError, StoreUnavailableError, StoreInputError, SpaceNotFoundError, ItemNotFoundError, AlreadyExistsError,
-        ChecksumMismatchError, DamagedSidecarError,
+        ChecksumMismatchError, DamagedRecordError,
     )
 }  # fmt: skip
 

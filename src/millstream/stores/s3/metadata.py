@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from millstream.stores.protocol import StoreError, StoreInputError
+from millstream.stores.protocol import DamagedRecordError, StoreInputError
 
 MAX_METADATA_BYTES = 2048
 """S3 keeps no more in the names and values of an object's user metadata."""
@@ -58,7 +58,7 @@ def pack(metadata: Metadata) -> dict[str, str]:
 
 
 def unpack(found: Mapping[str, str]) -> Metadata:
-    """What the user metadata *found* on an object means. Raises :class:`StoreError` where ours was damaged."""
+    """What the user metadata *found* on an object means. Raises :class:`DamagedRecordError` where ours was damaged."""
     properties = {name: value for name, value in found.items() if not name.startswith(OWN)}
     chunks = {name: value for name, value in found.items() if name.startswith(_PACKED)}
     if chunks:
@@ -84,4 +84,6 @@ def _unpack(chunks: Mapping[str, str]) -> dict[str, str]:
         text = "".join(chunks[f"{_PACKED}{number}"] for number in range(len(chunks)))
         return msgspec.json.decode(text, type=dict[str, str])
     except (KeyError, msgspec.DecodeError) as error:
-        raise StoreError(f"the packed properties cannot be read ({error}); set the item's properties again") from error
+        raise DamagedRecordError(
+            f"the packed properties of the object are damaged ({error}): put the item again from a good copy"
+        ) from error

@@ -18,6 +18,7 @@ from millstream.stores.protocol import (
     AlreadyExistsError,
     Checksum,
     ChecksumOrigin,
+    DamagedRecordError,
     Entry,
     ItemInfo,
     ItemNotFoundError,
@@ -236,6 +237,8 @@ class S3Store:
             return read_head(self._calls("head_object", Key=key, ChecksumMode="ENABLED"))
         except ItemNotFoundError:
             return None
+        except DamagedRecordError as error:
+            raise DamagedRecordError(f"{key!r} of {self._address}: {error}", key) from error
 
     def _require(self, space: str) -> None:
         """Raise :class:`SpaceNotFoundError` where there is no such space; one that was there is believed to be."""
