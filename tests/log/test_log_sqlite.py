@@ -156,7 +156,7 @@ def test_a_url_of_no_known_form_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "-x", "x" * 201, "ü", "a\0"])
 def test_a_log_has_a_plain_name(name: str) -> None:
-    with pytest.raises(LogInputError, match="no name for a log"):
+    with pytest.raises(LogInputError, match="not a valid log name"):
         LogSpec(name)
 
 
