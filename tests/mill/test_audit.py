@@ -19,9 +19,10 @@ from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Audit, Duplicate, QueueName, decode_task
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.stores import LocalStore, MemoryStore
 from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, AuditOutbox
 

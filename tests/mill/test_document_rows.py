@@ -21,9 +21,10 @@ from millstream.mill.policies.repository import Policies
 from millstream.mill.repair.bit_errors import BitErrorProcessor
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Audit, BitCheck, BitError, QueueName, Repair, encode_task
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue.protocol import WorkQueue
 from millstream.stores import LocalStore, hash_stream
 from millstream.stores.audit import AuditedStore, AuditOutbox

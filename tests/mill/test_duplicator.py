@@ -21,8 +21,8 @@ from millstream.mill.errors import DuplicationError, UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import QUARANTINE
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores import (
     Checksum,
     ChecksumOrigin,

@@ -30,9 +30,10 @@ from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Audit, BitCheck, Duplicate, QueueName, encode_task
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.stores import ItemInfo, LocalStore

@@ -19,9 +19,10 @@ from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.producers.duplication import DuplicationMorsel
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
 from millstream.mill.producers.state import LoopState, Start, decide_start
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Duplicate
 from millstream.mill.workers.manager import WorkerManager
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.testing.faulty_store import UnavailableStore
 
 

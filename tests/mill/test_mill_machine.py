@@ -25,9 +25,10 @@ from millstream.mill.providers import Providers
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Duplicate
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit

@@ -16,9 +16,10 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import groups, outer_join
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.mill.workers.manager import WorkerManager
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.testing.faulty_store import UnavailableStore
 

@@ -16,9 +16,10 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import age_text, overview, page
 from millstream.mill.reports.report import IntegrityReport, ReportResult
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
 from millstream.mill.workers.manager import WorkerManager
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.testing.faulty_store import UnavailableStore
 
 

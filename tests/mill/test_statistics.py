@@ -16,9 +16,10 @@ from millstream.mill.reports.statistics import (
     StatisticsProcessor,
     store_sizes,
 )
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import StorageStatistics, encode_task
 from millstream.mill.workers.manager import WorkerManager
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from suite.engines import open_engine
 
 

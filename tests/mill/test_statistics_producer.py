@@ -16,9 +16,10 @@ from millstream.mill.producers.space_filter import Pattern, SpaceFilter
 from millstream.mill.producers.state import DAY, GRACE, StateFile, first_start, next_start
 from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
 from millstream.mill.reports.statistics import SpaceStatistics, StatisticsProcessor
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import StorageStatistics, decode_task
 from millstream.mill.workers.manager import WorkerManager
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 
 MINUTE = 60 * MICROSECONDS
 

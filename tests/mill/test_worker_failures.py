@@ -10,9 +10,9 @@ from mill_workers import Scripted, fails, manager, task
 from millstream.mill.errors import NoAnswerError
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.item_ref import ItemRef
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate, decode_task, encode_task
 from millstream.mill.workers.manager import MOST_LEASES
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.mill.workers.task_settler import FAILURES
 
 

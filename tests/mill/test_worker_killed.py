@@ -32,7 +32,8 @@ from millstream.log import LogSpec, open_store
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Manifest
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.task_processor import ProcessorRegistry
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings

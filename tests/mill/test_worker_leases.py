@@ -14,9 +14,10 @@ from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent
+from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck, QueueName, Repair, Task, decode_task, encode_task
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink, TaskResult
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.mill.workers.task_settler import WorkTally
 from millstream.queue import LogWorkQueue
 

@@ -16,6 +16,7 @@ from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
 from millstream.mill.repair.bit_errors import BitErrorProcessor
 from millstream.mill.repair.repairer import RepairProcessor
 from millstream.mill.reports.statistics import StatisticsProcessor
+from millstream.mill.task_processor import Processor, ProcessorRegistry
 from millstream.mill.tasks import (
     Audit,
     BitCheck,
@@ -30,7 +31,7 @@ from millstream.mill.tasks import (
 )
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings, WorkTally
 from millstream.mill.workers.monitor import QueueMonitor
-from millstream.mill.workers.result_sink import Processor, ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.node.audit import AuditPart
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext

@@ -35,9 +35,10 @@ from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
 from millstream.mill.reports.report import ReportResult, SpaceTally
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Audit, Duplicate, QueueName
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue import LogWorkQueue, WorkQueue, queue_log
 from millstream.stores import ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox

@@ -9,8 +9,8 @@ from millstream.core.clock import MICROSECONDS
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.notices.receivers import NewSpace, NoticeReceiver
 from millstream.mill.policies.repository import Policies
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Audit, Duplicate, Notify, QueueName, Task
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from millstream.stores.protocol import DEFAULT_MIMETYPE
 

@@ -20,8 +20,8 @@ from millstream.mill.duplication.decision_table import (
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.providers import Providers
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of
 from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
 

@@ -24,8 +24,8 @@ from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import (
     ItemInfo,

@@ -23,8 +23,8 @@ from millstream.mill.errors import UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.providers import Providers
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores.audit import AuditEvent
 from millstream.stores.bulk import SMALL
 from millstream.stores.hashing import Digests

@@ -23,8 +23,8 @@ from millstream.mill.reports.report import (
     report_lines,
     tsv_lines,
 )
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitReport, NotifyReport, QueueName, Task
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores.protocol import Entry, StoreError
 
 Lines = Iterable[CheckResult]

@@ -8,8 +8,8 @@ from millstream.mill.errors import UnresolvedError
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.repair.repairer import Repairer, RepairResult
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError
-from millstream.mill.workers.result_sink import TaskResult
 
 REFUSED = "repair"
 """The row of an error that a repair has left: there is nothing that could be tried again."""

@@ -17,8 +17,8 @@ from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.providers import Providers
 from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError, QueueName, Repair
-from millstream.mill.workers.result_sink import TaskResult
 from millstream.stores.protocol import DamagedRecordError, StoreError
 
 Sources = Callable[[str], Collection[str]]

@@ -14,8 +14,8 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.sql import make_tables
 from millstream.mill.manifest import Manifest
 from millstream.mill.providers import Providers
+from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import StorageStatistics
-from millstream.mill.workers.result_sink import TaskResult
 
 _metadata = sa.MetaData()
 

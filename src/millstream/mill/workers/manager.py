@@ -24,8 +24,9 @@ from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.mill.errors import MillError
+from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import decode_task
-from millstream.mill.workers.result_sink import ProcessorRegistry, ResultSink
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.mill.workers.task_settler import LeasedTask, TaskSettler, WorkTally
 from millstream.queue.protocol import Lease, WorkQueue
 

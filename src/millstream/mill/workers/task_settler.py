@@ -9,7 +9,8 @@ import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.core.metrics import Metrics
-from millstream.mill.workers.result_sink import ResultSink, TaskResult
+from millstream.mill.task_processor import TaskResult
+from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
 
 FAILURES = 3
