@@ -1,18 +1,16 @@
-"""The identities of whole columns of batches, hashed over the same bytes as those of single ones (``identity.py``)."""
+"""The identities of whole columns of batches: the JSON of their members is made column by column."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.columns import CutResult
 from millstream.batching.event import Kind
-from millstream.batching.identity import rules_text
+from millstream.batching.identity import hashed, identity_frame
 from millstream.batching.json_columns import concatenated, json_integers, json_lists, json_strings, needs_escapes
 
 CLOSED_SCHEMA = pa.schema(
@@ -35,7 +33,7 @@ def with_batch_ids(history: CutResult, kind: Kind = "batch") -> pa.Table:
     """The batches of *history*, as *kind*, under their identities: a table of :data:`CLOSED_SCHEMA`."""
     batches = history.batches
     count = len(batches)
-    names = pa.array([hashlib.sha256(text).hexdigest() for text in _texts(history, kind)], pa.string())
+    names = pa.array([hashed(text) for text in _texts(history, kind)], pa.string())
     kinds = pa.array([kind]).take(pa.array(np.zeros(count, np.int64)))
     nobody = pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
     return (
@@ -53,10 +51,10 @@ def _texts(history: CutResult, kind: Kind) -> list[bytes]:
     members = history.events.select(["event_time", "key", "digest"]).take(history.rows)
     times, keys, digests = (members[name] for name in ("event_time", "key", "digest"))
     rows = concatenated("[", json_integers(times), *_said(keys, digests))
-    rules = rules_text(history.config, kind)
-    head = msgspec.json.encode(("millstream batch", rules)).decode("utf-8")[:-1] + ","
+    head, after_source, after_start, tail = (part.decode() for part in identity_frame(history.config.version, kind))
     sources, starts = json_strings(history.batches["source"]), json_integers(history.batches["start"])
-    texts = concatenated(head, sources, ",", starts, ",[", json_lists(rows, _offsets(history)), "]]")
+    lists = json_lists(rows, _offsets(history))
+    texts = concatenated(head, sources, after_source, starts, f"{after_start}[", lists, f"]{tail}")
     found: list[bytes] = texts.cast(pa.large_binary()).to_pylist()
     return found
 

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
 from millstream.batching.config import BatchConfig
 from millstream.batching.event import CutReason, EventBatch, Kind, Row
 
-_DOMAIN = "millstream batch"
 _encoder = msgspec.json.Encoder()
 
 
 def batch_id(config: BatchConfig, source: str, rows: Sequence[Row], kind: Kind = "batch") -> str:
     """The identity of the batch of *rows* (sorted, none twice): 64 hexadecimal digits of SHA-256.
 
-    Ids and receive times do not enter: the same records under the same rules bear the same name on every host. The
-    bytes that are hashed are laid down in ``docs/formats/batch-id.md``.
+    Ids and receive times do not enter: the same records under the same rules bear the same name on every host.
     """
-    members = [row[:3] for row in rows]
-    text = _encoder.encode((_DOMAIN, rules_text(config, kind), source, rows[0][0], members))
+    head, after_source, after_start, tail = identity_frame(config.version, kind)
+    members = _encoder.encode([row[:3] for row in rows])
+    return hashed(
+        b"".join((head, _encoder.encode(source), after_source, b"%d" % rows[0][0], after_start, members, tail))
+    )
+
+
+@lru_cache
+def identity_frame(version: str, kind: Kind) -> tuple[bytes, bytes, bytes, bytes]:
+    """What is hashed before, between and after the JSON of a batch's source, its start and the list of its members.
+
+    *version* are the rules. ``docs/formats/batch-id.md`` lays the text down.
+    """
+    rules = f"{version} kind=side" if kind == "side" else version
+    return _encoder.encode(("millstream batch", rules))[:-1] + b",", b",", b",", b"]"
+
+
+def hashed(text: bytes) -> str:
+    """The identity that *text* gives."""
     return hashlib.sha256(text).hexdigest()
-
-
-def rules_text(config: BatchConfig, kind: Kind) -> str:
-    """The rules as they stand in the identity of a batch of *kind*."""
-    return f"{config.version} kind=side" if kind == "side" else config.version
 
 
 def make_batch(
