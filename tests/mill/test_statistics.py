@@ -11,7 +11,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.reports.statistics import (
     SpaceSize,
-    SpaceStatistics,
+    SpaceStatisticsTable,
     StatisticsPeriod,
     StatisticsProcessor,
     store_sizes,
@@ -24,7 +24,7 @@ from suite.engines import open_engine
 
 
 def test_sizes_are_kept_and_averaged_by_period() -> None:
-    statistics = SpaceStatistics(open_engine("sqlite://", poolclass=sa.pool.StaticPool))
+    statistics = SpaceStatisticsTable(open_engine("sqlite://", poolclass=sa.pool.StaticPool))
     day = StatisticsPeriod.DAY * MICROSECONDS
     sizes = [SpaceSize("a", "docs", at, items, items * 10) for at, items in ((5, 1), (9, 3), (day + 1, 7))]
     for size in [*sizes, SpaceSize("b", "docs", 1, 100, 1000)]:
@@ -51,7 +51,7 @@ def test_a_task_counts_the_live_items_of_a_space_and_their_bytes(world: Any) -> 
     for name, body in (("a", b"12345"), ("b", b"123"), ("c", b"1")):
         world.put(ItemRef("1", "s", name), body)
     world.record(ItemRef("1", "s", "c"), None, deleted=True)
-    statistics, queue = SpaceStatistics(world.engine), world.queue("storage-statistics")
+    statistics, queue = SpaceStatisticsTable(world.engine), world.queue("storage-statistics")
     registry = ProcessorRegistry({StorageStatistics: StatisticsProcessor(world.manifest, statistics, world.providers)})
     queue.put([encode_task(StorageStatistics("1", "s")), encode_task(StorageStatistics("2", "none"))])
     WorkerManager([queue], registry, ResultSink(world.manifest, {}), world.clock).run_until_drained()

@@ -15,7 +15,7 @@ from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, Produc
 from millstream.mill.producers.space_filter import Pattern, SpaceFilter
 from millstream.mill.producers.state import DAY, GRACE, StateFile, first_start, next_start
 from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
-from millstream.mill.reports.statistics import SpaceStatistics, StatisticsProcessor
+from millstream.mill.reports.statistics import SpaceStatisticsTable, StatisticsProcessor
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import StorageStatistics, decode_task
 from millstream.mill.workers.manager import WorkerManager
@@ -29,7 +29,7 @@ class Counting:
 
     def __init__(self, world: Any, folder: Path) -> None:
         self.world, self.folder, self.queue = world, folder, world.queue("storage-statistics")
-        self.statistics = SpaceStatistics(world.engine)
+        self.statistics = SpaceStatisticsTable(world.engine)
 
     def run(self, *, start: int | None = None, most: int = 10**6, frequency: int = DAY, **more: Any) -> LoopRun:
         world = self.world

@@ -17,7 +17,7 @@ from millstream.anchoring.records import EncodedBatch
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.cut_plans import (
     ENCODED,
-    CutPlan,
+    CutRows,
     FileRows,
     NamedBatches,
     encoded_batches,
@@ -81,4 +81,4 @@ def test_a_file_that_decayed_is_named(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(PipelineError, match=r"part\.parquet cannot be read"):
-        list(read_plan(CutPlan((FileRows(str(path), np.arange(1, 200).tobytes()),), 199)))
+        list(read_plan(CutRows((FileRows(str(path), np.arange(1, 200).tobytes()),), 199)))

@@ -21,12 +21,12 @@ class RequestCoalescer(Generic[Job, Outcome]):
     def __init__(self, run: Callable[[Sequence[Job]], Sequence[Outcome | Exception]]) -> None:
         self._run = run
         self._running = threading.Lock()
-        self._waiting: list[_Entry[Job, Outcome]] = []
+        self._waiting: list[_PendingJob[Job, Outcome]] = []
         self._listing = threading.Lock()
 
     def __call__(self, job: Job) -> Outcome:
         """Have *job* done; its outcome."""
-        entry: _Entry[Job, Outcome] = _Entry(job)
+        entry: _PendingJob[Job, Outcome] = _PendingJob(job)
         with self._listing:
             self._waiting.append(entry)
         with self._running:
@@ -48,7 +48,7 @@ class RequestCoalescer(Generic[Job, Outcome]):
             entry.outcome.append(outcome)
 
 
-class _Entry(Generic[Job, Outcome]):
+class _PendingJob(Generic[Job, Outcome]):
     """A job that waits, and its outcome once there is one."""
 
     __slots__ = ("job", "outcome")

@@ -34,19 +34,19 @@ class AsyncBatcher(Generic[Item, Result]):
         on_idle: Callable[[], object] | None = None,
     ) -> None:
         self._run = run
-        self._accumulator: BatchAccumulator[_Entry[Item, Result]] = BatchAccumulator(limits)
+        self._accumulator: BatchAccumulator[_PendingItem[Item, Result]] = BatchAccumulator(limits)
         self._failure = failure
         self._lingers, self._linger = limits.lingers, linger
         self._is_wanted = _is_awaited if drops_cancelled else None
         self._on_idle = on_idle
         self._timer: asyncio.TimerHandle | None = None
         self._workers: set[asyncio.Task[None]] = set()
-        self._in_flight: dict[Slot, Sequence[_Entry[Item, Result]]] = {}
+        self._in_flight: dict[Slot, Sequence[_PendingItem[Item, Result]]] = {}
 
     def submit(self, item: Item, *, count: int = 1, size: int = 0) -> asyncio.Future[Result]:
         """The future result of *item*, which counts as *count* items and *size* bytes."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._accumulator.add(_Entry(item, result), count=count, size=size)
+        self._accumulator.add(_PendingItem(item, result), count=count, size=size)
         self._advance()
         return result
 
@@ -114,7 +114,7 @@ class AsyncBatcher(Generic[Item, Result]):
                 del self._in_flight[slot]
             self._accumulator.finish(slot)
 
-    async def _deliver(self, batch: Sequence[_Entry[Item, Result]]) -> None:
+    async def _deliver(self, batch: Sequence[_PendingItem[Item, Result]]) -> None:
         try:
             outcomes = await self._run([entry.item for entry in batch])
             pairs = list(zip(batch, outcomes, strict=True))
@@ -143,7 +143,7 @@ class AsyncBatcher(Generic[Item, Result]):
             self._on_idle()
 
 
-class _Entry(Generic[Item, Result]):
+class _PendingItem(Generic[Item, Result]):
     """An item and its future result."""
 
     __slots__ = ("item", "result")
@@ -153,11 +153,11 @@ class _Entry(Generic[Item, Result]):
         self.result = result
 
 
-def _is_awaited(entry: _Entry[Item, Result]) -> bool:
+def _is_awaited(entry: _PendingItem[Item, Result]) -> bool:
     return not entry.result.cancelled()
 
 
-def _fail(entries: Sequence[_Entry[Item, Result]], error: Exception) -> None:
+def _fail(entries: Sequence[_PendingItem[Item, Result]], error: Exception) -> None:
     for entry in entries:
         if not entry.result.done():
             entry.result.set_exception(error)

@@ -8,7 +8,7 @@ from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.manifest import Manifest
 from millstream.mill.mount_check import MountCheck
 from millstream.mill.providers import Providers
-from millstream.mill.reports.statistics import SpaceStatistics
+from millstream.mill.reports.statistics import SpaceStatisticsTable
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.stores import Store, open_provider
@@ -52,9 +52,9 @@ class StoresPart:
         return ChangeGuard(self._databases.own, self._context.clock, self.manifest.count, budgets)
 
     @locked_cached_property
-    def statistics(self) -> SpaceStatistics:
+    def statistics(self) -> SpaceStatisticsTable:
         """How much each space held, and when."""
-        return SpaceStatistics(self._databases.own)
+        return SpaceStatisticsTable(self._databases.own)
 
     def audited(self, name: str, store: Store, *, user: str = "mill") -> Store:
         """*store*, which the settings call *name*, as *user* changes it: audited where the settings say so."""

@@ -21,7 +21,7 @@ LEAST_BYTES = 1_000_000
 """A run of less is not worth a task of its own, unless it was asked for."""
 
 
-class BlockRange(InputPartition):
+class IdRangePartition(InputPartition):
     """Messages *first_id* to *last_id*, the work of one task."""
 
     def __init__(self, first_id: int, last_id: int) -> None:
@@ -30,7 +30,7 @@ class BlockRange(InputPartition):
         self.last_id = last_id
 
 
-def plan_block_ranges(request: LogReadOptions, first_id: int | None, last_id: int | None) -> list[BlockRange]:
+def plan_block_ranges(request: LogReadOptions, first_id: int | None, last_id: int | None) -> list[IdRangePartition]:
     """The runs of the log of *request* from *first_id* to *last_id*, of the size that it asks for.
 
     None stands for the first and the last message that the log has. Every id is in one run, also where the store has
@@ -53,7 +53,7 @@ def plan_block_ranges(request: LogReadOptions, first_id: int | None, last_id: in
     return list(without_id_gaps(group_blocks(blocks, min(request.partition_bytes, share)), begin, end))
 
 
-def group_blocks(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterator[BlockRange]:
+def group_blocks(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterator[IdRangePartition]:
     """Join neighbouring *blocks* (first id, last id, bytes) to runs that cost about *target*, at most 10,000 runs."""
     target = max(target, sum(map(_cost, blocks)) // MOST_PARTITIONS)
     start, filled = 0, 0
@@ -62,20 +62,20 @@ def group_blocks(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterato
             start = block[0]
         filled += _cost(block)
         if filled >= target:
-            yield BlockRange(start, block[1])
+            yield IdRangePartition(start, block[1])
             filled = 0
     if filled:
-        yield BlockRange(start, blocks[-1][1])
+        yield IdRangePartition(start, blocks[-1][1])
 
 
-def without_id_gaps(runs: Iterator[BlockRange], first_id: int, last_id: int) -> Iterator[BlockRange]:
+def without_id_gaps(runs: Iterator[IdRangePartition], first_id: int, last_id: int) -> Iterator[IdRangePartition]:
     """*runs* without ids between them, from *first_id* to *last_id*: each goes on to where the next one begins."""
     begin = first_id
     next(runs, None)
     for run in runs:
-        yield BlockRange(begin, run.first_id - 1)
+        yield IdRangePartition(begin, run.first_id - 1)
         begin = run.first_id
-    yield BlockRange(begin, last_id)
+    yield IdRangePartition(begin, last_id)
 
 
 def _cost(block: tuple[int, int, int]) -> int:

@@ -24,7 +24,7 @@ from millstream.batching.snapshot_split import split_snapshot
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
-from millstream.pipeline.block_ranges import BlockRange, plan_block_ranges
+from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, whole
 from millstream.pipeline.schema import spark_schema
@@ -116,10 +116,10 @@ class ShardReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TickRange):
             yield _ticks(partition)
-        elif isinstance(partition, BlockRange):  # Spark asks for one empty partition where there is none
+        elif isinstance(partition, IdRangePartition):  # Spark asks for one empty partition where there is none
             yield from self._shares(partition)
 
-    def _shares(self, run: BlockRange) -> Iterator[pa.RecordBatch]:
+    def _shares(self, run: IdRangePartition) -> Iterator[pa.RecordBatch]:
         with open_store(self._request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(self._request.log), create=False)
             columns = MESSAGE_SCHEMA.names if self._request.whole else COLUMNS

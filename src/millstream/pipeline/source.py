@@ -18,7 +18,7 @@ from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import CorruptBlockError, LogSpec
 from millstream.log.gap import Gap, Gaps
-from millstream.pipeline.block_ranges import BlockRange, plan_block_ranges
+from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.read_options import PARTITION_BYTES, TASKS_A_CORE, LogReadOptions, checked_columns
 from millstream.pipeline.schema import spark_schema
@@ -202,7 +202,7 @@ class LogReader(DataSourceReader):
         return [*plan_block_ranges(self._request, first_id, last_id)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, BlockRange):  # Spark asks for one empty partition where there is none
+        if not isinstance(partition, IdRangePartition):  # Spark asks for one empty partition where there is none
             return
         request, quarantine = self._request, self._quarantine
         gaps: Gaps = "none" if quarantine is None else "all"

@@ -9,8 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from millstream.anchoring.registry.settings import OperationQueueSettings
-from millstream.anchoring.registry.settings import RegistrySettings as Parameters
+from millstream.anchoring.registry.settings import OperationQueueSettings, RegistryParameters
 from millstream.anchoring.sidetree.profile import ALGORITHMS, PATCH_ACTIONS, PROFILES, Profile
 from millstream.batching.config import BatchConfig, ConflictCut, LatePolicy
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
@@ -125,7 +124,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before another instance gets the notice. An operation that is not anchored yet counts for resolution until
     ``unpublished_operation_lifespan`` after it was accepted (0: not at all): a DID that is not anchored resolves from
     such operations, an anchored one lists them in its metadata; with ``apply_unpublished_operations`` they change its
-    document as well. The others are the parameters of :class:`millstream.anchoring.registry.RegistrySettings`.
+    document as well. The others are the parameters of :class:`millstream.anchoring.registry.RegistryParameters`.
     """
 
     database: str = ""
@@ -159,7 +158,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require_time(self, "writer_monitor_interval", "op_queue_notice_visibility")
 
     @property
-    def parameters(self) -> Parameters:
+    def parameters(self) -> RegistryParameters:
         """The same as the parameters of a registry, in seconds."""
         queue = OperationQueueSettings(
             pool=self.op_queue_pool,
@@ -172,7 +171,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_repost=self.op_queue_max_ops_to_repost,
             visibility=_seconds(self.op_queue_notice_visibility),
         )
-        return Parameters(
+        return RegistryParameters(
             batch_writer_timeout=_seconds(self.batch_writer_timeout),
             writer_monitor_interval=_seconds(self.writer_monitor_interval),
             max_operations=self.max_operations,

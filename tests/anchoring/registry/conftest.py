@@ -17,7 +17,7 @@ from millstream.anchoring.registry import (
     OperationState,
     ProtocolVersions,
     RegistryDatabase,
-    RegistrySettings,
+    RegistryParameters,
 )
 from millstream.anchoring.sidetree import Operation
 from millstream.core.canonical import canonical_json
@@ -53,7 +53,7 @@ class Fleet:
             self.cas,
             self.ledger,
             instance=name,
-            settings=RegistrySettings(queue=OperationQueueSettings(**self.queue_settings), **self.settings),
+            settings=RegistryParameters(queue=OperationQueueSettings(**self.queue_settings), **self.settings),
             versions=self.versions,
             broker=self.broker,
         )

@@ -18,7 +18,7 @@ from millstream.anchoring.registry import (
     OperationState,
     QueueStoppedError,
     RegistryDatabase,
-    RegistrySettings,
+    RegistryParameters,
 )
 from millstream.anchoring.sidetree import Operation
 from millstream.core.canonical import canonical_json
@@ -53,7 +53,7 @@ class Domain:
             self.cas,
             self.ledger,
             instance=name,
-            settings=RegistrySettings(
+            settings=RegistryParameters(
                 batch_writer_timeout=0.1 if writes else 3600.0,
                 writer_monitor_interval=0.05,
                 task_check_interval=0.1,

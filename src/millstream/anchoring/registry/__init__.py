@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry.operation_writer import OperationWriter
     from millstream.anchoring.registry.protocol_versions import ProtocolVersion, ProtocolVersions, network_versions
     from millstream.anchoring.registry.service import DidRegistry
-    from millstream.anchoring.registry.settings import OperationQueueSettings, RegistrySettings
+    from millstream.anchoring.registry.settings import OperationQueueSettings, RegistryParameters
     from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus
 
 _MODULES = {
@@ -58,7 +58,7 @@ _MODULES = {
     "operation_store": ("OperationStore",),
     "operation_writer": ("OperationWriter",),
     "service": ("DidRegistry",),
-    "settings": ("OperationQueueSettings", "RegistrySettings"),
+    "settings": ("OperationQueueSettings", "RegistryParameters"),
     "states": ("OperationEffect", "OperationState", "OperationStatus"),
     "protocol_versions": ("ProtocolVersion", "ProtocolVersions", "network_versions"),
 }
@@ -90,7 +90,7 @@ __all__ = [
     "ReadOnlyError",
     "RegistryDatabase",
     "RegistryError",
-    "RegistrySettings",
+    "RegistryParameters",
     "SubmissionResult",
     "TaskManager",
     "TooManyOpenError",

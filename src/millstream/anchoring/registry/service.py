@@ -29,7 +29,7 @@ from millstream.anchoring.registry.operation_queue import OperationQueue
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.operation_writer import OperationWriter
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
-from millstream.anchoring.registry.settings import RegistrySettings
+from millstream.anchoring.registry.settings import RegistryParameters
 from millstream.anchoring.registry.states import OperationStatus
 from millstream.core.errors import MillstreamError
 from millstream.queue import WorkQueue
@@ -58,12 +58,12 @@ class DidRegistry:
         ledger: Ledger,
         *,
         instance: str,
-        settings: RegistrySettings | None = None,
+        settings: RegistryParameters | None = None,
         versions: ProtocolVersions | None = None,
         broker: WorkQueue | None = None,
         follows: str = "",
     ) -> None:
-        self.settings = settings or RegistrySettings()
+        self.settings = settings or RegistryParameters()
         self.instance = instance
         self.cas, self.ledger = cas, ledger
         self.versions = versions or ProtocolVersions()

@@ -30,7 +30,7 @@ class OperationQueueSettings(msgspec.Struct, frozen=True):
         return min(self.retry_longest, self.retry_first * self.retry_factor ** min(retries, 50))
 
 
-class RegistrySettings(msgspec.Struct, frozen=True):
+class RegistryParameters(msgspec.Struct, frozen=True):
     """All durations in seconds.
 
     ``batch_writer_timeout`` (``batch-writer-timeout``) is the age at which the oldest operation has its batch cut;

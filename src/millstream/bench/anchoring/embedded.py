@@ -11,7 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from millstream.anchoring import LocalCas, MemoryLedger
-from millstream.anchoring.registry import DidRegistry, RegistryDatabase, RegistrySettings
+from millstream.anchoring.registry import DidRegistry, RegistryDatabase, RegistryParameters
 from millstream.bench.anchoring.timing import timed
 from millstream.bench.runner import Comparison, Contender, Measurement
 from millstream.core.clock import SystemClock
@@ -69,7 +69,7 @@ def _new_registry(folder: Path) -> Iterator[DidRegistry]:
     engine = sa.create_engine(f"sqlite:///{place / 'registry.db'}", connect_args={"timeout": 30})
     sa.event.listen(engine, "connect", _durable)
     database = RegistryDatabase(engine, _clock)
-    settings = RegistrySettings(max_open=10_000_000)
+    settings = RegistryParameters(max_open=10_000_000)
     try:
         yield DidRegistry(database, LocalCas(place / "cas"), MemoryLedger(_clock), instance="bench", settings=settings)
     finally:

@@ -19,7 +19,7 @@ class Callbacks:
 
     def add(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call *callback* from now on; the function that is returned ends that."""
-        entry = _Entry(callback)
+        entry = _Callback(callback)
         with self._lock:
             self._callbacks = (*self._callbacks, entry)
 
@@ -38,7 +38,7 @@ class Callbacks:
                 _log.exception("a callback of the log %s failed", self._name)
 
 
-class _Entry:
+class _Callback:
     """One callback, which may have been added more than once."""
 
     def __init__(self, callback: Callable[[int], object]) -> None:

@@ -26,7 +26,7 @@ class PolicyConflictError(PolicyError, BusyError):
     exit_code = BusyError.exit_code
 
 
-class SavedPolicy(msgspec.Struct, frozen=True):
+class PolicyVersion(msgspec.Struct, frozen=True):
     """A policy that was saved: its version now, its number in the history, and what its text gives cause to warn of."""
 
     account: str
@@ -50,7 +50,7 @@ def read_policy(data: bytes, account: str) -> ParsedPolicy:
         raise PolicyError(f"the policy of {account} is not UTF-8 text: {error}") from error
 
 
-def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: str | None = None) -> SavedPolicy:
+def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: str | None = None) -> PolicyVersion:
     """Put the policy *data* of *account* in force, and the account on the list of accounts.
 
     Raises :class:`PolicyError` with line and column for what is no policy, :class:`PolicyConflictError` where the
@@ -65,7 +65,7 @@ def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: s
         number = _keep(place, name, current, data)
         place.write(name, data)
         _list_account(place, account)
-    return SavedPolicy(account, version_of(data), number, tuple(warnings))
+    return PolicyVersion(account, version_of(data), number, tuple(warnings))
 
 
 def withdraw_policy(place: PolicyLocation, account: str, *, if_match: str | None = None) -> None:

@@ -10,7 +10,7 @@ from millstream.mill.producers.producer_loop import Chunk, LoopFailure
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.mill.producers.state import AnyMorsel
 from millstream.mill.providers import is_system
-from millstream.mill.reports.statistics import SpaceStatistics
+from millstream.mill.reports.statistics import SpaceStatisticsTable
 from millstream.mill.tasks import StorageStatistics, encode_task
 from millstream.queue.protocol import WorkQueue
 
@@ -39,7 +39,7 @@ class StatisticsProducer:
     def __init__(
         self,
         manifest: Manifest,
-        statistics: SpaceStatistics,
+        statistics: SpaceStatisticsTable,
         queue: WorkQueue,
         *,
         spaces: SpaceFilter = SpaceFilter(),  # noqa: B008  (frozen)

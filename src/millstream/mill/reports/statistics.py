@@ -77,7 +77,7 @@ def store_sizes(sizes: Iterable[SpaceSize], limits: Mapping[str, int]) -> Sequen
     return sorted(found, key=lambda store: (not store.over, store.store))
 
 
-class SpaceStatistics:
+class SpaceStatisticsTable:
     """The sizes of spaces in the database of *engine*; the table is made where it is absent. Thread-safe."""
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -113,7 +113,7 @@ class SpaceStatistics:
 class StatisticsProcessor:
     """Takes :class:`StorageStatistics` tasks to their end."""
 
-    def __init__(self, manifest: Manifest, statistics: SpaceStatistics, providers: Providers) -> None:
+    def __init__(self, manifest: Manifest, statistics: SpaceStatisticsTable, providers: Providers) -> None:
         self._manifest = manifest
         self._statistics = statistics
         self._clock = providers.clock

@@ -23,7 +23,7 @@ from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.batch import BatchJob
 from millstream.pipeline.jobs.cut_packing import Packer
-from millstream.pipeline.jobs.cut_plans import CutPlan, plan_cuts, read_plan
+from millstream.pipeline.jobs.cut_plans import CutRows, plan_cuts, read_plan
 from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 
 _MOST_REJECTS = 100_000
@@ -54,7 +54,7 @@ def anchor_history(
         done = done.plus(submit_batches(writer, log, (), some, config))
     news = _NewBatches(writer, log)
     packer = Packer(spark, cas, writer.limits, plan_cuts(job.named(), writer.limits.batches, news))
-    left: Iterable[CutPlan] = ()
+    left: Iterable[CutRows] = ()
     with contextlib.closing(packer.cuts()) as cuts:
         for plan, packed in cuts:
             if packed is None or writer.take(log, packed, config=config) is None:

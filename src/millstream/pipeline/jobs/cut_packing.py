@@ -19,7 +19,7 @@ from millstream.anchoring import CutLimits
 from millstream.anchoring.packing import PackedCut, pack_cut
 from millstream.anchoring.records import EncodedBatch
 from millstream.pipeline.jobs.audit_task import open_cas
-from millstream.pipeline.jobs.cut_plans import CutPlan, read_plan
+from millstream.pipeline.jobs.cut_plans import CutRows, read_plan
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.task_rates import task_url
@@ -31,7 +31,7 @@ PLAN_SCHEMA = pa.schema(
         pa.field("plan", pa.binary(), nullable=False),
     ]
 )
-"""One row a cut: which task packs it, its number, and its :class:`CutPlan` as MessagePack."""
+"""One row a cut: which task packs it, its number, and its :class:`CutRows` as MessagePack."""
 
 CUT_SCHEMA = pa.schema([pa.field("number", pa.int32(), nullable=False), pa.field("cut", pa.binary())])
 """One row a cut: its :class:`PackedCut` as MessagePack; null where it cannot be packed as it was planned."""
@@ -51,7 +51,7 @@ class Packer:
     Without *spark*, or where its tasks cannot reach *cas*, it packs nothing.
     """
 
-    def __init__(self, spark: SparkSession | None, cas: str, limits: CutLimits, plans: Iterable[CutPlan]) -> None:
+    def __init__(self, spark: SparkSession | None, cas: str, limits: CutLimits, plans: Iterable[CutRows]) -> None:
         self._spark, self._cas, self._limits = spark, cas, limits
         self._plans = iter(plans)
         self._packing = spark is not None and _reaches(spark, cas)
@@ -60,10 +60,10 @@ class Packer:
         """Pack no more: what is left is given as it was planned."""
         self._packing = False
 
-    def cuts(self) -> Generator[tuple[CutPlan, PackedCut | None]]:
+    def cuts(self) -> Generator[tuple[CutRows, PackedCut | None]]:
         """Each plan, in order, with its cut; with None where it is to be handed over batch by batch."""
         with ThreadPoolExecutor(1, "millstream-packing") as thread:
-            waves = deque[tuple[list[CutPlan], Future[Iterator[PackedCut | None]]]]()
+            waves = deque[tuple[list[CutRows], Future[Iterator[PackedCut | None]]]]()
             while True:
                 while self._packing and len(waves) < _WAVES and (plans := self._wave()):
                     waves.append((plans, thread.submit(self._pack, plans)))
@@ -80,14 +80,14 @@ class Packer:
         assert self._spark is not None
         return int(self._spark.sparkContext.defaultParallelism)
 
-    def _wave(self) -> list[CutPlan]:
+    def _wave(self) -> list[CutRows]:
         most = min(_MOST_IN_A_WAVE, _WAVE_A_CORE * self._cores)
-        plans: list[CutPlan] = []
+        plans: list[CutRows] = []
         while sum(plan.batches for plan in plans) < most and (plan := next(self._plans, None)):
             plans.append(plan)
         return plans
 
-    def _pack(self, plans: list[CutPlan]) -> Iterator[PackedCut | None]:
+    def _pack(self, plans: list[CutRows]) -> Iterator[PackedCut | None]:
         tasks = min(len(plans), _TASKS_A_CORE * self._cores)
         rows = [(number % tasks, number, msgspec.msgpack.encode(plan)) for number, plan in enumerate(plans)]
         arrays = [
@@ -107,7 +107,7 @@ def pack_part(parts: Iterable[pa.RecordBatch], cas: str, limits: CutLimits) -> I
     files = open_cas(cas)
     for part in parts:
         for number, plan in zip(part.column("number").to_pylist(), part.column("plan").to_pylist(), strict=True):
-            batches = _that_fit(read_plan(msgspec.msgpack.decode(plan, type=CutPlan)), limits)
+            batches = _that_fit(read_plan(msgspec.msgpack.decode(plan, type=CutRows)), limits)
             data = None if batches is None else msgspec.msgpack.encode(pack_cut(files, batches, limits.file_bytes))
             yield pa.RecordBatch.from_pylist([{"number": number, "cut": data}], CUT_SCHEMA)
 

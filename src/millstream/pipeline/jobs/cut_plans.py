@@ -38,7 +38,7 @@ class FileRows(msgspec.Struct, frozen=True, array_like=True):
     numbers: bytes
 
 
-class CutPlan(msgspec.Struct, frozen=True, array_like=True):
+class CutRows(msgspec.Struct, frozen=True, array_like=True):
     """A cut to be: where its batches lie, in their order, and how many they are."""
 
     rows: tuple[FileRows, ...]
@@ -47,7 +47,7 @@ class CutPlan(msgspec.Struct, frozen=True, array_like=True):
 
 def plan_cuts(
     named: Iterable[NamedBatches], size: int, is_new: Callable[[Sequence[str], Sequence[str]], npt.NDArray[np.bool_]]
-) -> Iterator[CutPlan]:
+) -> Iterator[CutRows]:
     """Cuts of *size* batches, the last one of fewer, of those of *named* that *is_new* (of names and roots) tells."""
     held: list[tuple[Path, RowNumbers]] = []
     count = 0
@@ -64,7 +64,7 @@ def plan_cuts(
         yield _plan(held)
 
 
-def read_plan(plan: CutPlan) -> Iterator[EncodedBatch]:
+def read_plan(plan: CutRows) -> Iterator[EncodedBatch]:
     """The batches of *plan*; a row group of its files is in memory at a time. Raises :class:`PipelineError`."""
     for rows in plan.rows:
         numbers = np.frombuffer(rows.numbers, np.int64)
@@ -100,12 +100,12 @@ def encoded_batches(rows: Any) -> Iterator[EncodedBatch]:
         yield EncodedBatch(header, own, tuple(numbers[begin:stop]))
 
 
-def _plan(held: Iterable[tuple[Path, RowNumbers]]) -> CutPlan:
+def _plan(held: Iterable[tuple[Path, RowNumbers]]) -> CutRows:
     rows = [
         (path, np.concatenate([numbers for _, numbers in group]))
         for path, group in itertools.groupby(held, key=itemgetter(0))
     ]
-    return CutPlan(tuple(FileRows(str(path), own.tobytes()) for path, own in rows), sum(len(own) for _, own in rows))
+    return CutRows(tuple(FileRows(str(path), own.tobytes()) for path, own in rows), sum(len(own) for _, own in rows))
 
 
 def _flat(column: Any) -> Any:

@@ -26,14 +26,14 @@ COMPACT_BYTES = 1 << 20
 _RECORD = struct.Struct("<II")  # length of what follows, its CRC32C
 
 
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
+class _StateRecord(msgspec.Struct, frozen=True, array_like=True):
     key: str
     version: int
     value: bytes
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Entry)
+_decoder = msgspec.msgpack.Decoder(_StateRecord)
 
 
 class StateJournal:
@@ -131,11 +131,11 @@ class StateJournal:
 
 
 def _encode(key: str, state: VersionedValue) -> bytes:
-    payload = _encoder.encode(_Entry(key, state.version, state.value))
+    payload = _encoder.encode(_StateRecord(key, state.version, state.value))
     return _RECORD.pack(len(payload), crc32c(payload)) + payload
 
 
-def _entries(data: bytes) -> Iterator[tuple[_Entry, int]]:
+def _entries(data: bytes) -> Iterator[tuple[_StateRecord, int]]:
     """The records at the beginning of *data* that are whole, each with the bytes it takes."""
     offset = 0
     while offset + _RECORD.size <= len(data):
