@@ -7,8 +7,9 @@ proof does not load a database driver.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from millstream.anchoring.anchor_replay import ReplayReport, replay
@@ -32,25 +33,6 @@ if TYPE_CHECKING:
     from millstream.anchoring.states import BatchState, BatchStatus
     from millstream.anchoring.store_cas import StoreCas
     from millstream.anchoring.writer import BatchWriter, CutLimits
-
-_MODULES = {
-    "cas": ("Cas", "MemoryCas"),
-    "errors": ("AnchoringError", "NotAnchoredError", "NotBatchedError", "ObservationBlockedError", "ProofError"),
-    "index": ("AnchorIndex",),
-    "journal": ("BatchJournal",),
-    "ledger": ("Ledger", "LedgerEntry", "MemoryLedger"),
-    "local_cas": ("LocalCas",),
-    "log_ledger": ("LogLedger", "LedgerRepair"),
-    "observer": ("Observer",),
-    "proof": ("Replica", "VerifiedProof", "verify_proof"),
-    "prover": ("prove",),
-    "records": ("BatchHeader", "EncodedBatch", "encode_batch"),
-    "anchor_replay": ("ReplayReport", "replay"),
-    "states": ("BatchState", "BatchStatus"),
-    "store_cas": ("StoreCas",),
-    "writer": ("BatchWriter", "CutLimits"),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AnchorIndex",
@@ -85,8 +67,4 @@ __all__ = [
     "verify_proof",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__)

@@ -10,9 +10,9 @@ of a broker, and :mod:`millstream.messaging.rocketmq_work_queue` is the work que
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from millstream.core.lazy_names import lazy_names
 from millstream.messaging.errors import BrokerError, MessagingError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -64,34 +64,4 @@ __all__ = [
     "parse_address",
 ]
 
-_MODULES: Final = {
-    "admin_client": ("call_broker", "call_store"),
-    "broker.address": ("Address", "parse_address"),
-    "broker.limits": ("GroupSpec", "Limits"),
-    "broker.server.broker_server": ("BrokerServer",),
-    "broker.storage.topic": ("TopicSpec",),
-    "client": (
-        "ClientError",
-        "Credentials",
-        "Filter",
-        "Message",
-        "Options",
-        "Producer",
-        "PushConsumer",
-        "Receipt",
-        "Received",
-        "SimpleConsumer",
-        "Tls",
-        "Transaction",
-    ),
-    "rocketmq_work_queue": ("RocketWorkQueue",),
-}
-_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its module on first use."""
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+__getattr__ = lazy_names(__name__)

@@ -1,5 +1,83 @@
 """The same road on Spark: whatever walks over all records or all content runs as a Spark job.
 
-This is the only package that imports PySpark. Import from its modules: ``session`` (a Spark session in one call),
-``source`` (a log as a DataFrame), ``jobs`` (batch, inventory, integrity, report). ``java`` works without PySpark.
+This is the only package that imports PySpark. Names are loaded when they are first used; :mod:`.java` works without it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.pipeline.errors import PipelineError, PipelineInputError
+    from millstream.pipeline.java import explain_java, find_java
+    from millstream.pipeline.jobs.advise import try_rules
+    from millstream.pipeline.jobs.anchor import anchor_history
+    from millstream.pipeline.jobs.audit import AnchorAuditResult, audit_anchors, audit_identifiers
+    from millstream.pipeline.jobs.batch import BatchJob, run_batch
+    from millstream.pipeline.jobs.batch_sink import Trigger
+    from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
+    from millstream.pipeline.jobs.changes import find_changes
+    from millstream.pipeline.jobs.copy_comparison import compare_copies
+    from millstream.pipeline.jobs.due_items import DueRule
+    from millstream.pipeline.jobs.duplication import copy_missing, plan_duplication
+    from millstream.pipeline.jobs.file_parsing import ParsingRules
+    from millstream.pipeline.jobs.history import batch_range, write_batches
+    from millstream.pipeline.jobs.ingest import run_ingest
+    from millstream.pipeline.jobs.integrity import run_integrity
+    from millstream.pipeline.jobs.inventory import run_inventory
+    from millstream.pipeline.jobs.job_folder import JobRecord, remove_old_jobs
+    from millstream.pipeline.jobs.operations import OperationsPlan, run_operations
+    from millstream.pipeline.jobs.report import JudgedSweep, SpaceSweep, run_report
+    from millstream.pipeline.jobs.source_files import find_files
+    from millstream.pipeline.jobs.statistics import space_statistics
+    from millstream.pipeline.jobs.verify_batches import BatchMismatch, BatchVerification, verify_batches
+    from millstream.pipeline.session import SparkOptions, spark_session, warm_up
+    from millstream.pipeline.source import read_log
+
+__all__ = [
+    "AnchorAuditResult",
+    "BatchJob",
+    "BatchMismatch",
+    "BatchVerification",
+    "DueRule",
+    "JobRecord",
+    "JudgedSweep",
+    "OperationsPlan",
+    "ParsingRules",
+    "PipelineError",
+    "PipelineInputError",
+    "SpaceSweep",
+    "SparkOptions",
+    "StreamPlan",
+    "Trigger",
+    "anchor_history",
+    "audit_anchors",
+    "audit_identifiers",
+    "batch_range",
+    "compare_copies",
+    "copy_missing",
+    "explain_java",
+    "find_changes",
+    "find_files",
+    "find_java",
+    "plan_duplication",
+    "read_log",
+    "remove_old_jobs",
+    "run_batch",
+    "run_ingest",
+    "run_integrity",
+    "run_inventory",
+    "run_operations",
+    "run_report",
+    "run_stream",
+    "space_statistics",
+    "spark_session",
+    "try_rules",
+    "verify_batches",
+    "warm_up",
+    "write_batches",
+]
+
+__getattr__ = lazy_names(__name__)

@@ -7,8 +7,9 @@ first used, so that reading the parameters does not load a database driver.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from millstream.anchoring.registry.database import RegistryDatabase
@@ -35,34 +36,6 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry.service import DidRegistry
     from millstream.anchoring.registry.settings import OperationQueueSettings, RegistryParameters
     from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus
-
-_MODULES = {
-    "operation_intake": ("OperationIntake", "SubmissionResult"),
-    "database": ("RegistryDatabase",),
-    "errors": (
-        "TooManyOpenError",
-        "DatabaseBusyError",
-        "FollowError",
-        "QueueStoppedError",
-        "ReadOnlyError",
-        "RegistryError",
-        "UnknownOperationError",
-    ),
-    "follow_state": ("FollowState",),
-    "ledger_follower": ("FollowerProgress", "LedgerFollower"),
-    "history": ("AnchorRecord", "OperationHistory"),
-    "instances": ("Instances",),
-    "leases": ("PeriodicTask", "TaskManager"),
-    "operation_observer": ("OperationObserver",),
-    "operation_queue": ("OperationQueue",),
-    "operation_store": ("OperationStore",),
-    "operation_writer": ("OperationWriter",),
-    "service": ("DidRegistry",),
-    "settings": ("OperationQueueSettings", "RegistryParameters"),
-    "states": ("OperationEffect", "OperationState", "OperationStatus"),
-    "protocol_versions": ("ProtocolVersion", "ProtocolVersions", "network_versions"),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AnchorRecord",
@@ -98,8 +71,4 @@ __all__ = [
     "network_versions",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__)
