@@ -68,11 +68,24 @@ class TestOnSpark:
         assert (message.body, message.event_time, message.id) == (b"one", 1767225600_000_000, 1)
         assert message.received_at
 
+    def test_a_row_that_no_log_takes_leaves_nothing_of_its_write_in_the_log(
+        self, spark: SparkSession, log_url: str
+    ) -> None:
+        rows = "select cast(id as string) as body from range(1000) union all select {last}"
+        with pytest.raises(PipelineError, match="the column body has nulls"), spark_errors_explained("write"):
+            save(spark.sql(rows.format(last="null")), log_url, "whole", write="tuesday")
+        assert left_over(log_url) == []
+        save(spark.sql(rows.format(last="'last'")), log_url, "whole", write="tuesday")
+        assert len(bodies(log_url, "whole")) == 1001
+
     def test_a_named_write_is_done_once(self, spark: SparkSession, log_url: str) -> None:
         frame = spark.sql("select cast(id as string) as body from range(10)")
-        for _ in range(2):
-            save(frame, log_url, "named", write="tuesday")
+        for parts in (1, 3):
+            save(frame.repartition(parts), log_url, "named", write="tuesday")
         save(frame.limit(1), log_url, "named", write="wednesday")
+        assert len(bodies(log_url, "named")) == 11
+        with pytest.raises(PipelineError, match=r"'tuesday' .* stands for 10 rows"), spark_errors_explained("write"):
+            save(frame.limit(9), log_url, "named", write="tuesday")
         assert len(bodies(log_url, "named")) == 11
 
     def test_columns_that_a_log_does_not_have_are_named(self, spark: SparkSession, log_url: str) -> None:

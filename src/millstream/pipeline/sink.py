@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -16,12 +17,21 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from millstream.core.clock import SystemClock
+from millstream.core.errors import MillstreamError
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec, user_log
 from millstream.log.backends.durability import split_durability
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.read_options import required
 from millstream.pipeline.staging import StagedPart, Staging
+from millstream.pipeline.write_names import (
+    JobClaim,
+    JobOwner,
+    StreamClaim,
+    StreamOwner,
+    WriteClaim,
+    add_fingerprints,
+)
 from millstream.stores.tiers import open_store
 
 _TEXT = (StringType,)
@@ -33,6 +43,12 @@ _TAKES: Mapping[str, tuple[type[DataType], ...]] = {
 }  # fmt: skip
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+_UNNAMED = "once-"
+"""How the names begin that writes get which have none."""
+
+_KEPT_DAYS = 7
+"""How long what a failed write without a name left behind can still be completed."""
 
 
 class StagedPartMessage(WriterCommitMessage):
@@ -61,23 +77,32 @@ class StagedWrite:
                 [_column(batch.column(name), schema.field(name).type) for name in self.columns], schema=schema
             )
 
-    def stage(self, prefix: str, batches: Iterator[pa.RecordBatch]) -> StagedPartMessage:
-        """Lay down what one task has."""
+    def stage(
+        self, prefix: str, batches: Iterator[pa.RecordBatch], *, fingerprinted: bool = False
+    ) -> StagedPartMessage:
+        """Lay down what one task has. Raises :class:`LogInputError` for rows that no log takes."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
-        return StagedPartMessage(Staging(self.staging, prefix).store_part(partition, self.messages(batches)))
-
-    def append(self, prefix: str, write: str, number: int, messages: Sequence[StagedPartMessage | None]) -> None:
-        """Append what tasks have staged as commit *number* of *write*."""
-        with open_store(self.store, clock=SystemClock()) as store:
-            parts = [message.part for message in messages if message is not None]
-            Staging(self.staging, prefix).commit(store.log(LogSpec(self.log)), write, number, parts)
-
-    def abandon(self, prefix: str, messages: Sequence[StagedPartMessage | None]) -> None:
-        """Take away what tasks have staged, unless its commit has begun: then it is to be finished."""
         staging = Staging(self.staging, prefix)
-        if not staging.is_begun():
-            staging.discard(message.part.name for message in messages if message is not None and message.part.rows)
+        return StagedPartMessage(staging.store_part(partition, self.messages(batches), fingerprinted=fingerprinted))
+
+    def append(
+        self, prefix: str, write: str, number: int, parts: Sequence[StagedPart], claim: WriteClaim | None = None
+    ) -> None:
+        """Append what tasks have staged as commit *number* of *write*."""
+        staging = Staging(self.staging, prefix)
+        with open_store(self.store, clock=SystemClock()) as store:
+            staging.commit(store.log(LogSpec(self.log)), write, number, parts, claim=claim)
+
+    def abandon(self, prefix: str, parts: Sequence[StagedPart]) -> None:
+        """Delete what tasks have staged, unless its commit has begun: then the same write finishes it."""
+        staging = Staging(self.staging, prefix)
+        if staging.is_begun():
+            return
+        if prefix.startswith(_UNNAMED):  # nobody else stages there: what tasks left that died is deleted too
+            staging.clear()
+        else:
+            staging.discard(part.name for part in parts if part.rows)
 
 
 class LogWriter(DataSourceArrowWriter):
@@ -85,16 +110,39 @@ class LogWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._request = StagedWrite(options, schema, overwrite=overwrite)
-        self._write = _named(options.get("write")) or f"once-{secrets.token_hex(8)}"
+        self._named = _named(options.get("write"))
+        self._write = self._named or f"{_UNNAMED}{secrets.token_hex(8)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPartMessage:
-        return self._request.stage(self._write, iterator)
+        return self._request.stage(self._write, iterator, fingerprinted=self._named is not None)
 
     def commit(self, messages: list[StagedPartMessage | None]) -> None:
-        self._request.append(self._write, self._write, 0, messages)
+        parts = _parts(messages)
+        if self._named:
+            rows = JobOwner(
+                rows=sum(part.rows for part in parts),
+                fingerprint=add_fingerprints(*(part.fingerprint for part in parts)),
+            )
+            self._request.append(self._write, self._write, 0, parts, JobClaim(rows))
+        else:
+            self._commit_once(parts)
 
     def abort(self, messages: list[StagedPartMessage | None]) -> None:
-        self._request.abandon(self._write, messages)
+        self._request.abandon(self._write, _parts(messages))
+
+    def _commit_once(self, parts: Sequence[StagedPart]) -> None:
+        """Append *parts* of a write without a name, and delete what such writes left behind long ago."""
+        staging = Staging(self._request.staging, self._write)
+        try:
+            self._request.append(self._write, self._write, 0, parts)
+        except MillstreamError as error:
+            if staging.is_begun():
+                raise PipelineError(
+                    f"{error}. A part of the rows may be in the log: within {_KEPT_DAYS} days, the same write with "
+                    f".option('write', '{self._write}') appends the others alone"
+                ) from error
+            raise
+        staging.sweep(_UNNAMED, SystemClock().now() - _KEPT_DAYS * 86_400_000_000)
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -113,29 +161,42 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         return self._request.stage(self._prefix, iterator)
 
     def commit(self, messages: list[StagedPartMessage | None], batchId: int) -> None:  # noqa: N803
-        self._request.append(self._prefix, self._query, batchId, messages)
+        write, claim = self._identity()
+        self._request.append(self._prefix, write, batchId, _parts(messages), claim)
 
     def abort(self, messages: list[StagedPartMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        self._request.abandon(self._prefix, messages)
+        self._request.abandon(self._prefix, _parts(messages))
 
     @property
     def _prefix(self) -> str:
         """Under which name tasks stage: they may not be able to see the checkpoint."""
         return self._named or "stream-" + hashlib.sha256(str(self._checkpoint).encode()).hexdigest()[:20]
 
-    @property
-    def _query(self) -> str:
-        """The name of the query that its checkpoint was made by: a new checkpoint is a new query."""
-        if self._named:
-            return self._named
-        path = Path(unquote(urlsplit(str(self._checkpoint)).path), "metadata")
-        try:
-            return str(json.loads(path.read_text("utf-8"))["id"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PipelineInputError(
-                f"the checkpoint {self._checkpoint} cannot be read here ({error}): give the stream a name of its own "
-                "with .option('write', NAME), and another one with each new checkpoint"
-            ) from error
+    def _identity(self) -> tuple[str, StreamClaim | None]:
+        """The name of the write, and whose it is: the query's that the checkpoint was made by."""
+        if not self._named:
+            return _query_id(str(self._checkpoint)), None
+        query = ""
+        if self._checkpoint:
+            with contextlib.suppress(PipelineInputError):  # it is elsewhere: then its URL says whose the name is
+                query = _query_id(self._checkpoint)
+        return self._named, StreamClaim(StreamOwner(query=query, checkpoint=self._checkpoint or ""))
+
+
+def _query_id(checkpoint: str) -> str:
+    """The id of the query whose checkpoint is at the URL *checkpoint*: a new checkpoint is a new query."""
+    path = Path(unquote(urlsplit(checkpoint).path), "metadata")
+    try:
+        return str(json.loads(path.read_text("utf-8"))["id"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PipelineInputError(
+            f"the checkpoint {checkpoint} cannot be read here ({error}): give the stream a name of its own "
+            "with .option('write', NAME), and another one with each new checkpoint"
+        ) from error
+
+
+def _parts(messages: Sequence[StagedPartMessage | None]) -> list[StagedPart]:
+    return [message.part for message in messages if message is not None]
 
 
 def beside(store_url: str) -> str:

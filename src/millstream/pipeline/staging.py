@@ -1,9 +1,10 @@
 """Where tasks lay down what is to be appended to a log, until the driver appends it: exactly once.
 
 Tasks cannot append: a log has one writer, and a task may run twice. So each lays its rows down as one *part*, under a
-name made of its bytes, at a storage provider that all hosts reach. The driver writes down which parts make up the
-*commit* (its *intent*), appends them under the log's lease in pieces that the log numbers, and takes the parts away.
-Whoever comes after a driver that died finds the intent, and appends the pieces that the log has not got.
+name made of its bytes, at a storage provider that all hosts reach; rows that the log would refuse fail the task. The
+driver checks that every part is there, records which parts make up the *commit* (its *intent*), appends them under the
+log's lease in pieces that the log numbers, and deletes the parts. Whoever comes after a driver that died finds the
+intent and appends the missing pieces; an intent of which nothing was appended is replaced.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from millstream.core.canonical import canonical_json
 from millstream.core.errors import NotFoundError
 from millstream.log import Log, Writer
 from millstream.log.backends.database.address import mask_password
+from millstream.log.writing.append_request import make_request, require_bodies_only, set_columns
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.stores import Store, all_entries, copy_stream, hash_stream, open_provider
+from millstream.pipeline.write_names import WriteClaim, add_fingerprints, fingerprint
+from millstream.stores import Entry, Store, all_entries, copy_stream, hash_stream, open_provider
 
 SPACE = "x-staging"
 """The space of staged parts: one of the system's own, which no policy copies and no sweep reads."""
@@ -38,13 +41,20 @@ _INTENT = "intent-"
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """What one task laid down: its partition, the name of its object, its rows and pieces, and the object's SHA-256."""
+    """What one task laid down: its partition, the name of its object, its rows and pieces, and the object's SHA-256.
+
+    ``size`` is that of the object in bytes; ``columns`` are those besides ``body`` that have values; ``fingerprint``
+    is that of the rows (:func:`~millstream.pipeline.write_names.fingerprint`), 0 where it was not asked for.
+    """
 
     partition: int
     name: str
     rows: int
     pieces: int
     sha256: str
+    size: int = 0
+    columns: tuple[str, ...] = ()
+    fingerprint: int = 0
 
 
 class CommitIntent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,14 +66,19 @@ class CommitIntent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PartWriter:
     """A part in the making, in a temporary file of this host."""
 
-    def __init__(self, staging: Staging, partition: int, file: BinaryIO) -> None:
+    def __init__(self, staging: Staging, partition: int, file: BinaryIO, *, fingerprinted: bool = False) -> None:
         self._staging, self._partition, self._file = staging, partition, file
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None
-        self.rows = self._pieces = 0
+        self.rows = self._pieces = self._fingerprint = 0
+        self._columns: set[str] = set()
+        self._fingerprinted = fingerprinted
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append *batch*; all of a part have one schema."""
+        """Append *batch*; all of a part have one schema. Raises :class:`LogInputError` for rows that no log takes."""
         for piece in _pieces(batch):
+            self._columns.update(set_columns(make_request(piece)))
+            if self._fingerprinted:
+                self._fingerprint = add_fingerprints(self._fingerprint, fingerprint(piece))
             if self._stream is None:
                 self._stream = pa.ipc.new_stream(self._file, piece.schema)
             self._stream.write_batch(piece)
@@ -74,8 +89,12 @@ class PartWriter:
         if self._stream is None:
             return StagedPart(self._partition, "", 0, 0, "")
         self._stream.close()
+        size = self._file.tell()
         name, digest = self._staging.put(self._partition, self._file)
-        return StagedPart(self._partition, name, self.rows, self._pieces, digest)
+        return StagedPart(
+            self._partition, name, self.rows, self._pieces, digest,
+            size=size, columns=tuple(sorted(self._columns)), fingerprint=self._fingerprint,
+        )  # fmt: skip
 
 
 class Staging:
@@ -85,18 +104,20 @@ class Staging:
         self._store: Store = open_provider(url, create=True)
         self._url, self._prefix = url, prefix
 
-    def store_part(self, partition: int, batches: Iterable[pa.RecordBatch]) -> StagedPart:
+    def store_part(
+        self, partition: int, batches: Iterable[pa.RecordBatch], *, fingerprinted: bool = False
+    ) -> StagedPart:
         """Lay down *batches* as the part of *partition*; what is laid down again has the same name."""
-        with self.part_writer(partition) as part_writer:
+        with self.part_writer(partition, fingerprinted=fingerprinted) as part_writer:
             for batch in batches:
                 part_writer.add(batch)
             return part_writer.store_part()
 
     @contextlib.contextmanager
-    def part_writer(self, partition: int) -> Iterator[PartWriter]:
+    def part_writer(self, partition: int, *, fingerprinted: bool = False) -> Iterator[PartWriter]:
         """The part of *partition* in the making, for the length of the block."""
         with tempfile.TemporaryFile() as file:
-            yield PartWriter(self, partition, file)
+            yield PartWriter(self, partition, file, fingerprinted=fingerprinted)
 
     def put(self, partition: int, file: BinaryIO) -> tuple[str, str]:
         """Store *file* as the part of *partition*; returns its name and its SHA-256."""
@@ -108,18 +129,34 @@ class Staging:
         self._store.put(SPACE, name, file, sha256=digest)
         return name, digest
 
-    def commit(self, log: Log, write: str, number: int, parts: Sequence[StagedPart], *, keep: bool = False) -> int:
-        """Append *parts*, or what an earlier commit *number* of *write* was about; returns how many messages.
+    def commit(
+        self,
+        log: Log,
+        write: str,
+        number: int,
+        parts: Sequence[StagedPart],
+        *,
+        keep: bool = False,
+        claim: WriteClaim | None = None,
+    ) -> int:
+        """Append *parts*, or finish what an earlier driver began as commit *number* of *write*.
 
-        A commit that was finished before appends nothing. Afterwards its parts are deleted, unless *keep* says that
-        there is more to be committed from it. Raises :class:`PipelineError` where parts are damaged or
-        gone, and what the log raises.
+        Returns the number of messages appended: none where the commit was finished before. Afterwards its parts are
+        deleted, unless *keep* says that there is more to be committed from them. *claim* says whose name *write* is.
+        Raises :class:`PipelineError` where parts are damaged or gone, :class:`PipelineInputError` where the name
+        belongs to another write, and what the log raises.
         """
         with log.writer(f"spark.{write}") as writer:
             first, last = number * _PIECES, (number + 1) * _PIECES - 1
             before = writer.last_id
+            if writer.sequence <= first:
+                self._record_intent(log, write, number, parts, claim)
+            elif writer.sequence > last:
+                raise PipelineInputError(_rewound(log, write, number, writer.sequence // _PIECES))
             if writer.sequence < last:
-                self._append(writer, self._intended(write, number, parts, begun=writer.sequence > first), first)
+                self._append(writer, self._intent(write, number), first)
+            if claim is not None:
+                claim.check(log, write)
             if not keep:
                 self.clear()
             return writer.last_id - before
@@ -138,26 +175,69 @@ class Staging:
             with contextlib.suppress(NotFoundError):  # another attempt was faster
                 self._store.delete(SPACE, name)
 
-    def _names(self) -> list[str]:
-        if not self._store.has_space(SPACE):
-            return []
-        return [entry.content_id for entry in all_entries(self._store, SPACE, prefix=f"{self._prefix}/")]
+    def sweep(self, prefix: str, before: int) -> None:
+        """Delete what writes whose names begin with *prefix* left behind and nobody has added to since *before*.
 
-    def _intended(self, write: str, number: int, parts: Sequence[StagedPart], *, begun: bool) -> CommitIntent:
-        """The intent of commit *number*: the one that is there, else *parts*, from now on."""
-        name = f"{self._prefix}/{_INTENT}{write}-{number}.json"
-        known = self._read_intent(name)
-        if known is not None:
-            return known
-        if begun:
+        *before* is in microseconds since the epoch. What has no time is left.
+        """
+        newest: dict[str, int | None] = {}
+        entries = list(self._entries(prefix))
+        for entry in entries:
+            name = entry.content_id.partition("/")[0]
+            known = newest.get(name, 0)
+            newest[name] = None if known is None or entry.modified is None else max(known, entry.modified)
+        old = {name for name, modified in newest.items() if modified is not None and modified < before}
+        self.discard(entry.content_id for entry in entries if entry.content_id.partition("/")[0] in old)
+
+    def _names(self) -> list[str]:
+        return [entry.content_id for entry in self._entries(f"{self._prefix}/")]
+
+    def _entries(self, prefix: str) -> Iterator[Entry]:
+        if self._store.has_space(SPACE):
+            yield from all_entries(self._store, SPACE, prefix=prefix)
+
+    def _record_intent(
+        self, log: Log, write: str, number: int, parts: Sequence[StagedPart], claim: WriteClaim | None
+    ) -> None:
+        """Decide that *parts* are what commit *number* of *write* appends, after everything that may be refused."""
+        intent = CommitIntent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
+        if (total := sum(part.pieces for part in intent.parts)) >= _PIECES:
+            raise PipelineInputError(f"{total:,} pieces are more than one commit takes: write in several")
+        if log.bodies_only:
+            require_bodies_only(sorted({column for part in intent.parts for column in part.columns}))
+        for part in intent.parts:
+            self._check_stored(part)
+        if claim is not None:
+            claim.claim(log, write)
+        self._store.create_space(SPACE)
+        self._store.put(
+            SPACE, self._intent_name(write, number), io.BytesIO(canonical_json(msgspec.to_builtins(intent)))
+        )
+
+    def _check_stored(self, part: StagedPart) -> None:
+        """Raise :class:`PipelineError` where the object of *part* is not there as its task stored it."""
+        try:
+            size = self._store.info(SPACE, part.name).size
+        except NotFoundError:
+            size = None
+        if size is None or (part.size and size != part.size):
+            found = "is gone" if size is None else f"has {size:,} bytes, not {part.size:,}"
+            raise PipelineError(
+                f"the staged part {part.name} {found} in {mask_password(self._url)}, and nothing was appended: all "
+                "hosts must reach the same 'staging'"
+            )
+
+    def _intent_name(self, write: str, number: int) -> str:
+        return f"{self._prefix}/{_INTENT}{write}-{number}.json"
+
+    def _intent(self, write: str, number: int) -> CommitIntent:
+        known = self._read_intent(self._intent_name(write, number))
+        if known is None:
             raise PipelineError(
                 f"commit {number} of the write {write!r} was begun by another driver, but its intent is not in "
                 f"{mask_password(self._url)}: name the same 'staging' as that one"
             )
-        intent = CommitIntent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
-        self._store.create_space(SPACE)
-        self._store.put(SPACE, name, io.BytesIO(canonical_json(msgspec.to_builtins(intent))))
-        return intent
+        return known
 
     def _read_intent(self, name: str) -> CommitIntent | None:
         try:
@@ -170,8 +250,6 @@ class Staging:
 
     def _append(self, writer: Writer, intent: CommitIntent, first: int) -> None:
         total = sum(part.pieces for part in intent.parts)
-        if total >= _PIECES:
-            raise PipelineInputError(f"{total:,} pieces are more than one commit takes: write in several")
         sequences = itertools.chain(range(first + 1, first + total), [first + _PIECES - 1])
         for part in intent.parts:
             own = list(itertools.islice(sequences, part.pieces))
@@ -190,6 +268,14 @@ class Staging:
                 f"the staged part {part.name} in {mask_password(self._url)} is damaged; run the write again"
             )
         file.seek(0)
+
+
+def _rewound(log: Log, write: str, number: int, last: int) -> str:
+    return (
+        f"commit {number} of the write {write!r} comes after commit {last}, which is in the log {log.name!r}: the "
+        "stream has a new or an older checkpoint, and its rows would be appended in part or twice. Give a new "
+        "checkpoint a name of its own with .option('write', NAME)"
+    )
 
 
 def _is_intent(name: str) -> bool:

@@ -23,6 +23,8 @@ Messages: TypeAlias = Sequence[Message] | Sequence[bytes] | pa.RecordBatch
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_REQUEST_BYTES = 1 << 30
 
+_BESIDES_BODY = ("source", "key", "headers", "event_time", "received_at")
+
 
 class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     """The messages of one call: bodies alone, joined or as an Arrow array, else columns.
@@ -66,16 +68,19 @@ def _not_taken(what: str) -> LogInputError:
     )
 
 
-def require_bodies_only(request: AppendRequest) -> None:
-    """For a store that keeps nothing else. Raises :class:`LogInputError` where messages have more than a body."""
+def set_columns(request: AppendRequest) -> list[str]:
+    """The columns besides ``body`` in which a message of *request* has a value."""
     found = request.content
     if not isinstance(found, Columns):
-        return
-    present = [name for name in ("source", "key", "headers") if getattr(found, name) is not None]
-    present += [name for name in ("event_time", "received_at") if getattr(found, name) is not None]
-    if present:
+        return []
+    return [name for name in _BESIDES_BODY if getattr(found, name) is not None]
+
+
+def require_bodies_only(columns: Sequence[str]) -> None:
+    """For a store that keeps nothing else. Raises :class:`LogInputError` where messages have *columns* besides."""
+    if columns:
         raise LogInputError(
-            f"this store keeps the bodies of messages alone, and these have {', '.join(present)} too: put what matters "
+            f"this store keeps the bodies of messages alone, and these have {', '.join(columns)} too: put what matters "
             "into the body, or append the bodies alone"
         )
 

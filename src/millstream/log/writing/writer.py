@@ -18,7 +18,13 @@ from millstream.log.runtime.callbacks import Callbacks
 from millstream.log.runtime.context import LogContext
 from millstream.log.sourced import Sourced
 from millstream.log.spec import LogSpec
-from millstream.log.writing.append_request import AppendRequest, Messages, make_request, require_bodies_only
+from millstream.log.writing.append_request import (
+    AppendRequest,
+    Messages,
+    make_request,
+    require_bodies_only,
+    set_columns,
+)
 from millstream.log.writing.committer import Committer
 from millstream.log.writing.event_loop_waiters import EventLoopWaiters
 from millstream.log.writing.group_commit import GroupCommit
@@ -179,7 +185,7 @@ class Writer:
     def _request(self, messages: Messages, sequence: int | None = None) -> AppendRequest:
         request = make_request(messages, sequence)
         if self._bodies_only:
-            require_bodies_only(request)
+            require_bodies_only(set_columns(request))
         return request
 
     async def _reached(self, last_id: int) -> None:
