@@ -331,6 +331,43 @@ def test_the_source_under_a_second_mount_is_still_the_source(desk: Desk, monkeyp
     assert not any(mount.iterdir()) and not desk.data.exists()
 
 
+def _mounted(desk: Desk, monkeypatch: pytest.MonkeyPatch, seen: Path, at: Path) -> None:
+    """Let the kernel say that the folder *seen* is also mounted *at*."""
+    at.mkdir(exist_ok=True)
+    table = desk.photos.parent / "mountinfo"
+    lines = ["27 1 254:0 / / rw - ext4 /dev/vda rw", f"90 27 254:0 {seen} {at} rw - ext4 /dev/vda rw", ""]
+    table.write_text("\n".join(lines), "utf-8")
+    monkeypatch.setattr("millstream.core.mounts._MOUNTS", table)
+
+
+def test_a_folder_of_the_source_under_a_second_mount_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mounted(desk, monkeypatch, desk.photos / "2013", desk.disks[0])
+    assert desk.protect()[0] == 2
+    assert not any(desk.disks[0].iterdir()) and not desk.data.exists() and not desk.disks[1].exists()
+
+
+def test_a_destination_that_is_mounted_below_the_source_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mounted(desk, monkeypatch, desk.disks[0], desk.photos / "mounted")
+    assert desk.protect()[0] == 2
+    assert not desk.data.exists() and not desk.disks[0].exists()
+
+
+def test_one_disk_under_two_mounts_is_one_copy(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mounted(desk, monkeypatch, desk.disks[0], desk.disks[1])
+    assert desk.protect()[0] == 2
+    assert not desk.data.exists() and not any(desk.disks[1].iterdir())
+
+
+@pytest.mark.parametrize(("data", "disk"), [("node", "node/copies"), ("disk/node", "disk"), ("photos/node", "disk")])
+def test_copies_and_the_folder_of_the_node_do_not_lie_in_one_another(
+    desk: Desk, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], data: str, disk: str
+) -> None:
+    arguments = ["protect", str(desk.photos), "--to", str(tmp_path / disk), "--data", str(tmp_path / data)]
+    assert run(arguments) == 2
+    assert b"name another" in capsysbinary.readouterr().err
+    assert not (tmp_path / data).exists() and not (tmp_path / disk).exists()
+
+
 def test_a_second_folder_of_the_same_name_needs_another_space(desk: Desk, tmp_path: Path) -> None:
     desk.protect()
     other = tmp_path / "elsewhere" / "photos"

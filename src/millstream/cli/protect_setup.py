@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.core.durable import write_durably
 from millstream.core.errors import InputError, NotFoundError
+from millstream.core.mounts import lies_in
 from millstream.mill.policies.policy import Pair, Policy, encode_policy
 from millstream.mill.policies.saving import save_policy
 from millstream.mill.providers import is_system
@@ -181,39 +182,36 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
     for url in destinations:
         if parts.scheme == "s3" and _overlap(source, url, space):
             raise SetupError(f"the copy at {url} and the source {source} lie in one another: name another prefix")
-    _require_copies_apart(space, destinations)
+    folders = [Path(unquote(urlsplit(url).path)).resolve() for url in destinations if urlsplit(url).scheme == "file"]
+    _require_copies_apart(space, folders, data)
     if parts.scheme != "folder":
         return
     root = Path(unquote(parts.path)).resolve()
-    if _lies_in(data.resolve(), root):
+    if lies_in(data, root):
         raise SetupError(
             f"the node's folder {data} lies in the source {root}, to which nothing is ever written: name another with "
             "--data"
         )
-    for url in destinations:
-        copy = urlsplit(url)
-        folder = Path(unquote(copy.path)).resolve()
-        if copy.scheme == "file" and (_lies_in(folder, root) or _lies_in((folder / space).resolve(), root)):
+    for folder in folders:
+        if lies_in(folder, root) or lies_in(folder / space, root):
             raise SetupError(f"the copy at {folder} would lie in the source {root}: name another folder")
-        if copy.scheme == "file" and root.is_relative_to(folder / space):
+        if lies_in(root, folder / space):
             raise SetupError(f"the source {root} lies where its copy would: {folder / space}; name another folder")
 
 
-def _require_copies_apart(space: str, destinations: Sequence[str]) -> None:
-    """Raise :class:`SetupError` where one copy would lie among the files of another."""
-    parts = [urlsplit(url) for url in destinations]
-    folders = [Path(unquote(one.path)).resolve() for one in parts if one.scheme == "file"]
-    for one in folders:
+def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> None:
+    """Raise :class:`SetupError` where one copy would lie among the files of another, or beside those of the node."""
+    for number, one in enumerate(folders):
+        if lies_in(one, data):
+            raise SetupError(f"the copy at {one} would lie in the node's folder {data}: name another folder")
+        if lies_in(data, one):
+            raise SetupError(f"the node's folder {data} lies in the destination {one}: name another with --data")
+        for other in folders[:number]:
+            if lies_in(one, other) and lies_in(other, one):
+                raise SetupError(f"{one} and {other} are one folder: two copies in one place are one copy")
         for other in folders:
-            if one.is_relative_to(other / space):
+            if lies_in(one, other / space):
                 raise SetupError(f"the copy at {one} would lie in the copy {other / space}: name another folder")
-
-
-def _lies_in(path: Path, root: Path) -> bool:
-    """Whether *path* is *root* or below it, also where *root* is mounted a second time."""
-    if path.is_relative_to(root):
-        return True
-    return any(there.exists() and there.samefile(root) for there in (path, *path.parents))
 
 
 def _overlap(source: str, copy: str, space: str) -> bool:
