@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -9,17 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.core.amounts import share_text
 from millstream.core.canonical import parse_canonical
 from millstream.mill.bit_check_table import Verdict
 from millstream.mill.errors import ReportError
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.page import page
 from millstream.mill.reports.report import (
     COLUMNS,
     IntegrityReport,
     ReportResult,
     SpaceTally,
     build_report,
+    coverage_text,
     encode_report,
     report_lines,
     tsv_lines,
@@ -41,19 +45,20 @@ def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s
 @pytest.mark.parametrize(
     ("made", "outcome", "coverage"),
     [
-        (report(), ReportResult.SUCCESS, 1.0),
+        (report(), ReportResult.SUCCESS, None),
         (report(Verdict.SUCCESS, Verdict.IGNORE), ReportResult.SUCCESS, 1.0),
-        (report(Verdict.IGNORE, Verdict.IGNORE), ReportResult.INCOMPLETE, 1.0),
+        (report(Verdict.IGNORE, Verdict.IGNORE), ReportResult.INCOMPLETE, None),
+        (report(Verdict.ERROR, Verdict.ERROR), ReportResult.INCOMPLETE, None),
         (report(Verdict.SUCCESS, Verdict.FAILURE), ReportResult.FAILURE, 1.0),
         (report(Verdict.SUCCESS, Verdict.ERROR), ReportResult.INCOMPLETE, 0.5),
         (report(Verdict.SUCCESS, Verdict.RETRY), ReportResult.INCOMPLETE, 0.5),
         (report(Verdict.ERROR, Verdict.FAILURE), ReportResult.FAILURE, 0.5),
         (report(Verdict.SUCCESS, note="the listing broke off"), ReportResult.INCOMPLETE, 1.0),
-        (report(note="the listing broke off"), ReportResult.INCOMPLETE, 1.0),
+        (report(note="the listing broke off"), ReportResult.INCOMPLETE, None),
     ],
 )
 def test_p9_a_report_says_success_only_if_all_was_listed_checked_or_explained_and_nothing_failed(
-    made: IntegrityReport, outcome: ReportResult, coverage: float
+    made: IntegrityReport, outcome: ReportResult, coverage: float | None
 ) -> None:
     assert (made.result, made.coverage) == (outcome, coverage)
 
@@ -156,3 +161,17 @@ def test_p9_the_coverage_of_nothing_is_no_number() -> None:
     assert told(empty).endswith("the space is empty")
     assert told(away).endswith("coverage unknown: nothing could be listed")
     assert told(unread).endswith("coverage unknown: nothing was checked")
+
+
+def test_a_report_of_an_earlier_release_keeps_its_hash_and_claims_no_coverage_of_nothing() -> None:
+    older = encode_report(report()).replace(b'"coverage":null', b'"coverage":1')
+    read = msgspec.convert(parse_canonical(older), IntegrityReport)
+    assert (read.known_coverage, read.sha256) == (None, hashlib.sha256(older).hexdigest())
+    assert "the space is empty" in "".join(page(read)) and "100" not in coverage_text(read)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(1, "100.0%"), (0.99999, "99.9%"), (0.5, "50.0%"), (1e-9, "0.1%"), (0, "0.0%")]
+)
+def test_a_share_is_rounded_neither_to_all_nor_to_nothing(share: float, text: str) -> None:
+    assert share_text(share) == text

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
-from millstream.core.amounts import size_text
+from millstream.core.amounts import share_text, size_text
 from millstream.core.durable import write_durably
 from millstream.mill.reports.page import age_text, overview
 from millstream.mill.reports.report import IntegrityReport, ReportResult, report_lines
@@ -92,7 +92,7 @@ def statistics(settings: Settings, store: str | None, count: bool, as_json: bool
             print_json({**msgspec.to_builtins(whole), "over": whole.over})
         else:
             state = "OVER its limit" if whole.over else "OK"
-            most = f"{whole.share:.1%} of {size_text(whole.most_bytes)}"
+            most = f"{share_text(whole.share)} of {size_text(whole.most_bytes)}"
             click.echo(f"{whole.store}: {whole.items:,} items, {size_text(whole.bytes)}, {most}: {state}")
     return 1 if any(whole.over for whole in stores) else 0
 

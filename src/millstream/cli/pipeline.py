@@ -24,7 +24,7 @@ from millstream.cli.pipeline_warm import warm_command
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.reports.report import IntegrityReport, ReportResult
+from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -180,7 +180,7 @@ def _print_spaces(found: list[SpaceSweep], *, as_json: bool) -> None:
 def _echo_report(found: IntegrityReport) -> None:
     place = f"{found.store}/{found.space}"
     share = f"{found.checked:,} checked and {found.explained:,} explained of {found.listed:,}"
-    click.echo(f"{found.result.value:<10} {place}: {share} ({found.coverage:.2%}), {found.failed:,} failed")
+    click.echo(f"{found.result.value:<10} {place}: {share} ({coverage_text(found)}), {found.failed:,} failed")
     for note in found.notes:
         click.echo(f"  {note}")
     for finding in found.findings:

@@ -10,11 +10,12 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.formatting import ago
+from millstream.console.formatting import ago, percent
 from millstream.console.page import PageRenderer, PageRequest, body_of, redirect_with_notice
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
 from millstream.mill.reports.coverage import SpaceCoverage
+from millstream.mill.reports.report import IntegrityReport, coverage_text
 from millstream.rest.views import integrity
 
 MOST_SQUARES = 400
@@ -85,9 +86,11 @@ def show_space(call: PageRequest) -> Mapping[str, Any]:
     ask = call.ask(integrity.ItemsQuery)
     where = (ask.query.store, ask.query.space)
     facts = {"store": where[0], "space": where[1], "after": ask.query.after}
+    report = call.app.node.mill.reports.folder.latest(*where)
     return {
         **facts,
-        "report": call.app.node.mill.reports.folder.latest(*where),
+        "report": report,
+        "coverage": _coverage(report) if report is not None else None,
         "copies": integrity.items(call.app, ask),
     }
 
@@ -154,6 +157,11 @@ def repair(call: PageRequest) -> Mapping[str, Any] | Response:
         "danger": True,
         "back": back,
     }
+
+
+def _coverage(report: IntegrityReport) -> str:
+    known = report.known_coverage
+    return coverage_text(report) if known is None else percent(known)
 
 
 def _faults(call: PageRequest) -> int:

@@ -45,6 +45,14 @@ def parse_size(text: str | int) -> int:
     return round(float(match[1]) * unit)
 
 
+def share_text(share: float, digits: int = 1) -> str:
+    """A share as a percentage: ``99.9%``. Less than all is never rounded up to ``100.0%``, nor something to 0."""
+    step = 10 ** -(digits + 2)
+    if 0 < share < 1:
+        share = min(max(share, step), 1 - step)
+    return f"{share:.{digits}%}"
+
+
 def size_text(count: float) -> str:
     """Bytes for people: ``35.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):

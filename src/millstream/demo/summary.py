@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from millstream.core.amounts import share_text
 from millstream.core.durable import write_durably
 from millstream.demo.charts import band_chart, bar_chart
 from millstream.demo.hourly_counts import HourlyCounts
@@ -149,7 +150,11 @@ def _charts(summary: Summary) -> list[str]:
     rates = [(stage.title, stage.seconds, _pace(stage)) for stage in summary.stages]
     charts.append(bar_chart(rates, title="seconds and rate of each stage"))
     covered = [
-        (f"{row['store']} / {row['space']}", 100 * row["coverage"], f"{row['coverage']:.1%} of {row['listed']:,}")
+        (
+            f"{row['store']} / {row['space']}",
+            100 * (row["coverage"] or 0),
+            f"{_share(row['coverage'])} of {row['listed']:,}",
+        )
         for row in summary.facts("sweep-3")["spaces"]
     ]
     return [*charts, bar_chart(covered, title="coverage of the last sweep, by store and space", most=100)]
@@ -169,8 +174,12 @@ def _hourly(title: str, facts: Mapping[str, Any]) -> str:
 
 def _verdict(spaces: Sequence[Mapping[str, Any]]) -> str:
     results = sorted({row["result"] for row in spaces})
-    coverage = min(row["coverage"] for row in spaces)
-    return f"{' and '.join(results)}, coverage {coverage:.1%}, {sum(row['checked'] for row in spaces):,} copies checked"
+    coverage = _share(min((row["coverage"] or 0.0 for row in spaces), default=None))
+    return f"{' and '.join(results)}, coverage {coverage}, {sum(row['checked'] for row in spaces):,} copies checked"
+
+
+def _share(coverage: float | None) -> str:
+    return "nothing checked" if coverage is None else share_text(coverage)
 
 
 def _minutes(microseconds: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from millstream.core.amounts import share_text
 from millstream.rest.status_models import CheckFigures, Fault, QueueFigures
 from millstream.rest.status_snapshot import LOW_DISK, StatusSnapshot
 
@@ -48,7 +49,8 @@ def _copies(snapshot: StatusSnapshot, checks: CheckFigures) -> Iterator[Fault]:
         yield Fault("held", WARN, text, "nothing of them happens until somebody approves it", "/integrity#held")
     never = checks.copies - checks.checked
     if never:
-        text = f"{never:,} copies were never checked (coverage {checks.coverage:.1%})"
+        known = "" if checks.coverage is None else f" (coverage {share_text(checks.coverage)})"
+        text = f"{never:,} copies were never checked, or could not be read at the last check{known}"
         yield Fault("unchecked", WARN, text, "`millstream mill check` reads every bit", "/integrity")
     if checks.oldest_check is not None and snapshot.at - checks.oldest_check > _OLDEST_CHECK:
         days = (snapshot.at - checks.oldest_check) // (24 * 3600 * 1_000_000)

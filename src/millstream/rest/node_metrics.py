@@ -44,7 +44,7 @@ def _lines(app: AppContext) -> Iterator[str]:
     yield from _family("anchors_behind", "entries that were not read back", "gauge", [({}, found.anchors.behind)])
     yield from _following(snapshot.following, now)
     yield from _family("copies", "copies on all stores", "gauge", [({}, found.copies.copies)])
-    yield from _family("copies_checked", "copies that were ever checked", "gauge", [({}, found.checks.checked)])
+    yield from _family("copies_checked", "copies that the last check could read", "gauge", [({}, found.checks.checked)])
     yield from _family("copies_failed", "copies whose last check failed", "gauge", [({}, found.checks.failed)])
     if found.checks.oldest_check is not None:
         oldest: Samples = [({}, _age(now, found.checks.oldest_check))]

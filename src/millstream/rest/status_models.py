@@ -67,11 +67,12 @@ class CopyFigures(msgspec.Struct, frozen=True):
 
 
 class CheckFigures(msgspec.Struct, frozen=True):
-    """Checks of every bit: the share of copies that was ever checked, and what the last checks found."""
+    """Checks of every bit: the share of copies whose state the last check found out (None where there are no
+    copies), and what was found."""
 
     copies: int = 0
     checked: int = 0
-    coverage: float = 1.0
+    coverage: float | None = None
     failed: int = 0
     missing: int = 0
     oldest_check: int | None = None

@@ -102,7 +102,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True):
         return CheckFigures(
             items,
             checked,
-            checked / items if items else 1.0,
+            checked / items if items else None,
             sum(row.failed for row in rows),
             sum(row.missing for row in rows),
             min((row.oldest_check for row in rows if row.oldest_check is not None), default=None),
@@ -112,7 +112,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True):
 
 def badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
     """Spaces in this order are the worst first."""
-    return (not one.failed, one.coverage, one.oldest_check or 0, one.space, one.store)
+    return (not one.failed, one.coverage or 0.0, one.oldest_check or 0, one.space, one.store)
 
 
 def take_snapshot(view: NodeView) -> StatusSnapshot:

@@ -20,6 +20,7 @@ from millstream.mill.reports.report import (
     ReportResult,
     SpaceTally,
     build_report,
+    coverage_text,
     report_lines,
     tsv_lines,
 )
@@ -136,7 +137,7 @@ class BitReportProcessor:
         made = self._reporter.make(tally, task.store, task.space, since=task.since, until=until)
         report = self._reporter.keep(made, more)
         return TaskResult(
-            f"{task.store}/{task.space}: {report.result.value}, coverage {report.coverage:.1%}",
+            f"{task.store}/{task.space}: {report.result.value}, {coverage_text(report)}",
             checks=tuple(more),
             tasks=(*(one.task for one in late if one.task), *self._notices(report)),
             missed=tuple(one.missed for one in late if one.missed),

@@ -12,10 +12,11 @@ from millstream.mill.manifest import ManifestRow, manifest_table
 
 
 class SpaceCoverage(msgspec.Struct, frozen=True):
-    """The live items of one space in one store, and how many of them the last checks found good, bad, or never saw.
+    """The live items of one space in one store, and how many of them the last checks found good, bad, or did not see.
 
-    ``oldest_check`` is when the item was checked that was not checked for longest, ``newest_check`` the last check of
-    all (microseconds, None where nothing was checked). ``failed`` counts items whose last check found a fault,
+    ``checked`` counts items whose last check found out their state; one that could not be read is not among them.
+    ``oldest_check`` is when the item was checked that was not checked for longest, ``newest_check`` the last such check
+    (microseconds, None where nothing was checked). ``failed`` counts items whose last check found a fault,
     ``missing`` those of them that are not there.
     """
 
@@ -31,27 +32,28 @@ class SpaceCoverage(msgspec.Struct, frozen=True):
     newest_check: int | None
 
     @property
-    def coverage(self) -> float:
-        """The share of the items that was ever checked; 1 where there are none."""
-        return self.checked / self.items if self.items else 1.0
+    def coverage(self) -> float | None:
+        """The share of the items whose state the last check found out; None where there are none."""
+        return self.checked / self.items if self.items else None
 
 
 def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
     """Every space of every store that has live items, by store and space."""
     row, count = manifest_table.c, sa.func.count
     failed = row.outcome == Verdict.FAILURE.value
+    checked_at = sa.case((row.outcome.in_([Verdict.SUCCESS.value, Verdict.FAILURE.value]), row.checked_at))
     query = (
         sa.select(
             row.store,
             row.space,
             count(),
             sa.func.coalesce(sa.func.sum(row.size), 0),
-            count(row.checked_at),
+            count(checked_at),
             count(sa.case((row.outcome == Verdict.SUCCESS.value, 1))),
             count(sa.case((failed, 1))),
             count(sa.case((row.missing, 1))),
-            sa.func.min(row.checked_at),
-            sa.func.max(row.checked_at),
+            sa.func.min(checked_at),
+            sa.func.max(checked_at),
         )
         .where(row.deleted.is_(False))
         .group_by(row.store, row.space)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.reports.report import IntegrityReport, ReportResult
+from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text
 
 MOST_FINDINGS = 1000
 """Findings shown on a page; the report itself has all."""
@@ -26,7 +26,7 @@ def page(report: IntegrityReport) -> Iterator[str]:
     """The page of one report, part by part."""
     place = f"{report.store}/{report.space}"
     yield from _head(f"Integrity report on {place}")
-    yield f"<p>{_result(report.result.value)} with a coverage of {report.coverage:.2%}.</p>\n"
+    yield f"<p>{_result(report.result.value)}: {escape(coverage_text(report))}.</p>\n"
     rows: list[tuple[str, object]] = [
         ("account", report.account),
         ("checked from", _time(report.started_at)),
@@ -66,8 +66,9 @@ def overview(places: Sequence[tuple[str, str]], reports: Iterable[IntegrityRepor
             cells += [_result("NEVER"), *[""] * 6]
         else:
             cells += [
-                _result(report.result.value), f"{report.coverage:.2%}", f"{report.listed:,}", f"{report.failed:,}",
-                f"{report.bytes:,}", _time(report.ended_at), age_text(now - report.ended_at),
+                _result(report.result.value), escape(coverage_text(report).removeprefix("coverage ")),
+                f"{report.listed:,}", f"{report.failed:,}", f"{report.bytes:,}", _time(report.ended_at),
+                age_text(now - report.ended_at),
             ]  # fmt: skip
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
     yield "</table>\n</body></html>\n"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from millstream.core.amounts import size_text
+from millstream.core.amounts import share_text, size_text
 from millstream.core.canonical import canonical_json
 from millstream.mill.bit_check_table import Verdict
 from millstream.mill.manifest import CheckResult
@@ -61,8 +61,9 @@ class ReportFinding(msgspec.Struct, frozen=True):
 class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The report on one space of one store. Times are in microseconds since the epoch, UTC.
 
-    ``coverage`` is (checked + explained) / listed, 1 where nothing is listed; ``outcomes`` counts verdicts and
-    ``kinds`` rows; ``previous`` is the SHA-256 of the space's report before this one, None for the first.
+    ``coverage`` is (checked + explained) / listed, None where nothing was checked (reports of earlier releases have a
+    number there: see :attr:`known_coverage`). ``outcomes`` counts verdicts and ``kinds`` rows; ``previous`` is the
+    SHA-256 of the space's report before this one, None for the first.
     """
 
     account: str
@@ -76,13 +77,18 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     explained: int
     failed: int
     bytes: int
-    coverage: float
+    coverage: float | None
     outcomes: Mapping[str, int]
     kinds: Mapping[str, int]
     findings: Sequence[ReportFinding]
     notes: Sequence[str] = ()
     previous: str | None = None
     version: int = VERSION
+
+    @property
+    def known_coverage(self) -> float | None:
+        """``coverage``, also of a report of an earlier release: None where nothing was checked."""
+        return self.coverage if self.checked else None
 
     @property
     def sha256(self) -> str:
@@ -144,9 +150,9 @@ class SpaceTally:
         return self.outcomes[Verdict.FAILURE]
 
     @property
-    def coverage(self) -> float:
-        """The share of what was listed that was checked or explained."""
-        return (self.checked + self.explained) / self.listed if self.listed else 1.0
+    def coverage(self) -> float | None:
+        """The share of what was listed that was checked or explained; None where nothing was checked."""
+        return (self.checked + self.explained) / self.listed if self.checked else None
 
     @property
     def result(self) -> ReportResult:
@@ -204,7 +210,8 @@ def coverage_text(report: IntegrityReport) -> str:
     """The coverage of *report* for people: no number where nothing was listed, or nothing was checked."""
     if not report.listed:
         return "coverage unknown: nothing could be listed" if report.notes else "the space is empty"
-    return f"coverage {report.coverage:.1%}" if report.checked else "coverage unknown: nothing was checked"
+    known = report.known_coverage
+    return "coverage unknown: nothing was checked" if known is None else f"coverage {share_text(known)}"
 
 
 def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:

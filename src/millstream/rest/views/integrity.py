@@ -93,9 +93,9 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SpaceRow(msgspec.Struct, frozen=True):
-    """One space in one store: how many of its copies were ever checked, and what the last checks found.
+    """One space in one store: the copies whose state the last check found out, and what it found.
 
-    ``coverage`` is the share that was checked; times in microseconds, None where nothing was.
+    ``coverage`` is their share, None where there are no copies; times in microseconds, None where nothing was.
     """
 
     store: str
@@ -103,7 +103,7 @@ class SpaceRow(msgspec.Struct, frozen=True):
     items: int
     bytes: int
     checked: int
-    coverage: float
+    coverage: float | None
     failed: int
     missing: int
     oldest_check: int | None
@@ -134,7 +134,10 @@ class FindingCount(msgspec.Struct, frozen=True):
 
 
 class ReportRow(msgspec.Struct, frozen=True):
-    """The last report on a space: its ``result``, when it ended (microseconds), and its figures in items."""
+    """The last report on a space: its ``result``, when it ended (microseconds), and its figures in items.
+
+    ``coverage`` is None where nothing was checked.
+    """
 
     store: str
     space: str
@@ -144,7 +147,7 @@ class ReportRow(msgspec.Struct, frozen=True):
     checked: int
     explained: int
     failed: int
-    coverage: float
+    coverage: float | None
 
 
 class ReportCount(msgspec.Struct, frozen=True):
@@ -226,7 +229,7 @@ def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[
     for store, space in where[query.offset : query.offset + query.limit]:
         one = folder.latest(store, space)
         if one is not None:
-            counts = (one.listed, one.checked, one.explained, one.failed, one.coverage)
+            counts = (one.listed, one.checked, one.explained, one.failed, one.known_coverage)
             rows.append(ReportRow(store, space, one.result.value, one.ended_at, *counts))
     end = query.offset + query.limit
     return Listing(rows, str(end) if end < len(where) else None, total=len(where))

@@ -109,7 +109,11 @@ class PolicyDetail(msgspec.Struct, frozen=True):
 
 
 class PlanRow(msgspec.Struct, frozen=True):
-    """What a policy would cause for one space between two stores, in items; ``bytes`` would be read."""
+    """What a policy would cause for one space between two stores, in items; ``bytes`` would be read.
+
+    ``held`` items have no original and no recorded deletion. ``hold_reason`` says why the change guard would hold the
+    plan as a whole: nothing of it would be done until it is approved. None where it would go on.
+    """
 
     space: str
     pair: str
@@ -120,6 +124,7 @@ class PlanRow(msgspec.Struct, frozen=True):
     held: int
     bytes: int
     stops: bool = False
+    hold_reason: str | None = None
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -354,10 +359,11 @@ def _what_if(app: AppContext, current: Policy, proposed: Policy) -> tuple[Sequen
             unseen += 1
             continue
         plan = plan_space_duplication(
-            node.stores.providers, node.stores.manifest, pair, space, None, outbox=node.stores.outbox
-        )
+            node.stores.providers, node.stores.manifest, pair, space, None,
+            change_guard=node.stores.change_guard, outbox=node.stores.outbox,
+        )  # fmt: skip
         counts = (plan.copies, plan.changes, plan.deletes, plan.same, plan.held, plan.bytes)
-        rows.append(PlanRow(space, str(pair), *counts))
+        rows.append(PlanRow(space, str(pair), *counts, hold_reason=plan.hold_reason))
     stopped = [one for one in before if one not in set(wanted)]
     rows += [PlanRow(space, str(pair), 0, 0, 0, 0, 0, 0, stops=True) for pair, space in stopped[:MOST_PLANS]]
     return rows, unseen + max(0, len(stopped) - MOST_PLANS)

@@ -1,0 +1,108 @@
+"""Pages and answers of a node in odd states claim nothing that is not known."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from in_process import asked_in_process
+
+from millstream.cli.main import run
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.manifest import CheckResult
+from millstream.stores import LocalStore
+
+PAIR = [{"srcStoreId": "one", "destStoreId": "two"}]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A node whose policy copies from the store "one" to "two", with nothing in either."""
+    folder = tmp_path / "node"
+    (folder / "policies").mkdir(parents=True)
+    stores = [f'[stores.{name}]\nurl = "file://{tmp_path}/{name}"\n' for name in ("one", "two")]
+    (folder / "millstream.toml").write_text("\n".join([*stores, "[mill.brake]\nleast = 2\n"]))
+    (folder / "policies" / "duplication-accounts.json").write_text('["local"]')
+    (folder / "policies" / "local-duplication-policy.json").write_text(json.dumps({"defaultPolicies": PAIR}))
+    for name in ("one", "two"):
+        LocalStore(tmp_path / name).create_space("s")
+    return folder
+
+
+def fill(data: Path, count: int) -> LocalStore:
+    """*count* items in the space "s" of the source, copied."""
+    source = LocalStore(data.parent / "one")
+    for number in range(count):
+        source.put("s", f"{number:03}", io.BytesIO(b"bytes"))
+    assert run(["mill", "duplicate", "--data", str(data)]) == 0
+    return source
+
+
+def test_p9_an_empty_space_has_no_coverage_and_says_that_it_is_empty(data: Path) -> None:
+    assert run(["mill", "check", "--data", str(data)]) == 0
+    with asked_in_process(data) as node:
+        assert node.api("/overview")["checks"]["coverage"] is None
+        assert [row["coverage"] for row in node.api("/integrity/reports")["items"]] == [None, None]
+        assert node.api("/integrity/report?store=one&space=s")["coverage"] is None
+        assert "the space is empty" in node.page("/integrity/space?store=one&space=s")
+        for page in ("/", "/integrity", "/integrity/reports", "/integrity/space?store=one&space=s"):
+            assert "100 %" not in node.page(page), page
+
+
+def test_p9_copies_that_could_not_be_read_do_not_count_as_checked(data: Path) -> None:
+    fill(data, 2)
+    with asked_in_process(data) as node:
+        at = node.node.clock.now()
+        unread = [
+            CheckResult("two", "s", name, Verdict.ERROR, "B22", "unreachable", "the provider did not answer", at)
+            for name in ("000", "001")
+        ]
+        node.node.stores.manifest.writer.apply(unread)
+        (row,) = node.api("/integrity/spaces?store=two")["items"]
+        assert (row["items"], row["checked"], row["coverage"], row["newest_check"]) == (2, 0, 0.0, None)
+        assert "every bit as it was" not in node.page("/")
+        assert "could not be read" in node.api("/overview/faults")["items"][0]["text"]
+
+
+def test_p9_a_store_that_is_not_mounted_has_no_coverage_in_the_report_on_it(data: Path) -> None:
+    fill(data, 1)
+    shutil.rmtree(data.parent / "two")
+    (data.parent / "two").touch()  # nothing can be listed there
+    run(["mill", "check", "--store", "two", "--space", "s", "--data", str(data)])
+    with asked_in_process(data) as node:
+        rows = node.api("/integrity/reports")["items"]
+        assert [(row["result"], row["coverage"]) for row in rows if row["store"] == "two"] == [("INCOMPLETE", None)]
+        assert "100 %" not in node.page("/integrity/reports")
+
+
+def test_a_what_if_says_why_the_guard_would_hold_the_whole_plan(data: Path) -> None:
+    source = fill(data, 20)
+    for number in range(15):
+        source.delete("s", f"{number:03}")
+    names = [f"{number:03}" for number in range(15)]
+    assert run(["mill", "forget", "one", "s", *names, "--data", str(data)]) == 0
+    text = json.dumps({"defaultPolicies": PAIR})
+    with asked_in_process(data) as node:
+        (plan,) = node.api("/policies/local/check", {"text": text})["plans"]
+        assert (plan["deletes"], plan["held"]) == (15, 0)
+        assert plan["hold_reason"].startswith("15 deletes of 20 copies")
+    assert (
+        run(
+            [
+                "mill",
+                "policy",
+                "save",
+                "local",
+                str(data / "policies" / "local-duplication-policy.json"),
+                "--data",
+                str(data),
+            ]
+        )
+        == 0
+    )
+    with asked_in_process(data) as node:
+        assert "held as a whole" in node.page("/policies/local?number=1")
+    assert run(["mill", "duplicate", "--data", str(data)]) == 5
