@@ -301,6 +301,11 @@ def test_prometheus_gets_figures_and_probes_an_answer(served: Served) -> None:
     assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'millstream_queue_dead{queue="duplication-high"} 30' in text
     assert 'millstream_log_last_id{log="weather"}' in text and "millstream_copies_failed 1" in text
+    families = re.findall(r"# TYPE (\w+) \w+", text)
+    assert len(families) == len(set(families)) == len(re.findall("# HELP", text))
+    monitoring = "".join(page.read_text("utf-8") for page in (DESCRIPTION.parents[1] / "monitoring").iterdir())
+    in_use = set(re.findall(r"\bmillstream_[a-z_]+", monitoring)) - set(families)
+    assert all(name.startswith("millstream_registry_follow") for name in in_use)  # this node follows no registry
     assert served.ask("GET", "/healthz")[1] == {"status": "ok"}
     assert served.ask("GET", "/readyz")[1] == {"status": "ready"}
 

@@ -1,53 +1,86 @@
-"""Figures of a collector in the text format of Prometheus, as an answer or as a file for its node exporter."""
+"""The text format of Prometheus: the one place that writes it, for answers over HTTP and for files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
 
 from millstream.core.durable import write_durably
-from millstream.core.metrics_collector import BOUNDS, Histogram, Labels, MetricsSnapshot
+from millstream.core.metrics_collector import BOUNDS, Histogram, MetricsSnapshot
 
 PREFIX = "millstream_"
 """What every name begins with."""
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The media type of :func:`prometheus_text`."""
 
-def prometheus_text(figures: MetricsSnapshot) -> str:
-    """*figures* by name: counters and gauges a line for each set of labels, histograms a line for each class."""
-    return "".join(f"{line}\n" for line in _lines(figures))
-
-
-def write_prometheus(path: Path, figures: MetricsSnapshot) -> None:
-    """Put *figures* in place of the file at *path*; whoever reads it sees the old ones or the new ones."""
-    write_durably(path, prometheus_text(figures).encode())
+Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float | Histogram]]
+"""The labels of each value, and the value."""
 
 
-def _lines(figures: MetricsSnapshot) -> Iterator[str]:
-    for kind, values in (("counter", figures.counters), ("gauge", figures.gauges)):
-        known = ""
-        for (name, labels), value in sorted(values.items()):
-            if name != known:
-                yield f"# TYPE {PREFIX}{name} {kind}"
-                known = name
-            yield f"{PREFIX}{name}{_labels(labels)} {value}"
-    for (name, labels), histogram in sorted(figures.histograms.items()):
-        yield f"# TYPE {PREFIX}{name} histogram"
-        yield from _classes(f"{PREFIX}{name}", labels, histogram)
+class MetricFamily(msgspec.Struct, frozen=True):
+    """One metric: its ``kind`` (``counter``, ``gauge`` or ``histogram``), its ``name`` without :data:`PREFIX`, a
+    ``help`` text or none, and all its samples."""
+
+    kind: str
+    name: str
+    help: str
+    samples: Samples
 
 
-def _classes(name: str, labels: Labels, histogram: Histogram) -> Iterator[str]:
-    below = 0
-    for bound, count in zip([*map(repr, BOUNDS), "+Inf"], histogram.classes, strict=True):
-        below += count
-        yield f"{name}_bucket{_labels((*labels, ('le', bound)))} {below}"
-    yield f"{name}_sum{_labels(labels)} {histogram.total}"
-    yield f"{name}_count{_labels(labels)} {histogram.count}"
+def gauge(name: str, help: str, samples: Samples | float) -> MetricFamily:
+    """A metric that goes up and down; a number is its only sample, without labels."""
+    return MetricFamily("gauge", name, help, [({}, samples)] if isinstance(samples, float | int) else samples)
 
 
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+def counter(name: str, help: str, samples: Samples | float) -> MetricFamily:
+    """A metric that only grows; a number is its only sample, without labels."""
+    return MetricFamily("counter", name, help, [({}, samples)] if isinstance(samples, float | int) else samples)
+
+
+def families_of(snapshot: MetricsSnapshot) -> Iterator[MetricFamily]:
+    """The metrics of a collector, by kind and name."""
+    for kind, values in (
+        ("counter", snapshot.counters),
+        ("gauge", snapshot.gauges),
+        ("histogram", snapshot.histograms),
+    ):
+        for name, rows in itertools.groupby(sorted(values), key=lambda key: key[0]):
+            yield MetricFamily(kind, name, "", [(dict(key[1]), values[key]) for key in rows])
+
+
+def prometheus_text(families: Iterable[MetricFamily]) -> str:
+    """*families* in the text format: a line for each sample, and for each bucket of a histogram."""
+    return "".join(f"{line}\n" for family in families for line in _lines(family))
+
+
+def write_prometheus(path: Path, snapshot: MetricsSnapshot) -> None:
+    """Replace the file at *path* by the metrics of a collector; a reader sees the old ones or the new ones."""
+    write_durably(path, prometheus_text(families_of(snapshot)).encode())
+
+
+def _lines(family: MetricFamily) -> Iterator[str]:
+    name = PREFIX + family.name
+    if family.help:
+        yield f"# HELP {name} {family.help}"
+    yield f"# TYPE {name} {family.kind}"
+    for labels, value in family.samples:
+        if isinstance(value, Histogram):
+            below = itertools.accumulate(value.classes)
+            for bound, count in zip([*map(repr, BOUNDS), "+Inf"], below, strict=True):
+                yield f"{name}_bucket{_labels({**labels, 'le': bound})} {count}"
+            yield f"{name}_sum{_labels(labels)} {value.total}"
+            yield f"{name}_count{_labels(labels)} {value.count}"
+        else:
+            yield f"{name}{_labels(labels)} {int(value) if float(value).is_integer() else value}"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}" if labels else ""
 
 
 def _escaped(value: str) -> str:

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
+from millstream.core.prometheus import CONTENT_TYPE, prometheus_text
 from millstream.mill.policies.saving import PolicyConflictError
 from millstream.rest.access_control import (
     AuthenticationError,
@@ -29,7 +30,7 @@ from millstream.rest.bodies import JSON, answer, error_response, read_body
 from millstream.rest.csv_tables import to_csv
 from millstream.rest.description import PREFIX, describe
 from millstream.rest.endpoint import ApiRequest, Endpoint, FileDownload, NoBody
-from millstream.rest.node_metrics import exposition
+from millstream.rest.node_metrics import node_metrics
 from millstream.rest.queries import QueryError, convert, reason, unique_parameters
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
@@ -146,8 +147,8 @@ class _ServiceRoutes:
             await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
         except MillstreamError as error:
             return error_answer(error)
-        text = await run_in_threadpool(exposition, self._app)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = await run_in_threadpool(lambda: prometheus_text(node_metrics(self._app)))
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def alive(self, _request: Request) -> Response:
         return answer({"status": "ok"})

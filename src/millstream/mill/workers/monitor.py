@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.core.prometheus import CONTENT_TYPE, MetricFamily, counter, gauge, prometheus_text
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import NoticeError, NoticeReceiver
 from millstream.mill.workers.scaling import SCALED_POOLS, PoolScaler
@@ -100,17 +101,17 @@ class QueueMonitor:
         return len(self._untold)
 
 
-def prometheus_lines(figures: QueueMetrics) -> Iterator[str]:
-    """The figures in the text format of Prometheus."""
-    yield "# TYPE millstream_queue_tasks gauge"
-    for name, depth in figures.depths.items():
-        for state in ("ready", "leased", "delayed", "dead"):
-            yield f'millstream_queue_tasks{{queue="{name}",state="{state}"}} {getattr(depth, state)}'
-    yield "# TYPE millstream_desired_workers gauge"
-    for name, count in figures.desired.items():
-        yield f'millstream_desired_workers{{queue="{name}"}} {count}'
-    yield "# TYPE millstream_alarms_untold counter"
-    yield f"millstream_alarms_untold {figures.untold}"
+def queue_metrics(figures: QueueMetrics) -> Iterator[MetricFamily]:
+    """The figures as metrics."""
+    states = ("ready", "leased", "delayed", "dead")
+    tasks = [
+        ({"queue": name, "state": state}, getattr(depth, state))
+        for name, depth in figures.depths.items()
+        for state in states
+    ]
+    yield gauge("queue_tasks", "", tasks)
+    yield gauge("desired_workers", "", [({"queue": name}, count) for name, count in figures.desired.items()])
+    yield counter("alarms_untold", "", figures.untold)
 
 
 def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> ThreadingHTTPServer:
@@ -121,8 +122,7 @@ def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> 
             if self.path == "/workers":
                 self._answer("application/json", msgspec.json.encode(figures()))
             elif self.path == "/metrics":
-                text = "".join(f"{line}\n" for line in prometheus_lines(figures()))
-                self._answer("text/plain; version=0.0.4", text.encode())
+                self._answer(CONTENT_TYPE, prometheus_text(queue_metrics(figures())).encode())
             else:
                 self.send_error(404, "there is /workers and /metrics")
 
