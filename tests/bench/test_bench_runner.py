@@ -74,7 +74,17 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
 def report(median: float) -> BenchmarkReport:
     turns: list[str] = []
     result = measure(comparison(turns), 2, lambda _: None)
-    return BenchmarkReport("log", "Purpose.", "small", {}, 2, 0, median, this_machine(), (result,))
+    return BenchmarkReport(
+        benchmark="log",
+        purpose="Purpose.",
+        size="small",
+        parts={},
+        runs=2,
+        measured_at=0,
+        seconds=median,
+        machine=this_machine(),
+        results=(result,),
+    )
 
 
 def test_a_section_replaces_its_predecessor_and_leaves_the_others_alone() -> None:

@@ -54,7 +54,7 @@ class Harness:
         from millstream.ingest.connection import MqttConnection
         from millstream.ingest.loop import MqttIngest
 
-        wanted = SubscribeOptions(topics, qos, **options)
+        wanted = SubscribeOptions(topics=topics, qos=qos, **options)
         end = self.clock.monotonic() + seconds
         with self.log.writer() as records, self.rejects.writer() as rejects:
             receipts = Receipts(

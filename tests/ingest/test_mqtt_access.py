@@ -21,7 +21,7 @@ from .conftest import Harness
 
 SECRET = "pass/word #1"
 QUOTED = "pass%2Fword%20%231"
-OPTIONS = SubscribeOptions(("a/b",), timeout=5)
+OPTIONS = SubscribeOptions(topics=("a/b",), timeout=5)
 
 
 def free_port():
@@ -106,7 +106,7 @@ def test_a_password_lets_us_in_from_the_url_or_a_file(guarded, tmp_path, protoco
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_a_wrong_password_ends_it_at_once_and_is_not_shown(guarded, protocol):
     url, _, _ = guarded
-    options = SubscribeOptions(("a/b",), protocol=protocol)
+    options = SubscribeOptions(topics=("a/b",), protocol=protocol)
     connection = MqttConnection(parse_broker(url.replace(QUOTED, "geheim")), "x", options, SystemClock())
     with pytest.raises(BrokerRefusedError, match="does not let us in") as refused:
         connection.open()

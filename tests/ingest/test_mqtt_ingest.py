@@ -171,7 +171,7 @@ def test_thin_edge_messages_become_a_record_a_measurement(harness, root):
 
 
 def test_two_clients_of_one_name_are_told_and_fight_ever_more_slowly(harness, root):
-    options = SubscribeOptions((f"{root}/#",))
+    options = SubscribeOptions(topics=(f"{root}/#",))
     rival = MqttConnection(parse_broker(harness.url), f"rival-{root}", options, harness.clock)
     lost = 0
 
@@ -196,13 +196,13 @@ def test_a_broker_that_is_not_there_is_called_again_and_again(harness, root):
     assert all("cannot be reached" in said and "trying again in" in said for said in harness.said)
     place = parse_broker(harness.url)
     with pytest.raises(BrokerUnavailableError):
-        MqttConnection(place, "x", SubscribeOptions(("a",)), harness.clock).open()
+        MqttConnection(place, "x", SubscribeOptions(topics=("a",)), harness.clock).open()
 
 
 @pytest.mark.parametrize("topic", ["", "a/#/b", "a#", "+a/b", "a\0b", "x" * 65_536])
 def test_a_topic_filter_that_no_broker_would_take_is_refused(topic):
     with pytest.raises(IngestInputError, match="no topic filter"):
-        SubscribeOptions((topic,))
+        SubscribeOptions(topics=(topic,))
 
 
 def test_what_is_put_aside_under_exactly_once_bears_its_packet_too(harness, root):

@@ -71,7 +71,7 @@ def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: lis
         for one in findings
     ]
     pq.write_table(pa.Table.from_pylist(rows, RESULT_SCHEMA), tmp_path / "part.parquet")
-    judged = JudgedSweep(JobRecord("report", {}, 5, 5, 0, 1.0), tmp_path, reused=False)
+    judged = JudgedSweep(JobRecord(job="report", inputs={}, rows_in=5, rows_out=5, seconds=1.0), tmp_path, reused=False)
     (before,) = judged.spaces()
     assert (before.report.failed, before.report.listed) == (4, 5)
     overtaken = list(recheck_superseded(judged.findings(), world.manifest, BitChecker(world.providers, world.manifest)))

@@ -196,7 +196,7 @@ def test_a_record_that_is_damaged_is_told_and_its_job_done_again(
     with folder.held():
         folder.begin()
         folder.data.mkdir()
-        folder.commit(JobRecord("batch", folder.inputs, 1, 1, 1, 0.0))
+        folder.commit(JobRecord(job="batch", inputs=folder.inputs, rows_in=1, rows_out=1, bytes=1, seconds=0.0))
         assert folder.committed()
         (folder.path / "job.json").write_bytes(b"{")
         assert folder.committed() is None
@@ -219,7 +219,9 @@ def test_what_an_earlier_attempt_still_writes_is_not_in_the_output(tmp_path: Pat
         assert not folder.data.exists()  # or Spark refuses to write
         folder.data.mkdir()
         (folder.data / "part-00000.parquet").write_bytes(b"ours")
-        record = folder.commit(JobRecord("batch", folder.inputs, 1, 1, 1, 0.0))
+        record = folder.commit(
+            JobRecord(job="batch", inputs=folder.inputs, rows_in=1, rows_out=1, bytes=1, seconds=0.0)
+        )
         (killed / "part-00001.parquet").write_bytes(b"theirs")
         assert folder.committed() == record
         assert [(file.name, file.bytes) for file in record.files] == [("part-00000.parquet", 4)]
@@ -233,7 +235,7 @@ def test_a_job_that_an_older_version_finished_is_read_where_it_lies(tmp_path: Pa
     older.mkdir(parents=True)
     (older / "part-00000.parquet").write_bytes(b"rows")
     files = (JobFile("part-00000.parquet", 4),)
-    record = JobRecord("batch", folder.inputs, 1, 1, 1, 0.0, files=files)
+    record = JobRecord(job="batch", inputs=folder.inputs, rows_in=1, rows_out=1, bytes=1, files=files)
     (folder.path / "job.json").write_bytes(msgspec.json.encode(record))
     assert (folder.committed(), folder.data) == (record, older)
     folder.begin()

@@ -52,7 +52,14 @@ def in_order(messages: Sequence[Message]) -> list[Message]:
 
 def plan_of(folder: Path, url: str, **changes: object) -> StreamPlan:
     plan = StreamPlan(
-        url, "untidy", "batches", RULES, folder / "batches.state", shards=2, per_trigger=400, interval=0.0
+        store_url=url,
+        log="untidy",
+        output="batches",
+        rules=RULES,
+        state=folder / "batches.state",
+        shards=2,
+        per_trigger=400,
+        interval=0.0,
     )
     return msgspec.structs.replace(plan, **changes)
 

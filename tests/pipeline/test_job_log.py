@@ -13,7 +13,9 @@ from millstream.pipeline.job_log import LOGGER, job_log_file
 from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 from millstream.settings import Settings
 
-RECORD = JobRecord("count", {"log": "wéather"}, 10, 9, 100, 0.5, {"late": 1})
+RECORD = JobRecord(
+    job="count", inputs={"log": "wéather"}, rows_in=10, rows_out=9, bytes=100, seconds=0.5, counts={"late": 1}
+)
 
 
 def test_each_job_is_one_line_of_canonical_json(tmp_path: Path) -> None:

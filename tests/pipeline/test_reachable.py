@@ -29,7 +29,10 @@ JOBS: dict[str, Callable[[str, Path], object]] = {
     "batch": lambda url, _: share_range(SPARK, url, RANGE, None, whole=True),
     "ingest": lambda url, _: run_ingest(SPARK, url, "events", [], NOBODY, staging=""),
     "stream": lambda url, folder: run_stream(
-        SPARK, StreamPlan(url, "events", "batches", Rulebook(BatchConfig(1, 1)), folder / "state")
+        SPARK,
+        StreamPlan(
+            store_url=url, log="events", output="batches", rules=Rulebook(BatchConfig(1, 1)), state=folder / "state"
+        ),
     ),
     "operations": lambda url, folder: run_operations(
         SPARK, OperationsPlan(url, "events", folder / "points"), NOBODY, NOBODY

@@ -85,7 +85,15 @@ def test_p5_the_stream_gives_what_the_service_gives_in_triggers_of_any_size(
 ) -> None:
     url, count = real_log
     draw, least = random.Random(count), sized(ci=6, long=50)
-    plan = StreamPlan(url, "real", "stream", RULES, tmp_path / "state", shards=draw.randint(1, 4), interval=0.0)
+    plan = StreamPlan(
+        store_url=url,
+        log="real",
+        output="stream",
+        rules=RULES,
+        state=tmp_path / "state",
+        shards=draw.randint(1, 4),
+        interval=0.0,
+    )
     position = 0
     while position < count:
         seen: list[int] = []
@@ -111,7 +119,9 @@ def test_p5_a_query_that_is_killed_again_and_again_gives_what_the_service_gives(
         pytest.skip("long size only: test_batch_stream.py kills a query in the small size")
     url, count = real_log
     draw = random.Random(4)
-    plan = StreamPlan(url, "real", "killed", RULES, tmp_path / "state", shards=3, interval=0.0)
+    plan = StreamPlan(
+        store_url=url, log="real", output="killed", rules=RULES, state=tmp_path / "state", shards=3, interval=0.0
+    )
     with open_store(url) as store:
         output = store.log(LogSpec("killed"))
         for turn in range(1, 9):

@@ -134,7 +134,16 @@ class _BatchLogMessage(msgspec.Struct, frozen=True):
         if self.kind == "amendment":
             raise BatchFormatError(f"batch {self.batch} is an amendment; {_FINAL}")
         cut: Any = self.cut
-        return EventBatch(self.batch, self.source, self.start, self.end, self.closed_at, cut, self.events, self.kind)
+        return EventBatch(
+            batch=self.batch,
+            source=self.source,
+            start=self.start,
+            end=self.end,
+            closed_at=self.closed_at,
+            cut=cut,
+            events=self.events,
+            kind=self.kind,
+        )
 
 
 _decoder = msgspec.json.Decoder(_BatchLogMessage)

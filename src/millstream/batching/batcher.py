@@ -49,7 +49,17 @@ class Batcher:
         late: LatePolicy | None = None,
         grace: int | None = None,
     ) -> None:
-        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode, max_count, max_bytes, late, grace)
+        self.config = BatchConfig(
+            window=window,
+            max_delay=max_delay,
+            leap=leap,
+            conflict_cut=conflict_cut,
+            mode=mode,
+            max_count=max_count,
+            max_bytes=max_bytes,
+            late=late,
+            grace=grace,
+        )
         self._begin(Rulebook(self.config))
 
     @classmethod

@@ -19,7 +19,7 @@ from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatc
 from millstream.batching.rulebook import Rulebook
 
 
-class BatchExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
+class BatchExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One batch: what its beginning and its end are due to, in words (``why``) and by record id.
 
     ``began`` is ``first`` or the reason for which the batch before it ended; ``by`` the record that ended this one and
@@ -149,9 +149,19 @@ class _SourceExplanation:
         if batch.kind == "amendment":
             text = f"Late records changed what had come out. {text}"
         return BatchExplanation(
-            batch.batch, batch.source, batch.start, batch.end, batch.events, began, batch.cut, text,
-            by, repeats, batch.kind, batch.amends,
-        )  # fmt: skip
+            batch=batch.batch,
+            source=batch.source,
+            start=batch.start,
+            end=batch.end,
+            events=batch.events,
+            began=began,
+            ended=batch.cut,
+            why=text,
+            by=by,
+            repeats=repeats,
+            kind=batch.kind,
+            amends=batch.amends,
+        )
 
     def _followers(self, line: Sequence[EventBatch], position: int) -> Iterator[Event]:
         """The records of the same source after the batch at *position* of *line*, in order."""

@@ -52,12 +52,12 @@ def make_batch(
 ) -> EventBatch:
     """The batch of *rows* (sorted, none twice, at least one) under its identity."""
     return EventBatch(
-        batch_id(config, source, rows, kind),
-        source,
-        rows[0][0],
-        rows[-1][0],
-        closed_at,
-        cut,
-        tuple([row[4] for row in rows]),
-        kind,
+        batch=batch_id(config, source, rows, kind),
+        source=source,
+        start=rows[0][0],
+        end=rows[-1][0],
+        closed_at=closed_at,
+        cut=cut,
+        events=tuple([row[4] for row in rows]),
+        kind=kind,
     )

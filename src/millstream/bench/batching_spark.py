@@ -126,7 +126,14 @@ class SparkBatchingRuns:
 
         output = f"stream-{next(self._turns)}"
         plan = StreamPlan(
-            self._url, log, output, self._rules, self._folder / f"{output}.state", SHARDS, PER_TRIGGER, interval=0.0
+            store_url=self._url,
+            log=log,
+            output=output,
+            rules=self._rules,
+            state=self._folder / f"{output}.state",
+            shards=SHARDS,
+            per_trigger=PER_TRIGGER,
+            interval=0.0,
         )
         ends: list[tuple[float, int, float]] = []
 

@@ -82,7 +82,7 @@ class ComparisonResult(msgspec.Struct, frozen=True):
     rows: tuple[ContenderResult, ...]
 
 
-class BenchmarkReport(msgspec.Struct, frozen=True):
+class BenchmarkReport(msgspec.Struct, frozen=True, kw_only=True):
     """All results of one benchmark.
 
     ``parts`` are the options that chose what of it was run, ``seconds`` is how long it took, ``measured_at`` are
@@ -142,7 +142,15 @@ def run_benchmark(
             each(results[-1])
     purpose = (module.__doc__ or "").strip().splitlines()[0]
     return BenchmarkReport(
-        name, purpose, size, parts, runs, measured_at, clock.monotonic() - begin, machine, tuple(results)
+        benchmark=name,
+        purpose=purpose,
+        size=size,
+        parts=parts,
+        runs=runs,
+        measured_at=measured_at,
+        seconds=clock.monotonic() - begin,
+        machine=machine,
+        results=tuple(results),
     )
 
 

@@ -23,7 +23,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 
-class ServiceStatus(msgspec.Struct, frozen=True):
+class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a batch service stands: ``position`` and ``behind`` in messages of its log, the rest since it was started.
 
     ``delay_seconds`` says how long messages took from event to receipt: half of them, 99 % and all of them at most so
@@ -80,16 +80,16 @@ class ServiceStatusPrinter:
         """How the service stands now."""
         figures = self._figures.figures()
         return ServiceStatus(
-            self._log,
-            self._output,
-            self._service.position,
-            self._service.behind,
-            figures.by_label("batching_batches_total", "kind"),
-            figures.by_label("batching_batches_total", "cut"),
-            figures.by_label("batching_rejects_total", "reason"),
-            round(figures.gauges.get(("batching_open_sources", ()), 0)),
-            figures.gauges.get(("batching_settle_lag_seconds", ()), 0.0),
-            delay_quantiles(figures),
+            log=self._log,
+            output=self._output,
+            position=self._service.position,
+            behind=self._service.behind,
+            batches=figures.by_label("batching_batches_total", "kind"),
+            cuts=figures.by_label("batching_batches_total", "cut"),
+            rejects=figures.by_label("batching_rejects_total", "reason"),
+            open_sources=round(figures.gauges.get(("batching_open_sources", ()), 0)),
+            settle_lag_seconds=figures.gauges.get(("batching_settle_lag_seconds", ()), 0.0),
+            delay_seconds=delay_quantiles(figures),
         )
 
 
@@ -130,7 +130,9 @@ def serve_command(
         source, figures = node.logs.store.log(LogSpec(log), create=False), MetricsCollector()
         ticker = idle_log_ticker(source, node.clock) if ticks else None
         service = node.batching.service(log, output, ticks=ticker, metrics=figures)
-        status = ServiceStatusPrinter(log, output, service, figures, node.clock, every, metrics_file)
+        status = ServiceStatusPrinter(
+            log=log, output=output, service=service, figures=figures, clock=node.clock, every=every, file=metrics_file
+        )
         anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, anchor_every) if anchor else None
         serve(service, status, stop, anchoring, once=once, as_json=as_json)
 

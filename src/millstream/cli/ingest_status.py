@@ -13,7 +13,7 @@ from millstream.core.metrics_collector import MetricsCollector
 from millstream.log import Log
 
 
-class IngestStatus(msgspec.Struct, frozen=True):
+class IngestStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How an ingest stands since it was started; ``last_id`` is that of its log.
 
     ``rejects`` were put aside as no records; ``batches``, ``refused`` and ``open_sources`` are those of the batcher.
@@ -54,17 +54,17 @@ class IngestStatusPrinter:
         """How the ingest stands now."""
         figures, log = self._figures.figures(), self._log
         return IngestStatus(
-            log.name,
-            log.last_id,
-            bool(figures.gauges.get(("ingest_connected", ()))),
-            figures.by_label("ingest_connections_total", "").get("", 0),
-            figures.by_label("ingest_messages_total", "").get("", 0),
-            figures.by_label("ingest_redelivered_total", "").get("", 0),
-            figures.by_label("ingest_records_total", "").get("", 0),
-            figures.by_label("ingest_rejects_total", "reason"),
-            figures.by_label("batching_batches_total", "kind"),
-            figures.by_label("batching_rejects_total", "reason"),
-            round(figures.gauges.get(("batching_open_sources", ()), 0)),
+            log=log.name,
+            last_id=log.last_id,
+            connected=bool(figures.gauges.get(("ingest_connected", ()))),
+            connections=figures.by_label("ingest_connections_total", "").get("", 0),
+            messages=figures.by_label("ingest_messages_total", "").get("", 0),
+            redelivered=figures.by_label("ingest_redelivered_total", "").get("", 0),
+            records=figures.by_label("ingest_records_total", "").get("", 0),
+            rejects=figures.by_label("ingest_rejects_total", "reason"),
+            batches=figures.by_label("batching_batches_total", "kind"),
+            refused=figures.by_label("batching_rejects_total", "reason"),
+            open_sources=round(figures.gauges.get(("batching_open_sources", ()), 0)),
         )
 
 

@@ -36,9 +36,14 @@ class MqttIngestRunner:
         self.name, self._role = name, role
         self._place = parse_broker(role.url)
         self._options = SubscribeOptions(
-            role.topics, role.qos, role.protocol, role.in_flight, role.max_payload, role.expiry // MICROSECONDS,
-            role.retained,
-        )  # fmt: skip
+            topics=role.topics,
+            qos=role.qos,
+            protocol=role.protocol,
+            in_flight=role.in_flight,
+            max_payload=role.max_payload,
+            expiry=role.expiry // MICROSECONDS,
+            retained=role.retained,
+        )
         places = map(parse_selector, (role.source, role.key, role.time, role.value))
         self._shape = payload_parser(
             role.shape, PlainJson(next(places), next(places), next(places), next(places), role.unit)

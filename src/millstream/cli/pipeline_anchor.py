@@ -120,9 +120,14 @@ def _stream(
     feed = node.anchoring.feed(log, output)
     anchoring = AnchorSchedule(feed, node.clock, every)
     plan = StreamPlan(
-        node.settings.log_url, log, output, node.batching.rules, node.batching.state_file(output),
-        shards=shards, per_trigger=per_trigger,
-    )  # fmt: skip
+        store_url=node.settings.log_url,
+        log=log,
+        output=output,
+        rules=node.batching.rules,
+        state=node.batching.state_file(output),
+        shards=shards,
+        per_trigger=per_trigger,
+    )
     source = node.logs.store.log(LogSpec(log), create=False)
 
     def anchor_trigger(_: Trigger) -> None:

@@ -109,7 +109,13 @@ def _stream(
     with Node.open(settings) as node, node.spark.session() as spark:
         state = node.batching.state_file(output)
         plan = StreamPlan(
-            settings.log_url, log, output, node.batching.rules, state, shards=shards, per_trigger=per_trigger
+            store_url=settings.log_url,
+            log=log,
+            output=output,
+            rules=node.batching.rules,
+            state=state,
+            shards=shards,
+            per_trigger=per_trigger,
         )
         source = node.logs.store.log(LogSpec(log), create=False)
         done = run_stream(

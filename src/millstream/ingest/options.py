@@ -15,7 +15,7 @@ Protocol = Literal["5", "3.1.1"]
 MOST_IN_FLIGHT = 65_535
 
 
-class SubscribeOptions(msgspec.Struct, frozen=True):
+class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The subscription: *topics* (filters, with ``+`` and ``#``) at ``qos``, in a session that outlives connections.
 
     ``protocol`` 5 bounds what is under way to ``in_flight`` messages, payloads to ``max_payload`` bytes, and keeps the

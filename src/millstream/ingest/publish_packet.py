@@ -28,7 +28,15 @@ def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool)
     if place > len(packet):
         raise IndexError("the packet ends within its head")
     topic = packet[2 : 2 + length].decode("utf-8", "replace")
-    return ReceivedMessage(topic, bytes(packet[place:]), qos, number, bool(command & 8), bool(command & 1), trace)
+    return ReceivedMessage(
+        topic=topic,
+        payload=bytes(packet[place:]),
+        qos=qos,
+        packet=number,
+        again=bool(command & 8),
+        retained=bool(command & 1),
+        trace=trace,
+    )
 
 
 _USER, _VARINT = 0x26, 0x0B

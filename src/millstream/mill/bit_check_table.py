@@ -337,4 +337,13 @@ def _outcome(
     delay: float = 0.0,
 ) -> BitCheckOutcome:
     text = ROWS[row]
-    return BitCheckOutcome(row, verdict, text.kind, text.detail, text.document, manifest, task, delay)
+    return BitCheckOutcome(
+        row=row,
+        verdict=verdict,
+        kind=text.kind,
+        detail=text.detail,
+        document=text.document,
+        manifest=manifest,
+        task=task,
+        delay=delay,
+    )

@@ -133,6 +133,16 @@ def last_check(row: ManifestRow) -> CheckResult | None:
     number, _, kind = name.partition(" ")
     intact = row.sha256 if row.outcome == Verdict.SUCCESS else None
     return CheckResult(
-        row.store, row.space, row.content_id, Verdict(row.outcome), number, kind, detail, row.checked_at, row.size,
-        row.sha256, intact, intact,
-    )  # fmt: skip
+        store=row.store,
+        space=row.space,
+        content_id=row.content_id,
+        verdict=Verdict(row.outcome),
+        row=number,
+        kind=kind,
+        detail=detail,
+        checked_at=row.checked_at,
+        size=row.size,
+        manifest=row.sha256,
+        provider=intact,
+        content=intact,
+    )

@@ -95,9 +95,18 @@ def _added(providers: Providers, audit_lookup: AuditLookup, place: ItemRef) -> A
     if info is None or info.checksum() is None:
         return None
     found = CheckResult(
-        place.store, place.space, place.content_id, Verdict.ERROR, "–", "unchecked", "", providers.clock.now(),
-        info.size, provider=info.checksum(), content=info.checksum(),
-    )  # fmt: skip
+        store=place.store,
+        space=place.space,
+        content_id=place.content_id,
+        verdict=Verdict.ERROR,
+        row="–",
+        kind="unchecked",
+        detail="",
+        checked_at=providers.clock.now(),
+        size=info.size,
+        provider=info.checksum(),
+        content=info.checksum(),
+    )
     return audit_lookup.missing_event(found, info.mimetype)
 
 

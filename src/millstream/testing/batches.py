@@ -28,7 +28,12 @@ def make_batch(
     messages = [make_message(number, source, hour, place) for place, number in enumerate(ids)]
     batch = name or hashlib.sha256(repr((list(ids), source, hour)).encode()).hexdigest()
     start = _EPOCH + hour * _HOUR
-    return encode_batch(EventBatch(batch, source, start, start, start + _HOUR, cut, tuple(ids)), messages)
+    return encode_batch(
+        EventBatch(
+            batch=batch, source=source, start=start, end=start, closed_at=start + _HOUR, cut=cut, events=tuple(ids)
+        ),
+        messages,
+    )
 
 
 def make_message(number: int, source: str = "JFK", hour: int = 0, place: int = 0) -> Message:

@@ -42,7 +42,7 @@ class Mortal(MqttConnection):
 
 
 def main(url: str, folder: Path, topic: str, qos: int, where: str, turn: int) -> None:
-    clock, options = SystemClock(), SubscribeOptions((topic,), qos)  # type: ignore[arg-type]
+    clock, options = SystemClock(), SubscribeOptions(topics=(topic,), qos=qos)  # type: ignore[arg-type]
     with open_store(f"sqlite:///{folder / 'log.db'}") as store:
         log, aside = store.log(LogSpec("in")), store.log(LogSpec("in.rejects"))
         with log.writer() as records, aside.writer() as rejects:

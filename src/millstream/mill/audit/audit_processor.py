@@ -85,13 +85,13 @@ def manifest_event(event: AuditEvent) -> ManifestEvent | None:
     if event.action not in (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT):
         return None
     return ManifestEvent(
-        event.store,
-        event.space,
-        event.content_id,
-        event.at,
-        event.sha256,
-        event.size or 0,
-        event.mimetype or DEFAULT_MIMETYPE,
+        store=event.store,
+        space=event.space,
+        content_id=event.content_id,
+        at=event.at,
+        sha256=event.sha256,
+        size=event.size or 0,
+        mimetype=event.mimetype or DEFAULT_MIMETYPE,
         deleted=event.action == AuditAction.DELETE_CONTENT,
     )
 

@@ -125,7 +125,15 @@ class _BulkGroup:
     def _event(self, info: ItemInfo) -> ManifestEvent:
         now = self._providers.clock.now()
         sha256, mimetype = info.checksum(), info.mimetype
-        return ManifestEvent(self._destination, self._space, info.content_id, now, sha256, info.size, mimetype)
+        return ManifestEvent(
+            store=self._destination,
+            space=self._space,
+            content_id=info.content_id,
+            at=now,
+            sha256=sha256,
+            size=info.size,
+            mimetype=mimetype,
+        )
 
 
 def _portions(infos: Mapping[str, ItemInfo]) -> Iterator[Mapping[str, ItemInfo]]:

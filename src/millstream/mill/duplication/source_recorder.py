@@ -84,7 +84,15 @@ def _event(store: str, space: str, info: ItemInfo | None, row: ComparisonRow | N
     at = now if info.modified is None else min(info.modified, now)
     same = row is not None and not row.deleted and row.sha256 == info.checksum()
     size = row.size if same and row is not None else info.size  # the size of damaged bytes is no record
-    return ManifestEvent(store, space, info.content_id, at, info.checksum(), size, info.mimetype)
+    return ManifestEvent(
+        store=store,
+        space=space,
+        content_id=info.content_id,
+        at=at,
+        sha256=info.checksum(),
+        size=size,
+        mimetype=info.mimetype,
+    )
 
 
 def is_unchanged(modified: int | None, recorded: int, now: int | None = None) -> bool:

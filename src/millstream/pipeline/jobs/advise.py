@@ -63,7 +63,9 @@ def try_rules(
         figures = _try(spark, store_url, wanted, choices)
     seconds = round(clock.monotonic() - began, 3)
     inputs = {"log": log, "first_id": wanted.first_id, "last_id": wanted.last_id}
-    log_record(JobRecord("batch-advise", inputs, wanted.count, len(choices), 0, seconds))
+    log_record(
+        JobRecord(job="batch-advise", inputs=inputs, rows_in=wanted.count, rows_out=len(choices), seconds=seconds)
+    )
     return RuleTrial(log, wanted.first_id, wanted.last_id, figures, seconds)
 
 

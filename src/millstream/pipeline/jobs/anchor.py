@@ -69,7 +69,17 @@ def anchor_history(
     inputs = {"log": log, "batches": job.record.inputs}
     counts = {"messages": done.messages, "rejects": done.rejects, "known": done.known, "anchors": done.anchors}
     seconds = round(clock.monotonic() - began, 3)
-    log_record(JobRecord("anchor", inputs, job.record.rows_out, done.batches, size, seconds, counts))
+    log_record(
+        JobRecord(
+            job="anchor",
+            inputs=inputs,
+            rows_in=job.record.rows_out,
+            rows_out=done.batches,
+            bytes=size,
+            seconds=seconds,
+            counts=counts,
+        )
+    )
     return done
 
 

@@ -113,7 +113,15 @@ def audit_anchors(
             "findings": len(findings),
         }
         seconds = round(clock.monotonic() - began, 3)
-        record = JobRecord("audit", folder.inputs, len(entries), len(anchors), size, seconds, counts)
+        record = JobRecord(
+            job="audit",
+            inputs=folder.inputs,
+            rows_in=len(entries),
+            rows_out=len(anchors),
+            bytes=size,
+            seconds=seconds,
+            counts=counts,
+        )
         return AnchorAuditResult(folder.commit(record), tuple(findings[:MOST_FINDINGS]))
 
 
@@ -148,7 +156,14 @@ def audit_identifiers(
                     )
     counts = {"identifiers": known, "operations": total, "findings": len(findings)}
     seconds = round(clock.monotonic() - began, 3)
-    record = JobRecord("audit-identifiers", {"cas": cas}, len(entries), known, 0, seconds, counts)
+    record = JobRecord(
+        job="audit-identifiers",
+        inputs={"cas": cas},
+        rows_in=len(entries),
+        rows_out=known,
+        seconds=seconds,
+        counts=counts,
+    )
     log_record(record)
     return AnchorAuditResult(record, tuple(findings[:MOST_FINDINGS]))
 

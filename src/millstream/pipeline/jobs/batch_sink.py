@@ -22,7 +22,7 @@ from millstream.log import Writer
 from millstream.pipeline.errors import PipelineError
 
 
-class Trigger(msgspec.Struct, frozen=True):
+class Trigger(msgspec.Struct, frozen=True, kw_only=True):
     """One trigger that was written: its ids, what came of it, and when more will be due (a clock, None: never).
 
     ``rejects`` are the refused messages by reason, ``open_sources`` those with records in no closed batch, ``lag`` the
@@ -78,17 +78,17 @@ class BatchSink:
         if not repeated:
             self._figures.absorb(figures)
         trigger = Trigger(
-            first_id,
-            last_id,
-            batches,
-            rejected,
-            figures.by_label("batching_rejects_total", "reason"),
-            sources,
-            pc.sum(pc.binary_length(rows["body"])).as_py() or 0,
-            due,
-            figures.gauges["batching_settle_lag_seconds", ()],
-            round(self._clock.monotonic() - began, 3),
-            repeated,
+            first_id=first_id,
+            last_id=last_id,
+            batches=batches,
+            rejected=rejected,
+            rejects=figures.by_label("batching_rejects_total", "reason"),
+            open_sources=sources,
+            bytes=pc.sum(pc.binary_length(rows["body"])).as_py() or 0,
+            due=due,
+            lag=figures.gauges["batching_settle_lag_seconds", ()],
+            seconds=round(self._clock.monotonic() - began, 3),
+            repeated=repeated,
         )
         self._untold.append(trigger)
 

@@ -46,7 +46,7 @@ OBSERVED = ("batches", "rejected", "late", "open_sources")
 """Sums over the shards that Spark's progress of a trigger shows."""
 
 
-class StreamPlan(msgspec.Struct, frozen=True):
+class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream job does: batch *log* in the store at *store_url* into the log *output* of the same store.
 
     *state* is the state file that it shares with the other hosts; its checkpoint is a folder beside it. *shards* is
@@ -69,7 +69,7 @@ class StreamPlan(msgspec.Struct, frozen=True):
         return self.state.with_suffix(".checkpoint")
 
 
-class StreamRun(msgspec.Struct, frozen=True):
+class StreamRun(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream job did until it ended: the last id it took, and its triggers added up.
 
     ``rejects`` are the refused messages by reason, ``bytes`` the bodies that were written, ``open_sources`` those with
@@ -303,18 +303,18 @@ class _StreamMonitor:
 
 def _report_trigger(plan: StreamPlan, watch: _StreamMonitor, figures: MetricsCollector, seconds: float) -> StreamRun:
     return StreamRun(
-        plan.log,
-        plan.output,
-        read_progress(plan.checkpoint).done,
-        watch.triggers,
-        watch.messages,
-        watch.batches,
-        watch.rejected,
-        dict(sorted(watch.rejects.items())),
-        watch.bytes,
-        watch.open_sources,
-        delay_quantiles(figures.figures()),
-        round(seconds, 3),
+        log=plan.log,
+        output=plan.output,
+        position=read_progress(plan.checkpoint).done,
+        triggers=watch.triggers,
+        messages=watch.messages,
+        batches=watch.batches,
+        rejected=watch.rejected,
+        rejects=dict(sorted(watch.rejects.items())),
+        bytes=watch.bytes,
+        open_sources=watch.open_sources,
+        delay_seconds=delay_quantiles(figures.figures()),
+        seconds=round(seconds, 3),
     )
 
 
@@ -323,5 +323,11 @@ def _record(plan: StreamPlan, done: StreamRun) -> JobRecord:
     counts = {"batches": done.batches, "open_sources": done.open_sources, "position": done.position}
     counts |= {"rejected": done.rejected, "triggers": done.triggers, **done.rejects}
     return JobRecord(
-        "batch-stream", inputs, done.messages, done.batches + done.rejected, done.bytes, done.seconds, counts
+        job="batch-stream",
+        inputs=inputs,
+        rows_in=done.messages,
+        rows_out=done.batches + done.rejected,
+        bytes=done.bytes,
+        seconds=done.seconds,
+        counts=counts,
     )

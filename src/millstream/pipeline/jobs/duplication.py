@@ -114,7 +114,13 @@ def plan_duplication(
         }  # fmt: skip
         seconds = round(clock.monotonic() - began, 3)
         record = JobRecord(
-            "duplication", inputs, listed.record.rows_out, plan.tasks + plan.held, plan.bytes, seconds, counts
+            job="duplication",
+            inputs=inputs,
+            rows_in=listed.record.rows_out,
+            rows_out=plan.tasks + plan.held,
+            bytes=plan.bytes,
+            seconds=seconds,
+            counts=counts,
         )
         return PlannedDuplication(folder.commit(record), plan, folder.data, folder.path, reused=False)
 
@@ -185,7 +191,7 @@ def _plan_copies(spark: SparkSession, folder: JobFolder, planned: PlannedDuplica
     planned_copies.begin()
     rows = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == ItemDifference.COPY.value)
     rows.select(*_COPY_SCHEMA.names).write.parquet(str(planned_copies.data))
-    record = JobRecord("plan", {}, planned.plan.tasks + planned.plan.held, 0, 0, 0.0)
+    record = JobRecord(job="plan", inputs={}, rows_in=planned.plan.tasks + planned.plan.held, rows_out=0, seconds=0.0)
     return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
 
 
@@ -198,7 +204,14 @@ def _record_copies(folder: JobFolder, bins: Bins, manifest: Manifest) -> JobReco
         size += pc.sum(part.column("bytes")).as_py() or 0
     if rows != bins.items:
         raise PipelineError(f"{bins.items} copies were planned and {rows} tried: please report this")
-    return JobRecord("copies", folder.inputs, rows, rows - failed, size, 0.0, {"bins": bins.count, "failed": failed})
+    return JobRecord(
+        job="copies",
+        inputs=folder.inputs,
+        rows_in=rows,
+        rows_out=rows - failed,
+        bytes=size,
+        counts={"bins": bins.count, "failed": failed},
+    )
 
 
 def _failures(data: Path) -> Iterator[tuple[str, str]]:

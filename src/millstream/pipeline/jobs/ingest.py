@@ -48,7 +48,7 @@ class SplitResult(msgspec.Struct, frozen=True):
     rejects: StagedPart
 
 
-class FileRecord(msgspec.Struct, frozen=True):
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A message of ``LOG.files``: a file, what came of it, in which run, and as which of it (both 1, 2, 3 …)."""
 
     path: str
@@ -215,13 +215,13 @@ def _parse(
         own[split.file.path].append(by_split[split.number])
     return [
         FileRecord(
-            file.path,
-            file.sha256,
-            file.size,
-            work.last_run + 1,
-            place,
-            tuple(done.messages for done in own[file.path] if done.messages.rows),
-            tuple(done.rejects for done in own[file.path] if done.rejects.rows),
+            path=file.path,
+            sha256=file.sha256,
+            bytes=file.size,
+            run=work.last_run + 1,
+            place=place,
+            messages=tuple(done.messages for done in own[file.path] if done.messages.rows),
+            rejects=tuple(done.rejects for done in own[file.path] if done.rejects.rows),
         )
         for place, file in enumerate(files, 1)
     ]
@@ -235,7 +235,15 @@ def _spread(spark: SparkSession, rows: pa.Table) -> DataFrame:
 def _record(log: str, found: Sequence[SourceFile], new: Sequence[FileRecord], seconds: float) -> JobRecord:
     rows, refused = sum(file.rows for file in new), sum(file.refused for file in new)
     counts = {"files": len(new), "passed_over": len(found) - len(new), "rejected": refused}
-    record = JobRecord("ingest", {"log": log}, rows + refused, rows, sum(file.bytes for file in new), seconds, counts)
+    record = JobRecord(
+        job="ingest",
+        inputs={"log": log},
+        rows_in=rows + refused,
+        rows_out=rows,
+        bytes=sum(file.bytes for file in new),
+        seconds=seconds,
+        counts=counts,
+    )
     log_record(record)
     return record
 

@@ -172,7 +172,14 @@ def _plan(
     )
     _write_due(joined, inputs.due, planned, clock.now())
     counts = {"listed": inventory.record.rows_out, "recorded": known}
-    record = JobRecord("plan", {}, sum(counts.values()), 0, 0, round(clock.monotonic() - began, 3), counts)
+    record = JobRecord(
+        job="plan",
+        inputs={},
+        rows_in=sum(counts.values()),
+        rows_out=0,
+        seconds=round(clock.monotonic() - began, 3),
+        counts=counts,
+    )
     return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
 
 
@@ -231,4 +238,12 @@ def _count(folder: JobFolder, bins: Bins, read: int, seconds: float) -> JobRecor
     if facts != bins.items:
         raise PipelineError(f"{bins.items} items were planned and {facts} checked: please report this")
     counts = {"bins": bins.count, "hashed_now": read}
-    return JobRecord("integrity", folder.inputs, bins.items, facts, size, seconds, counts)
+    return JobRecord(
+        job="integrity",
+        inputs=folder.inputs,
+        rows_in=bins.items,
+        rows_out=facts,
+        bytes=size,
+        seconds=seconds,
+        counts=counts,
+    )

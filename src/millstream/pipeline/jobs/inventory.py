@@ -212,4 +212,6 @@ def _count(folder: JobFolder, places: int) -> JobRecord:
         broken += part.num_rows - part.column("error").null_count
         rows += part.column("error").null_count
         size += pc.sum(part.column("size")).as_py() or 0
-    return JobRecord("inventory", folder.inputs, places, rows, size, 0.0, {"unlisted": broken})
+    return JobRecord(
+        job="inventory", inputs=folder.inputs, rows_in=places, rows_out=rows, bytes=size, counts={"unlisted": broken}
+    )

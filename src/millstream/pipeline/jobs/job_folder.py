@@ -42,7 +42,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes: int
 
 
-class JobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a finished job was asked and what it did.
 
     ``inputs`` are what the result depends on; ``rows_in``, ``rows_out`` and ``bytes`` (of the content that was
@@ -53,8 +53,8 @@ class JobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inputs: dict[str, Any]
     rows_in: int
     rows_out: int
-    bytes: int
-    seconds: float
+    bytes: int = 0
+    seconds: float = 0.0
     counts: dict[str, int] = {}
     files: tuple[JobFile, ...] = ()
 

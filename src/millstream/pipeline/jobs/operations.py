@@ -123,7 +123,17 @@ def run_operations(
         done = OperationsRun(writer.sequence, sink.taken, sink.refused, round(clock.monotonic() - began, 3))
     counts = {"taken": done.taken, "refused": done.refused, "position": done.position}
     rows = done.taken + done.refused
-    log_record(JobRecord("operations", {"log": plan.log}, rows, rows, sink.bytes, done.seconds, counts))
+    log_record(
+        JobRecord(
+            job="operations",
+            inputs={"log": plan.log},
+            rows_in=rows,
+            rows_out=rows,
+            bytes=sink.bytes,
+            seconds=done.seconds,
+            counts=counts,
+        )
+    )
     return done
 
 

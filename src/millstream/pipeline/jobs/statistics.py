@@ -45,7 +45,16 @@ def space_statistics(
         found = [SpaceStatistics(**row.asDict()) for row in rows.orderBy("store", "space").collect()]
     inputs = {"now": now.record.inputs, "before": None if before is None else before.record.inputs}
     items, size = sum(space.items for space in found), sum(space.bytes for space in found)
-    log_record(JobRecord("statistics", inputs, items, len(found), size, round(clock.monotonic() - began, 3)))
+    log_record(
+        JobRecord(
+            job="statistics",
+            inputs=inputs,
+            rows_in=items,
+            rows_out=len(found),
+            bytes=size,
+            seconds=round(clock.monotonic() - began, 3),
+        )
+    )
     return found
 
 

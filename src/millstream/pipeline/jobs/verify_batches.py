@@ -54,7 +54,7 @@ class BatchMismatch(msgspec.Struct, frozen=True, omit_defaults=True):
     message: int | None = None
 
 
-class BatchVerification(msgspec.Struct, frozen=True):
+class BatchVerification(msgspec.Struct, frozen=True, kw_only=True):
     """What the comparison found: batches and rejects that agree, and by kind those that do not.
 
     ``unjudged`` are batches at the beginning of a range that does not begin with the log: which messages came before
@@ -144,18 +144,18 @@ class _Compared(NamedTuple):
         differences |= {f"{kind}_rejects": count for kind, count in self.rejects.items() if kind != "same"}
         differences |= {"unreadable": self.unreadable} if self.unreadable else {}
         return BatchVerification(
-            wanted.log,
-            output,
-            wanted.first_id,
-            wanted.last_id,
-            wanted.count,
-            self.batches.get("same", 0),
-            self.rejects.get("same", 0),
-            self.batches.get("unjudged", 0),
-            self.batches.get("history", 0),
-            differences,
-            tuple(self.findings),
-            seconds,
+            log=wanted.log,
+            output=output,
+            first_id=wanted.first_id,
+            last_id=wanted.last_id,
+            messages=wanted.count,
+            agreed=self.batches.get("same", 0),
+            rejects_agreed=self.rejects.get("same", 0),
+            unjudged=self.batches.get("unjudged", 0),
+            of_history=self.batches.get("history", 0),
+            differences=differences,
+            findings=tuple(self.findings),
+            seconds=seconds,
         )
 
 
@@ -163,7 +163,14 @@ def _record(found: BatchVerification) -> JobRecord:
     inputs = {"log": found.log, "output": found.output, "first_id": found.first_id, "last_id": found.last_id}
     agreed = found.agreed + found.rejects_agreed
     counts = {"agreed": found.agreed, "unjudged": found.unjudged, "of_history": found.of_history, **found.differences}
-    return JobRecord("verify-batches", inputs, found.messages, agreed, 0, found.seconds, counts)
+    return JobRecord(
+        job="verify-batches",
+        inputs=inputs,
+        rows_in=found.messages,
+        rows_out=agreed,
+        seconds=found.seconds,
+        counts=counts,
+    )
 
 
 class _JudgedRange(msgspec.Struct, frozen=True):

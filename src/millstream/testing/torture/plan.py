@@ -27,7 +27,7 @@ class TorturePlan(msgspec.Struct, frozen=True):
     ahead: int = 0
 
 
-class TortureReport(msgspec.Struct, frozen=True):
+class TortureReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was done and found. ``window`` is for how many seconds an acknowledgement may be lost with its reader."""
 
     store: str

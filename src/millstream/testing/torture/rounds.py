@@ -97,10 +97,19 @@ class _Torture:
         self._kill_reader()
         self._look_at_log(self._verify)
         return TortureReport(
-            self._scratch.shown, self._plan.seed, round(self._clock.monotonic() - self._begin, 3), self._writers,
-            self._readers, self._databases, self._confirmed, self._stored, self._delivered, self._redelivered,
-            WINDOW_SECONDS, tuple(self._problems),
-        )  # fmt: skip
+            store=self._scratch.shown,
+            seed=self._plan.seed,
+            seconds=round(self._clock.monotonic() - self._begin, 3),
+            writers_killed=self._writers,
+            readers_killed=self._readers,
+            databases_killed=self._databases,
+            packs_confirmed=self._confirmed,
+            messages_stored=self._stored,
+            messages_delivered=self._delivered,
+            redelivered_most=self._redelivered,
+            window=WINDOW_SECONDS,
+            problems=tuple(self._problems),
+        )
 
     def close(self) -> None:
         """Leave no process behind."""
