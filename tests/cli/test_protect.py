@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -444,6 +446,30 @@ def test_people_read_what_is_wrong_and_what_to_do(desk: Desk, capsysbinary: pyte
     assert "millstream mill accept photos photos ID" in printed
     assert "millstream mill forget photos photos --vanished" in printed
     assert "NOT PROTECTED" in printed
+
+
+@pytest.mark.parametrize("command", ["protect", "protect --dry-run", "status"])
+@pytest.mark.parametrize("kind", ["no database", "cut off", "of another program"])
+def test_a_database_that_cannot_be_used_is_named_with_what_to_do(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes], kind: str, command: str
+) -> None:
+    desk.protect()
+    database = desk.data / "node.db"
+    whole = database.read_bytes()
+    database.unlink()
+    if kind == "of another program":
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    else:
+        database.write_bytes(whole[: len(whole) // 2] if kind == "cut off" else b"no database")
+    before = desk.copies("2013/1.jpg")
+    name, *options = command.split()
+    disks = [part for disk in desk.disks for part in ("--to", str(disk))] if name == "protect" else []
+    source = [str(desk.photos)] if name == "protect" else []
+    assert run([name, *source, *disks, *options, "--data", str(desk.data)]) == 1
+    said = capsysbinary.readouterr().err.decode()
+    assert "node.db is" in said and ("backup" in said or "another" in said) and "unexpected" not in said
+    assert desk.copies("2013/1.jpg") == before
 
 
 def test_the_status_of_nothing_is_not_well(desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -30,6 +30,7 @@ from millstream.cli.protect_setup import Setup, Wanted, find_stores, set_up, wan
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import BusyError, NotFoundError
+from millstream.core.sqlite_file import require_database
 from millstream.mill.adoption.adopter import Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
@@ -37,6 +38,7 @@ from millstream.mill.adoption.dry_run import DryRun, ProtectionPlan
 from millstream.mill.adoption.protection import Deletions, Progress, Protection, ProtectionReport
 from millstream.mill.duplication.change_guard import ChangeBudgets
 from millstream.node import DATABASE, Node
+from millstream.node.databases import TABLES
 from millstream.settings import Settings, load_settings
 from millstream.stores import MemoryStore, Store, StoreUnavailableError, open_provider
 from millstream.stores.folder import encode_path
@@ -141,6 +143,7 @@ def _plan(
     settings: Settings, asked: Wanted, listed: ChecksumList | None, *, read_all: bool, deletions: str | None
 ) -> ProtectionPlan:
     """What a run would do; nothing is set up."""
+    require_database(settings.folder / DATABASE, TABLES)
     stores, limits = find_stores(settings, asked), settings.mill.brake
     copies = {
         name: _present(stores.added.get(name) or settings.store_urls[name], asked.space, is_new=name in stores.added)

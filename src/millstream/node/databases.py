@@ -9,10 +9,14 @@ import sqlalchemy as sa
 
 from millstream.core.cached import locked_cached_property
 from millstream.core.sql import open_server
+from millstream.core.sqlite_file import explain_errors, require_database
 from millstream.node.context import NodeContext
 from millstream.stores import open_provider
 
 DATABASE = "node.db"
+
+TABLES = ("anchor_", "audit_", "console_", "mill_", "queue_", "registry_")
+"""What the names of the tables in a node's own database begin with."""
 
 
 class DatabasesPart:
@@ -29,16 +33,19 @@ class DatabasesPart:
         """The node's own database: states of batches, the index of anchored messages, the manifest of copies.
 
         A new node makes the folders of its own stores first: a database that is there says that they were made, so that
-        one that is missing later is an unmounted disk, and not a start that was cut short.
+        one that is missing later is an unmounted disk, and not a start that was cut short. Raises
+        :class:`~millstream.core.sqlite_file.DatabaseFileError` where it cannot be used.
         """
-        settings = self._context.settings
+        settings, path = self._context.settings, self._context.folder / DATABASE
+        require_database(path, TABLES)
         if self._is_new:
             for name, url in settings.store_urls.items():
                 if settings.owns(name):
                     open_provider(url, create=True)
-        place = sa.URL.create("sqlite", database=str(self._context.folder / DATABASE))
+        place = sa.URL.create("sqlite", database=str(path))
         engine = sa.create_engine(place, connect_args={"timeout": 30})
         sa.event.listen(engine, "connect", _make_durable)
+        explain_errors(engine, path)
         self._context.resources.callback(engine.dispose)
         return engine
 

@@ -15,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock
+from millstream.core.sqlite_file import explained
 from millstream.mill.adoption.adopted_store import AdoptedStore
 from millstream.mill.adoption.adopter import Adopter, Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
@@ -144,6 +145,7 @@ class DryRun:
         path = self._scratch / "plan.db"
         if self._database is not None and self._database.exists():
             with (
+                explained(self._database),
                 contextlib.closing(sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True)) as node,
                 contextlib.closing(sqlite3.connect(path)) as copy,
             ):

@@ -1,0 +1,94 @@
+"""What is wrong with a database file of SQLite, in words that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from millstream.core.errors import MillstreamError
+
+_HEADER = 100
+_MAGIC = b"SQLite format 3\0"
+_DAMAGED = (
+    "restore it from a backup, or move it away together with its -wal and -shm and build it again "
+    '(docs/how-to/recover.md, "The node\'s database is lost")'
+)
+_REASONS = {
+    sqlite3.SQLITE_NOTADB: ("is no database of SQLite", _DAMAGED),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", _DAMAGED),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "give this user the right to read and write it and its folder"),
+    sqlite3.SQLITE_READONLY: ("cannot be written", "give this user the right to write it and its folder"),
+    sqlite3.SQLITE_PERM: ("cannot be opened", "give this user the right to read and write it and its folder"),
+}
+
+
+class DatabaseFileError(MillstreamError):
+    """The database cannot be used."""
+
+
+def require_database(path: Path, prefixes: Sequence[str]) -> None:
+    """Raise :class:`DatabaseFileError` where there is a file at *path* that cannot be a database of ours.
+
+    That is one that is cut off, that is no database at all, or whose tables have names none of which begins with one
+    of *prefixes*.
+    """
+    if not path.exists() or not path.is_file() or not path.stat().st_size:
+        return
+    with explained(path):
+        if _is_cut_off(path):
+            raise DatabaseFileError(f"{path} is damaged (it ends too early): {_DAMAGED}")
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if names and not any(name.startswith(tuple(prefixes)) for name in names):
+        raise DatabaseFileError(
+            f"{path} is a database of another program (it has the table {names[0]!r}): name another folder, or move "
+            "the file away"
+        )
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Raise :class:`DatabaseFileError` for an error of the file at *path*, and others as they are."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        explanation = _explain(path, error)
+        if explanation is None:
+            raise
+        raise explanation from error
+    except PermissionError as error:
+        raise DatabaseFileError(f"{path} cannot be read: give this user the right to read and write it") from error
+
+
+def explain_errors(engine: sa.Engine, path: Path) -> None:
+    """Let *engine* raise :class:`DatabaseFileError` for errors of its file, which is at *path*."""
+
+    def explain(context: sa.ExceptionContext) -> None:
+        explanation = _explain(path, context.original_exception)
+        if explanation is not None:
+            context.chained_exception = explanation
+
+    sa.event.listen(engine, "handle_error", explain)
+
+
+def _explain(path: Path, error: BaseException) -> DatabaseFileError | None:
+    found = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return None if found is None else DatabaseFileError(f"{path} {found[0]} ({error}): {found[1]}")
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether the file has fewer pages than it says. What is still in its log is not counted."""
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    size = path.stat().st_size
+    if not header.startswith(_MAGIC[: len(header)]):
+        return False  # SQLite says what it is not
+    page = int.from_bytes(header[16:18], "big")
+    return len(header) < _HEADER or size < int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page)

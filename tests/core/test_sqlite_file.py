@@ -1,0 +1,73 @@
+"""A database file that cannot be used: each reason in words that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.core.sqlite_file import DatabaseFileError, explain_errors, require_database
+
+
+def _make(path: Path, table: str = "mill_items") -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE {table} (name TEXT)")
+        connection.executemany(f"INSERT INTO {table} VALUES (?)", [("x" * 1000,) for _ in range(100)])
+        connection.commit()
+
+
+def _cut(path: Path) -> None:
+    _make(path)
+    path.write_bytes(path.read_bytes()[:8192])
+
+
+def _head(path: Path) -> None:
+    _make(path)
+    path.write_bytes(path.read_bytes()[:60])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.write_bytes(b"no database, but a letter to somebody" * 100), "is no database of SQLite"),
+        (lambda path: path.write_bytes(b"short"), "is no database of SQLite"),
+        (lambda path: _make(path, "bookmarks"), "of another program .* 'bookmarks'.*name another folder"),
+        (_cut, "ends too early.*restore it from a backup"),
+        (_head, "ends too early.*restore it from a backup"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    make(tmp_path / "own.db")
+    with pytest.raises(DatabaseFileError, match=said):
+        require_database(tmp_path / "own.db", ["mill_"])
+
+
+def test_a_database_of_ours_an_empty_and_an_absent_one_are_taken(tmp_path: Path) -> None:
+    _make(tmp_path / "own.db")
+    (tmp_path / "empty.db").touch()
+    for name in ("own.db", "empty.db", "absent.db"):
+        require_database(tmp_path / name, ["mill_"])
+    assert not (tmp_path / "absent.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "statement", "said"),
+    [
+        ("own.db", "?mode=ro&uri=true", "DELETE FROM mill_items", "cannot be written .*right to write it"),
+        ("folder", "", "SELECT 1", "cannot be opened .*right to read and write it"),
+    ],
+)
+def test_errors_of_the_file_say_what_to_do(tmp_path: Path, name: str, query: str, statement: str, said: str) -> None:
+    _make(tmp_path / "own.db")
+    (tmp_path / "folder").mkdir()
+    engine = sa.create_engine(f"sqlite:///file:{tmp_path / name}{query}" if query else f"sqlite:///{tmp_path / name}")
+    explain_errors(engine, tmp_path / name)
+    with pytest.raises(DatabaseFileError, match=said), engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
