@@ -55,6 +55,12 @@ class NoAnswerError(DuplicationError):
     transient = True
 
 
+class ChangePendingError(MillError):
+    """A change of the item was begun, and it is not known yet whether it happened."""
+
+    transient = True
+
+
 class RepairError(MillError):
     """The copy could not be healed."""
 

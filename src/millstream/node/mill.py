@@ -67,7 +67,7 @@ class MillPart:
         self.audit = AuditPart(context, databases, stores)
         self.checks = ChecksPart(databases, stores, self.audit)
         self.reports = ReportsPart(context, logs, stores, self.checks)
-        self.repairs = RepairsPart(databases, stores, policies)
+        self.repairs = RepairsPart(databases, stores, policies, self.audit)
         self.producers = ProducersPart(context, stores, policies, queues)
 
     def workers(self, *names: QueueName, on_progress: Callable[[WorkTally], None] | None = None) -> WorkerManager:

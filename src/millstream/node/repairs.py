@@ -5,6 +5,7 @@ from __future__ import annotations
 from millstream.core.cached import locked_cached_property
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
+from millstream.node.audit import AuditPart
 from millstream.node.databases import DatabasesPart
 from millstream.node.policies import PoliciesPart
 from millstream.node.stores import StoresPart
@@ -13,10 +14,11 @@ from millstream.node.stores import StoresPart
 class RepairsPart:
     """Repairs copies, and keeps what was repaired."""
 
-    def __init__(self, databases: DatabasesPart, stores: StoresPart, policies: PoliciesPart) -> None:
+    def __init__(self, databases: DatabasesPart, stores: StoresPart, policies: PoliciesPart, audit: AuditPart) -> None:
         self._databases = databases
         self._stores = stores
         self._policies = policies
+        self._audit = audit
 
     @locked_cached_property
     def log(self) -> RepairLog:
@@ -25,8 +27,14 @@ class RepairsPart:
 
     @locked_cached_property
     def repairer(self) -> Repairer:
-        """Repairs copies by a vote of the manifest and the others."""
-        return Repairer(self._stores.providers, self._stores.manifest, self.log, sources=self._sources)
+        """Repairs copies from the one that our own records agree with."""
+        return Repairer(
+            self._stores.providers,
+            self._stores.manifest,
+            self.log,
+            sources=self._sources,
+            audit_lookup=self._audit.lookup,
+        )
 
     def _sources(self, space: str) -> frozenset[str]:
         return self._policies.current.sources(space)  # as they are when it is asked: a policy may be saved meanwhile

@@ -45,7 +45,8 @@ COLUMNS = (
 
 _FIELDS = tuple(column.name for column in _log.c)
 _VARIABLES = 500
-_CONTENT = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT)
+CONTENT_CHANGES = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT)
+"""The changes after which an item has other bytes, or none."""
 
 
 class AuditLog:
@@ -88,7 +89,7 @@ class AuditLog:
         """The last event that added, copied or deleted each item of a space, in the order of the ids' bytes."""
         last = (
             sa.select(sa.func.max(_log.c.number))
-            .where(_log.c.store == store, _log.c.space == space, _log.c.action.in_(_CONTENT))
+            .where(_log.c.store == store, _log.c.space == space, _log.c.action.in_(CONTENT_CHANGES))
             .group_by(_log.c.content_id)
         )
         after = ""
@@ -144,7 +145,7 @@ def _last(store: str, space: str, content_ids: Sequence[str]) -> sa.Select[tuple
     return (
         sa.select(sa.func.max(_log.c.number))
         .where(_log.c.store == store, _log.c.space == space, _log.c.content_id.in_(content_ids))
-        .where(_log.c.action.in_(_CONTENT))
+        .where(_log.c.action.in_(CONTENT_CHANGES))
         .group_by(_log.c.content_id)
     )
 

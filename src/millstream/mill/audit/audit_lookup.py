@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_log import CONTENT_CHANGES, AuditLog
 from millstream.mill.bit_check_table import SourceAnswer
+from millstream.mill.errors import ChangePendingError
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 
@@ -32,6 +34,28 @@ class AuditLookup:
         pending = self._outbox.pending(store, space, content_ids)
         last = self._log.last_sums(store, space, content_ids)
         return {name: SourceAnswer.NOT_KEPT if name in pending else last.get(name) for name in content_ids}
+
+    @property
+    def audited(self) -> Collection[str]:
+        """The ids of the stores that are audited."""
+        return self._audited
+
+    def last_change(self, place: ItemRef) -> AuditEvent | None:
+        """The last event that added, copied or deleted an item, what waits in the outbox included.
+
+        None where its store is not audited or no event is known. Raises :class:`ChangePendingError` where a change was
+        begun and it is not known whether it happened.
+        """
+        store, space, content_id = place.store, place.space, place.content_id
+        if store not in self._audited:
+            return None
+        if self._outbox.open_of(store, space, [content_id]):
+            raise ChangePendingError(
+                f"a change of {place} was begun, and its end is not recorded yet: try again once it has ended "
+                "(`millstream mill audit --recover` settles what a process that died left behind)"
+            )
+        waiting = [event for event in self._outbox.waiting(store, space, content_id) if event.action in CONTENT_CHANGES]
+        return waiting[-1] if waiting else self._log.last(store, space, [content_id]).get(content_id)
 
     def pending(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
         """Which of these items (some 1,000 at most) have a change, done or begun, that waits in the outbox."""

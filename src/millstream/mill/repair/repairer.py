@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.bit_check_table import ROWS, SourceAnswer, Verdict
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.duplication.transfer import quarantine, transfer
 from millstream.mill.errors import RepairError
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.manifest import CheckResult, Manifest
 from millstream.mill.providers import Providers
+from millstream.mill.repair.own_records import OwnRecords
 from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 from millstream.mill.task_processor import TaskResult
@@ -46,16 +48,24 @@ class Repairer:
     """Heals the copies of content items, one item at a time. Every fault ends healed, or refused with a reason.
 
     *sources* tells which stores are sources of a space; where it names none, every store counts as one, and rewritten
-    copies are left alone everywhere. What is done is written to the manifest and to *log*.
+    copies are left alone everywhere. What is done is written to the manifest and to *log*. The checksums that
+    *audit_lookup* knows are evidence beside those of the manifest.
     """
 
     def __init__(
-        self, providers: Providers, manifest: Manifest, log: RepairLog, *, sources: Sources | None = None
+        self,
+        providers: Providers,
+        manifest: Manifest,
+        log: RepairLog,
+        *,
+        sources: Sources | None = None,
+        audit_lookup: AuditLookup | None = None,
     ) -> None:
         self._providers = providers
         self._manifest = manifest
         self._log = log
         self._sources = sources
+        self._records = OwnRecords(providers, manifest, audit_lookup)
         self._checker = BitChecker(providers, manifest)
 
     def plan(self, space: str, content_id: str) -> RepairPlan:
@@ -64,21 +74,20 @@ class Repairer:
 
     def _plan(self, space: str, content_id: str) -> tuple[RepairPlan, Mapping[str, CopyReading]]:
         """The plan, and what was read, by store."""
-        known = self._manifest.replicas(space, content_id)
-        rows = [row for row in known if not row.deleted and row.store in self._providers]
-        sums = {row.sha256 for row in rows}
-        if not rows:
+        sources = (self._sources(space) if self._sources else None) or frozenset(self._providers)
+        recorded = self._records.sums(space, content_id, sources)
+        if not recorded:
             return _refusal("the manifest knows no copy of it, or only deleted ones"), {}
-        if len(sums) > 1:
-            return _refusal("the manifest has different sums for its copies: duplicate it first"), {}
-        sources = (self._sources(space) if self._sources else None) or {row.store for row in rows}
-        copies = [self._look(row, row.store in sources) for row in rows]
-        return plan_repair(sums.pop(), copies), {copy.store: copy for copy in copies}
+        copies = [
+            self._look(ItemRef(store, space, content_id), store in sources, sums) for store, sums in recorded.items()
+        ]
+        return plan_repair(copies), {copy.store: copy for copy in copies}
 
     def repair(self, space: str, content_id: str, reason: str = "") -> RepairResult:
         """Plan, heal what may be healed, and record what was done and what was not.
 
-        Raises :class:`StoreUnavailableError` where a provider does not answer for now.
+        Raises :class:`StoreUnavailableError` where a provider does not answer for now, and
+        :class:`~millstream.mill.errors.ChangePendingError` while a change of the item is under way.
         """
         plan, seen = self._plan(space, content_id)
         events = [self._event(ItemRef("", space, content_id), refusal) for refusal in plan.reasons]
@@ -96,11 +105,10 @@ class Repairer:
             )  # another one has healed the rest
         return RepairResult(plan, tuple(events))
 
-    def _look(self, row: ManifestRow, source: bool) -> CopyReading:
-        place = ItemRef(row.store, row.space, row.content_id)
+    def _look(self, place: ItemRef, source: bool, recorded: frozenset[str]) -> CopyReading:
         seen = self._checker.observe(place)
         content = SourceAnswer.UNREADABLE if not source and self._is_description_damaged(place) else seen.content
-        return CopyReading(row.store, content, seen.provider, source)
+        return CopyReading(store=place.store, content=content, provider=seen.provider, source=source, recorded=recorded)
 
     def _is_description_damaged(self, place: ItemRef) -> bool:
         """Whether the store is there and its own record of the item is damaged: writing the item again replaces it."""
@@ -118,7 +126,7 @@ class Repairer:
         assert plan.good is not None and plan.sha256 is not None
         try:
             kept = self._keep(bad, reason) if action.quarantine else None
-            self._require_same(plan, seen, bad, kept)
+            self._require_same(seen, bad, kept)
             self._write(ItemRef(plan.good, bad.space, bad.content_id), bad, plan.sha256)
         except MillstreamError as error:
             if error.transient:
@@ -133,16 +141,17 @@ class Repairer:
             quarantined=kept.content_id if kept else None,
         )
 
-    def _require_same(self, plan: RepairPlan, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
+    def _require_same(self, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
         """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is no rot."""
-        row = self._manifest.get(bad.store, bad.space, bad.content_id)
+        sources = (bad.store,) if seen.source else ()
+        recorded = self._records.sums(bad.space, bad.content_id, sources).get(bad.store)
         now = seen.vote
         # whoever had written the copy meanwhile would have written its description, too
         if kept is not None and not self._is_description_damaged(bad):
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
-        if row is None or row.deleted or row.sha256 != plan.sha256 or now != seen.vote or appeared:
+        if recorded != seen.recorded or now != seen.vote or appeared:
             raise RepairError(f"{bad} was changed while it was repaired, and is left as it is: check it again")
 
     def _keep(self, bad: ItemRef, reason: str) -> ItemRef | None:

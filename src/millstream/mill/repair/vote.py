@@ -1,20 +1,21 @@
 """The vote on which bytes of a content item are the right ones: a pure function.
 
-The manifest has one vote and so has every copy whose bytes could be read. A copy is *proven good* when its bytes
-match the manifest; where the manifest has no sum, when at least two copies agree. The winner needs two votes, and
-more than any other sum; otherwise, and whenever all disagree, nothing is written.
+What our own records say of an item decides, and nothing that stands beside a copy: whoever forges a copy forges its
+sidecar or its metadata with it, and may forge two copies alike. The own records are the manifest and the audit log, in
+which the checksums were written when the bytes arrived at each store. Where they agree for all stores, the copy whose
+bytes have that checksum is right, however many other copies agree with one another. Where they disagree, where nothing
+was recorded, and where no copy has the bytes that were, nothing is written.
 
 How healing a source copy squares with promise P8 ("no job ever writes to a source copy"): duplication, checks and
-sweeps never do. A repair may, and only to put back what the source itself once held: the manifest recorded those very
-bytes when the source took them, another copy still has them, and the source's own bytes no longer match what its
-provider recorded, or are gone. A source that was rewritten through its provider (provider and bytes agree on a new
-sum) is a change, not rot, and is never touched; nor is one whose provider keeps no sum, so that nobody can tell.
+sweeps never do. A repair may, and only to put back what the source itself once held: our records have those very bytes
+as what the source took, another copy still has them, and the source's own bytes no longer match what its provider
+recorded, or are gone. A source that was rewritten through its provider (which has recorded another sum since) is a
+change, not rot, and is never touched; nor is one whose provider keeps no sum, so that nobody can tell.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -22,17 +23,21 @@ import msgspec
 from millstream.mill.bit_check_table import SourceAnswer
 
 
-class CopyReading(msgspec.Struct, frozen=True):
-    """One copy as it was read: ``content`` and ``provider`` are sums (hex) or answers; see the bit check."""
+class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One copy as it was read: ``content`` and ``provider`` are sums (hex) or answers; see the bit check.
+
+    ``recorded`` are the sums of our own records for this store: that of the manifest, and that of the audit log.
+    """
 
     store: str
     content: str
     provider: str | None = None
     source: bool = False
+    recorded: frozenset[str] = frozenset()
 
     @property
     def vote(self) -> str | None:
-        """The sum that the copy votes for; None where its bytes could not be read."""
+        """The sum of the bytes; None where they could not be read."""
         return None if self.content in _ANSWERS else self.content
 
 
@@ -64,9 +69,9 @@ class RepairPlan(msgspec.Struct, frozen=True):
 _ANSWERS = frozenset(SourceAnswer)
 
 
-def plan_repair(manifest: str | None, copies: Sequence[CopyReading]) -> RepairPlan:
-    """The plan for one content item. *manifest* is its recorded sum, *copies* every copy that should exist."""
-    winner, reason = _elect(manifest, copies)
+def plan_repair(copies: Sequence[CopyReading]) -> RepairPlan:
+    """The plan for one content item, of which *copies* is every copy that should exist."""
+    winner, reason = _elect(copies)
     if winner is None:
         return RepairPlan(RepairDecision.REFUSE, reasons=(reason,))
     good = [copy for copy in copies if copy.content == winner]
@@ -74,7 +79,7 @@ def plan_repair(manifest: str | None, copies: Sequence[CopyReading]) -> RepairPl
     for copy in copies:
         if copy.content == winner:
             continue
-        refusal = _refuse(copy, manifest)
+        refusal = _refuse(copy, winner)
         if refusal:
             reasons.append(refusal)
         else:
@@ -83,33 +88,40 @@ def plan_repair(manifest: str | None, copies: Sequence[CopyReading]) -> RepairPl
     return RepairPlan(health, winner, good[0].store, tuple(cures), tuple(reasons))
 
 
-def _elect(manifest: str | None, copies: Sequence[CopyReading]) -> tuple[str | None, str]:
-    """The sum that won the vote, or None and why nobody won."""
-    votes = Counter(copy.vote for copy in copies if copy.vote is not None)
+def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
+    """The sum that our records agree on and a copy has, or None and why there is none."""
+    recorded = [copy.recorded for copy in copies if copy.recorded]
+    if not recorded:
+        return None, "no checksum of it was recorded when it arrived: nobody can tell which copy is right"
+    agreed = frozenset.intersection(*recorded)
+    if not agreed:
+        return None, "the manifest has different sums for its copies: duplicate it first"
+    if len(agreed) > 1:
+        return None, "manifest and audit log differ for every copy: rebuild one of them (`millstream mill rebuild`)"
+    (winner,) = agreed
+    votes = [copy.vote for copy in copies if copy.vote is not None]
+    return (winner, "") if winner in votes else (None, _explain_no_match(votes))
+
+
+def _explain_no_match(votes: Sequence[str]) -> str:
+    """Why none of the *votes*, the sums of the copies that can be read, is the recorded one."""
     if not votes:
-        return None, "no copy can be read"
-    if manifest is not None:
-        votes[manifest] += 1
-    (winner, most), *others = votes.most_common(2)
-    if most < 2:
-        return None, "manifest and copies all disagree"
-    if others and others[0][1] == most:
-        return None, f"no majority: {most} votes each for {winner[:12]}… and {others[0][0][:12]}…"
-    if manifest is not None and winner != manifest:
-        return None, "the copies agree with one another against the manifest: a change may not have been recorded"
-    return winner, ""
+        return "no copy can be read"
+    if len(votes) > 1 and len(set(votes)) == 1:
+        return "the copies agree with one another against the manifest: a change may not have been recorded"
+    return "manifest and copies all disagree"
 
 
-def _refuse(copy: CopyReading, manifest: str | None) -> str | None:
+def _refuse(copy: CopyReading, winner: str) -> str | None:
     """Why this bad copy must not be written, if there is a reason."""
     if copy.content == SourceAnswer.NOT_READ:
         return f"store {copy.store} did not answer"
     if not copy.source:
         return None
-    if manifest is None:
+    if not copy.recorded:
         return f"store {copy.store} is the source and the manifest does not say what it held"
     if copy.provider == SourceAnswer.NO_CHECKSUM and copy.vote is not None:
         return f"store {copy.store} is the source and has no checksum of it: it may have been rewritten"
-    if copy.provider == copy.content and copy.vote is not None:
+    if copy.provider not in _ANSWERS and copy.provider not in (None, winner):
         return f"store {copy.store} is the source and was rewritten: record the change instead"
     return None

@@ -227,6 +227,17 @@ class AuditOutbox:
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
+    def waiting(self, store: str, space: str, content_id: str) -> Sequence[AuditEvent]:
+        """The events of one item that are done and were not processed yet, the oldest first."""
+        query = (
+            sa.select(_outbox.c.number, _outbox.c.event)
+            .where(_outbox.c.store == store, _outbox.c.space == space, _outbox.c.content_id == content_id)
+            .where(_outbox.c.state != _State.INTENDED)
+            .order_by(_outbox.c.number)
+        )
+        with self._engine.connect() as connection:
+            return [_event(number, data) for number, data in connection.execute(query)]
+
     def deletions(self, store: str, space: str, content_ids: Sequence[str]) -> dict[str, int]:
         """Which of these items (some 1,000 at most) were deleted, and when (microseconds), by what waits here.
 
