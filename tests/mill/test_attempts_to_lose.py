@@ -44,7 +44,8 @@ def test_p8_an_item_that_is_still_there_is_not_recorded_as_deleted(world: Any) -
     with pytest.raises(UnknownStoreError, match="no store '9' is configured"):
         record_deletions(world.providers, world.manifest, "9", "s", ["gone"])
     world.stores["1"].delete("s", "a")
-    assert record_deletions(world.providers, world.manifest, "1", "s", ["a", "a", "gone"]) == 2
+    assert record_deletions(world.providers, world.manifest, "1", "s", ["a", "a", "gone"]) == ["a"]
+    assert world.manifest.get("1", "s", "gone") is None
     assert world.manifest.get("1", "s", "a").deleted
 
 

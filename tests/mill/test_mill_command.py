@@ -120,6 +120,20 @@ def test_a_deletion_reaches_the_copies_only_once_it_is_recorded(data: Path, mill
         assert [entry.content_id for entry in local(data, store).entries("s")] == ["item 1", "item 2", "item 3"]
 
 
+def test_an_id_of_which_nothing_is_known_gets_no_tombstone(
+    data: Path, mill: Run, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    mill("duplicate")
+    local(data, "one").delete("s", "item 0")
+    told = mill("forget", "one", "s", "item 0", "itm 0")
+    assert told == (1, [{"tombstones": 1, "unknown": ["itm 0"]}])
+    assert run(["mill", "forget", "one", "s", "itm 0", "--data", str(data)]) == 1
+    printed = capsysbinary.readouterr()
+    assert b"nothing is known of 'itm 0'" in printed.err and printed.out == b""
+    local(data, "two").put("s", "put by hand", io.BytesIO(b"x"))
+    assert mill("forget", "one", "s", "put by hand") == (0, [{"tombstones": 1}])  # a copy that nobody recorded
+
+
 def test_a_policy_is_shown_and_linted(data: Path, mill: Run) -> None:
     code, (shown,) = mill("policy", "show")
     assert (code, shown["policy"]["defaultPolicies"]) == (0, POLICY["defaultPolicies"])

@@ -100,7 +100,27 @@ def test_a_table_of_which_not_every_item_could_be_written_does_not_end_with_0(
     for store in ("one", "two"):
         for number in range(20):
             (settings.folder / store / "s" / f"plain {number}").write_bytes(b"from another program")
-    for table, store in (("content-index", "two"), ("audit-log", "one")):
+    unread, unknown = "no checksum was recorded of them, or they are gone", "the audit log does not know them"
+    for table, store, why in (
+        ("content-index", "two", unread),
+        ("audit-log", "one", unread),
+        ("content-index", "one", unknown),
+    ):
         code = run(["mill", "rebuild", table, store, "s", "--data", settings.data])
         told = capsysbinary.readouterr().out.decode()
-        assert (code, "20 left out: no checksum was recorded of them, or they are gone" in told) == (1, True), told
+        assert (code, f"20 left out: {why}" in told) == (1, True), told
+
+
+def test_nothing_made_again_does_not_end_with_0(settings: Settings, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    def rebuilt(*what: str) -> tuple[int, str]:
+        code = run(["mill", "rebuild", *what, "--data", settings.data])
+        told = capsysbinary.readouterr()
+        return code, (told.out + told.err).decode()
+
+    assert rebuilt("audit-log", "two", "s") == (1, "two/s: the store is not audited, so no audit log is kept of it\n")
+    assert rebuilt("content-index", "one", "s") == (0, "one/s: 3 of 3 written\n")
+    assert rebuilt("audit-log", "one", "s") == (0, "one/s: 0 of 3 written, 3 were right already\n")
+    assert rebuilt("bit-log", "one", "s") == (0, "one/s: there is nothing to write\n")
+    damage(settings, "DELETE FROM mill_audit_log")
+    code, told = rebuilt("content-index", "one", "s")
+    assert (code, "0 of 2 written" in told) == (1, True), told

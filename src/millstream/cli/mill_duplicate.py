@@ -77,22 +77,29 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
 @json_option
 def forget(
     settings: Settings, store: str, space: str, content_ids: Sequence[str], *, vanished: bool, as_json: bool
-) -> None:
+) -> int:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
 
-    Nothing is recorded where STORE still has one of them.
+    Nothing is recorded where STORE still has one of them. Exit code 1 if nothing is known of an id, in any store.
     """
     if bool(content_ids) == vanished:
         raise click.UsageError("name content ids, or --vanished")
     with Node.open(settings) as node:
         if vanished:
-            count = len(forget_vanished(adoption_target(node, store), space))
+            recorded, unknown = forget_vanished(adoption_target(node, store), space), list[str]()
         else:
-            count = record_deletions(node.stores.providers, node.stores.manifest, store, space, content_ids)
+            recorded = record_deletions(node.stores.providers, node.stores.manifest, store, space, content_ids)
+            unknown = [name for name in dict.fromkeys(content_ids) if name not in recorded]
             adopted = find_adopted_store(node.stores.providers[store])
             if adopted is not None:
                 adopted.catalog.remove(store, space, content_ids)
     if as_json:
-        print_json({"tombstones": count})
+        print_json({"tombstones": len(recorded), **({"unknown": unknown} if unknown else {})})
     else:
-        click.echo(f"{count} tombstones recorded; `millstream mill duplicate` deletes the copies")
+        if recorded or not unknown:
+            click.echo(f"{len(recorded)} tombstones recorded; `millstream mill duplicate` deletes the copies")
+        for name in unknown:
+            click.echo(
+                f"nothing is known of {name!r} in space {space!r}: no store has it, none was recorded to", err=True
+            )
+    return 1 if unknown else 0

@@ -26,25 +26,29 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
 
     The content index comes from the audit log, or from what providers recorded where a store is not audited; the audit
     log gets an event for each item that it does not know; the bit log comes from the notes of the last checks. Nothing
-    is deleted, and nothing is taken for deleted. Exit code 1 if a store
-    is not available, or if items were left out: their provider has no checksum of them, or they are gone by now.
+    is deleted, and nothing is taken for deleted. Exit code 1 if a store is not available, if nothing could be made
+    again, or if items were left out: their provider has no checksum of them, the audit log does not know them, or they
+    are gone by now.
     """
-    unlisted, left_out = list[str](), 0
+    unlisted, left_out, spaces = list[str](), 0, 0
     with Node.open(settings) as node:
         process_audits(node)
         for place in chosen_spaces(node, store, space, known=node.mill.audit.log.spaces(), unlisted=unlisted):
             rebuilt = None if place[0] in unlisted else _rebuild(node, table, *place)
             if rebuilt is None:
                 continue
-            left_out += rebuilt.left_out
+            left_out, spaces = left_out + rebuilt.left_out, spaces + 1
             if as_json:
                 print_json(rebuilt)
             else:
-                click.echo(f"{rebuilt.store}/{rebuilt.space}: {rebuilt.written:,} of {rebuilt.looked_at:,} written")
+                right = f", {rebuilt.right:,} were right already" if rebuilt.right else ""
+                counts = f"{rebuilt.written:,} of {rebuilt.looked_at:,} written{right}"
+                what = counts if rebuilt.looked_at else "there is nothing to write"
+                click.echo(f"{rebuilt.store}/{rebuilt.space}: {what}")
                 if rebuilt.left_out:
-                    click.echo(f"  {rebuilt.left_out:,} left out: no checksum was recorded of them, or they are gone")
+                    click.echo(f"  {rebuilt.left_out:,} left out: {rebuilt.reason}")
         process_audits(node)
-    return 1 if unlisted or left_out else 0
+    return 1 if unlisted or left_out or not spaces else 0
 
 
 def _rebuild(node: Node, table: str, store: str, space: str) -> RebuildCounts | None:
@@ -55,6 +59,7 @@ def _rebuild(node: Node, table: str, store: str, space: str) -> RebuildCounts | 
         )
     if table == AUDIT_LOG:
         if not audited:
+            click.echo(f"{store}/{space}: the store is not audited, so no audit log is kept of it", err=True)
             return None
         log, outbox, trail = node.mill.audit.log, node.stores.outbox, node.mill.audit.lookup
         return rebuild_audit_log(node.stores.providers, log, outbox, trail, store=store, space=space)

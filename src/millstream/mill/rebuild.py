@@ -24,13 +24,12 @@ from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 
 _GROUP = 1000
+_UNKNOWN = "the audit log does not know them: `millstream mill rebuild audit-log` enters them"
 
 
 class RebuildCounts(msgspec.Struct, frozen=True):
-    """What was looked at in a space, and how many rows were written; rows of the content index
-    that were right already count as written.
-
-    ``left_out`` are items of which the provider recorded no checksum, or that vanished meanwhile.
+    """What was looked at in a space: rows that were ``written``, rows that were ``right`` already, and items that were
+    ``left_out`` for a ``reason``; in the content index a row that was right counts as written.
     """
 
     store: str
@@ -38,6 +37,8 @@ class RebuildCounts(msgspec.Struct, frozen=True):
     looked_at: int
     written: int
     left_out: int = 0
+    right: int = 0
+    reason: str = "no checksum was recorded of them, or they are gone"
 
 
 def rebuild_content_index(
@@ -45,25 +46,26 @@ def rebuild_content_index(
 ) -> RebuildCounts:
     """Write the rows of a space again: from the audit log where it is *audited*, else from what the provider recorded.
 
-    A row that is newer than the last event of its item stays.
+    A row that is newer than the last event of its item stays. What an audited store lists and the log does not know is
+    left out.
     """
     if not audited:
         recorded = record_space(providers, manifest, store, space)
         listed, left_out = recorded.listed, recorded.without_checksum
         return RebuildCounts(store, space, listed, listed - left_out, left_out)
     looked_at = written = 0
-    for events in groups(log.last_events(store, space), _GROUP):
-        rows = [row for row in map(manifest_event, events) if row is not None]
+    for group in groups(outer_join(providers.entries(store, space), log.last_events(store, space)), _GROUP):
+        rows = [row for one in group if one.right is not None and (row := manifest_event(one.right)) is not None]
         manifest.writer.record(rows)
-        looked_at, written = looked_at + len(events), written + len(rows)
-    return RebuildCounts(store, space, looked_at, written)
+        looked_at, written = looked_at + len(group), written + len(rows)
+    return RebuildCounts(store, space, looked_at, written, looked_at - written, reason=_UNKNOWN)
 
 
 def rebuild_audit_log(
     providers: Providers, log: AuditLog, outbox: AuditOutbox, audit_lookup: AuditLookup, *, store: str, space: str
 ) -> RebuildCounts:
     """Put an event on its way for every listed item that the log does not know, with the sum its provider recorded."""
-    looked_at = written = left_out = 0
+    looked_at = written = left_out = right = 0
     for group in groups(outer_join(providers.entries(store, space), log.last_events(store, space)), _GROUP):
         looked_at += len(group)
         unknown = [one.content_id for one in group if one.left is not None and not _is_known(one.right)]
@@ -71,19 +73,19 @@ def rebuild_audit_log(
         events = [
             _added(providers, audit_lookup, ItemRef(store, space, name)) for name in unknown if name not in pending
         ]
-        left_out += events.count(None)
+        left_out, right = left_out + events.count(None), right + len(group) - len(events)
         written += outbox.add([event for event in events if event is not None])
-    return RebuildCounts(store, space, looked_at, written, left_out)
+    return RebuildCounts(store, space, looked_at, written, left_out, right)
 
 
 def rebuild_bit_log(manifest: Manifest, bit_log: BitLog, store: str, space: str, *, since: int) -> RebuildCounts:
     """Write the checks from after *since* (microseconds: when the last report of the space ended) into the bit log."""
-    looked_at = written = 0
+    noted = 0
     for rows in groups(manifest.scan(store, space), _GROUP):
         checks = list(_checks(rows, since))
         bit_log.append(checks)
-        looked_at, written = looked_at + len(rows), written + len(checks)
-    return RebuildCounts(store, space, looked_at, written)
+        noted += len(checks)
+    return RebuildCounts(store, space, noted, noted)
 
 
 def _is_known(event: AuditEvent | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from millstream.core.errors import InputError
 from millstream.mill.errors import MillError
@@ -19,10 +19,11 @@ class NotDeletedError(MillError, InputError):
 
 def record_deletions(
     providers: Providers, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
-) -> int:
-    """Leave a tombstone for each of *content_ids* of a space in *store*; returns how many.
+) -> Sequence[str]:
+    """Leave a tombstone for each of *content_ids* of a space in *store*; returns those that it was left for.
 
-    A tombstone is never older than what it replaces, whatever the clocks say, so that none is without effect. Raises
+    An id of which nothing is known, neither in the manifest nor in any store, gets none: it was mistyped. A tombstone
+    is never older than what it replaces, whatever the clocks say, so that none is without effect. Raises
     :class:`~millstream.mill.errors.UnknownStoreError`, and :class:`NotDeletedError` for an item that the store still
     has; nothing is recorded then.
     """
@@ -37,6 +38,20 @@ def record_deletions(
             )
     now = providers.clock.now()
     rows = manifest.get_many(store, space, names)
+    unknown = _unknown(providers, manifest, store, space, [name for name in names if name not in rows])
+    names = [name for name in names if name not in unknown]
     at = {name: max(now, row.modified) for name, row in rows.items()}
     manifest.writer.record([ManifestEvent(store, space, name, at.get(name, now), deleted=True) for name in names])
-    return len(names)
+    return names
+
+
+def _unknown(
+    providers: Providers, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
+) -> Collection[str]:
+    """Those of *content_ids* that no other store than *store* has, or is recorded to have."""
+    unknown = {name for name in content_ids if not manifest.replicas(space, name)}
+    for other in providers:
+        for group in groups(sorted(unknown) if other != store else (), _GROUP):
+            found = providers.find_many(other, space, group)
+            unknown -= {name for name, info in zip(group, found, strict=True) if info is not None}
+    return unknown
