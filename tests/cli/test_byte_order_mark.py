@@ -12,7 +12,7 @@ import pytest
 from millstream.batching.json_lines import EventLineError, read_events
 from millstream.demo.userfile import read_records
 from millstream.pipeline.jobs.file_parsing import ParsingRules, parse_split
-from millstream.pipeline.jobs.source_files import find_files, splits_of
+from millstream.pipeline.jobs.source_files import cuts_of, find_files, splits_of
 from millstream.testing.dids import DidOwner
 from support.commands import run_command
 
@@ -43,7 +43,7 @@ def test_events_for_the_batcher() -> None:
 
 def test_files_for_an_ingest(tmp_path: Path) -> None:
     (tmp_path / "lines.jsonl").write_bytes(LINES)
-    (split,) = splits_of(find_files([tmp_path]))
+    (split,) = splits_of((file, cuts_of(file)) for file in find_files([tmp_path]))
     (found,) = parse_split(split, ParsingRules())
     assert not isinstance(found, list)
     assert found.column("body").to_pylist() == [b"a", b"b"]

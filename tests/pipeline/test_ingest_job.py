@@ -24,11 +24,11 @@ from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node.spark import SparkPart
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.pipeline.jobs import file_parsing, source_files
 from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split
 from millstream.pipeline.jobs.ingest import IngestResult, run_ingest
-from millstream.pipeline.jobs.source_files import find_files, splits_of
+from millstream.pipeline.jobs.source_files import cuts_of, find_files, splits_of
 from millstream.pipeline.staging import Staging
 from millstream.testing.killed_programs import kill_at
 
@@ -113,9 +113,32 @@ class TestOnSpark:
             "files": 1,
             "passed_over": 3,
             "rejected": 0,
+            "unusable": 0,
         }
         assert simple(read(log_url, "in")) == simple(first + second + third)
         assert len(read(log_url, "in.files")) == 3
+
+    def test_a_file_that_cannot_be_used_is_put_aside_and_the_others_are_taken(
+        self, spark: SparkSession, tmp_path: Path, log_url: str
+    ) -> None:
+        folder = tmp_path / "files"
+        written = lines(folder / "a.jsonl", 0, 10)
+        table = pa.table({"body": [b"x"] * 1000})
+        pq.write_table(table, folder / "b.parquet")
+        whole = (folder / "b.parquet").read_bytes()
+        (folder / "b.parquet").write_bytes(whole[:-100])
+        (folder / "c.jsonl.gz").write_bytes(gzip.compress(b'{"body":"y"}\n' * 1000)[:-9])
+        pq.write_table(pa.table({"text": ["x"]}), folder / "d.parquet")
+        done = ingest(spark, log_url, folder)
+        assert simple(read(log_url, "in")) == simple(written)
+        assert (done.record.rows_out, done.record.counts["files"], done.record.counts["unusable"]) == (10, 1, 3)
+        rejects = read(log_url, "in.rejects")
+        assert [(m.source, m.key) for m in rejects] == [("b", "file"), ("c", "file"), ("d", "file")]
+        assert b"b.parquet is not a Parquet file" in dict(rejects[0].headers)["why"]
+        (folder / "b.parquet").write_bytes(whole)
+        again = ingest(spark, log_url, folder)
+        assert (again.record.rows_out, again.record.counts["unusable"]) == (1000, 2)
+        assert len(read(log_url, "in")) == 1010
 
     @pytest.mark.parametrize("steps", [0, 1, 2])
     def test_a_run_that_was_written_down_is_finished_by_the_next_even_where_its_files_are_gone(
@@ -177,6 +200,11 @@ class TestOnSpark:
         assert (message.source, message.key) == ("plant/pump", "temp")
         assert message.event_time == message.received_at == 1767225600_000_000
         assert json.loads(message.body)["value"] == 21.5
+        (tmp_path / "files/broken.parquet").write_bytes(b"no Parquet")
+        capfd.readouterr()
+        assert run(command) == 1
+        assert f"not taken: {tmp_path}/files/broken.parquet is not a Parquet file" in capfd.readouterr().err
+        (tmp_path / "files/broken.parquet").unlink()
         assert run(command) == 0
         assert run([*command[:2], str(tmp_path / "nowhere"), *command[3:]]) == 2
 
@@ -187,7 +215,7 @@ class TestOnSpark:
 def parsed(folder: Path, rules: ParsingRules) -> tuple[list[Message], list[RefusedRow]]:
     messages: list[Message] = []
     refused: list[RefusedRow] = []
-    for split in splits_of(find_files([folder])):
+    for split in splits_of((file, cuts_of(file)) for file in find_files([folder])):
         for found in parse_split(split, rules):
             if isinstance(found, list):
                 refused += found
@@ -232,7 +260,7 @@ def test_rows_of_tables_keep_their_numbers_and_say_what_is_wrong_with_them(tmp_p
                 ["1.000000001", "t", "two\nlines"],
                 ["1767225600", "t", "007"],
                 ["1767225601", "t"],
-                ["", "t", "x"],
+                ["yesterday", "t", "x"],
             ]
         )
     messages, refused = parsed(tmp_path, RECORDS)
@@ -256,13 +284,60 @@ def test_parquet_is_read_by_its_columns_or_as_records(tmp_path: Path, monkeypatc
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
     messages, refused = parsed(tmp_path, ParsingRules(received="event"))
     assert [(m.body, m.event_time, m.received_at) for m in messages] == [(b"a", 1, 1), (b"c", 3, 3)]
-    assert [(r.place, r.reason) for r in refused] == [("row 2", "member")]
+    assert [(r.place, r.reason) for r in refused] == [("row 2", "message")]
     records, refused = parsed(
         tmp_path,
         ParsingRules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.event_time"))),
     )
     assert [(m.key, m.event_time, json.loads(m.body)["body"]) for m in records] == [("s", 1, "a"), ("s", 2, None)]
     assert [r.place for r in refused] == ["row 3"]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_of_parquet_in_nanoseconds_are_cut_down_or_refused(tmp_path: Path, zone: str | None) -> None:
+    times = pa.array([-1, 2000, 2999, None], pa.timestamp("ns", zone))
+    inner = pa.array([{"at": 1999}, {"at": None}, None, {"at": 5}], pa.struct([("at", pa.timestamp("ns"))]))
+    table = pa.table({"body": ["a", "b", "c", "d"], "event_time": times, "inner": inner})
+    pq.write_table(table, tmp_path / "x.parquet")
+    messages, refused = parsed(tmp_path, ParsingRules())
+    assert [(m.body, m.event_time) for m in messages] == [(b"a", -1), (b"b", 2), (b"c", 2), (b"d", None)]
+    assert refused == []
+    messages, refused = parsed(tmp_path, ParsingRules(nanoseconds="reject"))
+    assert [m.body for m in messages] == [b"b", b"d"]
+    assert [(r.place, r.reason) for r in refused] == [("row 1", "time"), ("row 3", "time")]
+    plain = PlainJson(TOPIC, key=TOPIC, time=parse_selector("$.event_time"))
+    messages, refused = parsed(tmp_path, ParsingRules("record", plain))
+    assert [m.event_time for m in messages] == [-1, 2, 2, None]
+    assert json.loads(messages[0].body)["inner"]["at"] == "1970-01-01T00:00:00.000001Z"
+    messages, refused = parsed(tmp_path, ParsingRules("record", plain, nanoseconds="reject"))
+    assert ([m.event_time for m in messages], [r.reason for r in refused]) == ([2, None], ["time", "time"])
+
+
+UNSET = {"key": None, "source": None, "event_time": None, "received_at": None}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_what_is_not_set_is_the_same_in_every_format(tmp_path: Path, ending: str) -> None:
+    rows = [{"body": "x", **UNSET}, {"body": None, **UNSET, "key": "k"}]
+    file = tmp_path / f"x.{ending}"
+    if ending == "jsonl":
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif ending == "csv":
+        with file.open("w", newline="") as text:
+            writer = csv.DictWriter(text, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        kinds = {"body": pa.string(), "key": pa.string(), "source": pa.string()}
+        schema = pa.schema([(name, kinds.get(name, pa.int64())) for name in rows[0]])
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)
+    messages, refused = parsed(tmp_path, ParsingRules())
+    assert [(m.body, m.key or "", m.source or "", m.event_time) for m in messages] == [(b"x", "", "", None)]
+    assert [r.reason for r in refused] == ["message"]
+    record = PlainJson(TOPIC, key=parse_selector("$.key"), time=parse_selector("$.event_time"))
+    messages, refused = parsed(tmp_path, ParsingRules("record", record))
+    assert [(m.key, m.event_time, json.loads(m.body)["body"]) for m in messages] == [("k", None, None)]
+    assert [(r.reason, r.why) for r in refused] == [("member", "the payload has no $.key")]
 
 
 def test_a_line_that_is_too_long_is_put_aside_and_the_next_is_read(
@@ -278,16 +353,16 @@ def test_a_line_that_is_too_long_is_put_aside_and_the_next_is_read(
 
 def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
     lines(tmp_path / "a.jsonl", 0, 3)
-    (split,) = splits_of(find_files([tmp_path]))
+    (split,) = splits_of((file, cuts_of(file)) for file in find_files([tmp_path]))
     lines(tmp_path / "a.jsonl", 0, 4)
-    with pytest.raises(PipelineInputError, match="changed while it was being read"):
+    with pytest.raises(UnusableFileError, match="changed while it was being read"):
         list(parse_split(split, ParsingRules()))
 
 
 @pytest.mark.parametrize(
     ("name", "data", "named"),
     [
-        ("x.parquet", b"no Parquet", "is no Parquet file"),
+        ("x.parquet", b"no Parquet", "is not a Parquet file"),
         ("x.csv", b"a,a\n1,2\n", "must name the columns"),
         ("x.jsonl.gz", b"no gzip", "cannot be read"),
     ],
@@ -296,7 +371,7 @@ def test_files_that_are_not_what_their_ending_says_are_named(
     tmp_path: Path, name: str, data: bytes, named: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(PipelineInputError, match=named):
+    with pytest.raises(UnusableFileError, match=named):
         parsed(tmp_path, RECORDS)
 
 
@@ -308,7 +383,7 @@ def test_a_parquet_file_that_rotted_is_named(tmp_path: Path, rules: ParsingRules
     data = bytearray(path.read_bytes())
     data[9000] ^= 1
     path.write_bytes(data)
-    with pytest.raises(PipelineInputError, match=r"x\.parquet cannot be read"):
+    with pytest.raises(UnusableFileError, match=r"x\.parquet cannot be read"):
         parsed(tmp_path, rules)
 
 

@@ -17,6 +17,9 @@ from millstream.log import user_log
 from millstream.node import Node
 from millstream.settings import Settings
 
+_NAMED = 20
+"""So many unusable files are named on the terminal."""
+
 
 @click.command("ingest")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
@@ -41,6 +44,13 @@ from millstream.settings import Settings
     show_default=True,
     help="The receive time: event for history that is to be batched as if it had come in time.",
 )
+@click.option(
+    "--nanoseconds",
+    type=click.Choice(["floor", "reject"]),
+    default="floor",
+    show_default=True,
+    help="Parquet times finer than a microsecond: cut them down, or reject the row.",
+)
 @click.option("--staging", metavar="URL", help="On a cluster: a storage provider that all hosts reach.")
 @json_option
 @store_options
@@ -57,8 +67,8 @@ def ingest_command(
     are topic (the file's name below PATH without its ending), topic/2, topic/-1, topic/:-1, $, $.member.of.member;
     times are ISO 8601 with a zone or counts since the epoch.
 
-    What is no message goes to LOG.rejects with the reason, and what was taken to LOG.files. Exit code 1 if anything was
-    rejected.
+    Rows that are not messages and files that cannot be read go to LOG.rejects with the reason; the others are taken,
+    and recorded in LOG.files. Exit code 1 if anything was rejected.
     """
     from millstream.pipeline.jobs.ingest import default_staging, run_ingest
     from millstream.pipeline.jobs.source_files import find_files
@@ -77,15 +87,23 @@ def ingest_command(
             f"{log}: {record.rows_out:,} messages of {record.counts['files']:,} files ({size_text(record.bytes)}), "
             f"{record.counts['passed_over']:,} files passed over, {record.seconds:.1f} s"
         )
+    unusable = [file.unusable for file in done.files if file.unusable]
+    for why in unusable[:_NAMED]:
+        click.echo(f"not taken: {why}", err=True)
+    if len(unusable) > _NAMED:
+        click.echo(f"{len(unusable) - _NAMED:,} more files were not taken: millstream log read {log}.rejects", err=True)
     if record.counts["rejected"]:
         click.echo(f"{record.counts['rejected']:,} rows were rejected: millstream log read {log}.rejects", err=True)
-    return 1 if record.counts["rejected"] else 0
+    return 1 if unusable or record.counts["rejected"] else 0
 
 
-def _rules(*, shape: Any, source: str, key: str, time: str, unit: Unit, value: str, received: Any) -> Any:
+def _rules(
+    *, shape: Any, source: str, key: str, time: str, unit: Unit, value: str, received: Any, nanoseconds: Any
+) -> Any:
     from millstream.ingest.plain_json import PlainJson
     from millstream.ingest.selectors import parse_selector
     from millstream.pipeline.jobs.file_parsing import ParsingRules
 
     places = map(parse_selector, (source, key, time, value))
-    return ParsingRules(shape, PlainJson(next(places), next(places), next(places), next(places), unit), received)
+    plain = PlainJson(next(places), next(places), next(places), next(places), unit)
+    return ParsingRules(shape, plain, received, nanoseconds)

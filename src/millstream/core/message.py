@@ -68,14 +68,14 @@ Time = TypeVar("Time")
 class _Line(msgspec.Struct, Generic[Time], frozen=True, forbid_unknown_fields=True):
     """The JSON form. Fields stand in the order of their names, so what msgspec writes is canonical (RFC 8785)."""
 
-    body: str | msgspec.UnsetType = msgspec.UNSET
-    body_base64: str | msgspec.UnsetType = msgspec.UNSET
+    body: str | msgspec.UnsetType | None = msgspec.UNSET
+    body_base64: str | msgspec.UnsetType | None = msgspec.UNSET
     event_time: Time | msgspec.UnsetType | None = msgspec.UNSET
-    headers: list[_Header] | msgspec.UnsetType = msgspec.UNSET
-    id: int | msgspec.UnsetType = msgspec.UNSET
-    key: str | msgspec.UnsetType = msgspec.UNSET
+    headers: list[_Header] | msgspec.UnsetType | None = msgspec.UNSET
+    id: int | msgspec.UnsetType | None = msgspec.UNSET
+    key: str | msgspec.UnsetType | None = msgspec.UNSET
     received_at: Time | msgspec.UnsetType | None = msgspec.UNSET
-    source: str | msgspec.UnsetType = msgspec.UNSET
+    source: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 _encoder = msgspec.json.Encoder()
@@ -110,7 +110,7 @@ def encode_line(message: Message) -> bytes:
 
 
 def decode_line(line: bytes, *, written: bool = False) -> Message:
-    """The message of one JSON line, as :func:`encode_line` writes it; absent members take their defaults.
+    """The message of one JSON line, as :func:`encode_line` writes it; absent and null members take their defaults.
 
     With *written* times may also be in ISO 8601 with a zone. Raises :class:`MessageError` that says which member is
     wrong.
@@ -118,7 +118,7 @@ def decode_line(line: bytes, *, written: bool = False) -> Message:
     try:
         fields: _Line[Any] = _written_decoder.decode(line) if written else _decoder.decode(line)
         body = _decode_value(fields.body, fields.body_base64, "body")
-        headers = () if fields.headers is msgspec.UNSET else tuple(map(_decode_header, fields.headers))
+        headers = tuple(map(_decode_header, fields.headers or ()))
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
         raise MessageError(f"not a message: {error}") from error
     event_time, received_at = _time("event_time", fields.event_time), _time("received_at", fields.received_at)
@@ -195,7 +195,7 @@ def _decode_header(header: _Header) -> tuple[str, bytes]:
     return header.name, _decode_value(header.value, header.value_base64, f"header {header.name!r}")
 
 
-def _decode_value(text: str | msgspec.UnsetType, encoded: str | msgspec.UnsetType, what: str) -> bytes:
+def _decode_value(text: str | msgspec.UnsetType | None, encoded: str | msgspec.UnsetType | None, what: str) -> bytes:
     if isinstance(text, str) and not isinstance(encoded, str):
         return text.encode("utf-8")
     if isinstance(encoded, str) and not isinstance(text, str):

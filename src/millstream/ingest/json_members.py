@@ -33,6 +33,11 @@ def is_number(raw: msgspec.Raw) -> bool:
     return bytes(raw)[:1] in b"-0123456789"
 
 
+def is_null(raw: bytes | msgspec.Raw) -> bool:
+    """Whether the JSON value *raw* is null."""
+    return bytes(raw).strip() == b"null"
+
+
 _text = msgspec.json.Decoder(str | int)
 _anything = msgspec.json.Decoder(msgspec.Raw)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from millstream.core.message import Message
 from millstream.ingest.errors import IngestInputError, MalformedError
-from millstream.ingest.json_members import check_json
+from millstream.ingest.json_members import check_json, is_null
 from millstream.ingest.received_message import ReceivedMessage
 from millstream.ingest.selectors import Selector, parse_selector
 from millstream.ingest.timestamps import Unit, read_timestamp
@@ -16,8 +16,8 @@ class PlainJson(msgspec.Struct, frozen=True):
     """Makes a record of a message: by default, one on the topic ``fleet/pump-7/temperature`` is of the source
     ``fleet/pump-7`` and has the key ``temperature``; its body is the payload, and its time the member ``time`` of that.
 
-    Without a ``time`` in the payload the record happened when the log takes it. Counts are in ``unit``. Raises
-    :class:`IngestInputError` where the time or the value is looked for in the topic.
+    Without a ``time`` in the payload, or with null, the record happened when the log takes it. Counts are in
+    ``unit``. Raises :class:`IngestInputError` where the time or the value is looked for in the topic.
     """
 
     source: Selector = parse_selector("topic/:-1")
@@ -35,7 +35,7 @@ class PlainJson(msgspec.Struct, frozen=True):
     def __call__(self, arrival: ReceivedMessage) -> list[Message]:
         """The one record of *arrival*. Raises :class:`MalformedError`."""
         raw = None if _is_bare(arrival.payload) else self.time.find(arrival)
-        time = None if raw is None else read_timestamp(raw, self.unit)
+        time = None if raw is None or is_null(raw) else read_timestamp(raw, self.unit)
         return [Message(self._body(arrival), self.key.name(arrival), self.source.name(arrival), time)]
 
     def _body(self, arrival: ReceivedMessage) -> bytes:

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from millstream.ingest.errors import IngestInputError, MalformedError
-from millstream.ingest.json_members import members_of, text_of
+from millstream.ingest.json_members import is_null, members_of, text_of
 from millstream.ingest.received_message import ReceivedMessage
 
 _LEVELS = re.compile(r"(?P<first>-?\d+)?(?P<range>:)?(?P<last>-?\d+)?")
@@ -44,7 +44,7 @@ class Selector(msgspec.Struct, frozen=True):
             found = "/".join(arrival.topic.split("/")[self.levels])
         else:
             raw = self.find(arrival)
-            if raw is None:
+            if raw is None or is_null(raw):
                 raise MalformedError("member", f"the payload has no {self.text}")
             found = text_of(raw, self.text)
         if not found:

@@ -13,6 +13,10 @@ class PipelineInputError(PipelineError, InputError):
     """The input of the Spark job cannot be used as it is."""
 
 
+class UnusableFileError(PipelineInputError):
+    """A file of the input cannot be taken as a whole; the others can."""
+
+
 class JavaNotFoundError(PipelineError, NotFoundError):
     """No Java 17 or newer was found."""
 

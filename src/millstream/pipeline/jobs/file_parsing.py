@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import io
 import re
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
+from typing import BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -21,11 +23,12 @@ from millstream.core.message import MESSAGE_SCHEMA, Message, MessageError, decod
 from millstream.ingest.errors import MalformedError
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.received_message import ReceivedMessage
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.errors import UnusableFileError
 from millstream.pipeline.jobs.source_files import PACKED, SourceFile, Split
 
 Shape = Literal["message", "record"]
 Received = Literal["now", "event"]
+Nanoseconds = Literal["floor", "reject"]
 
 STAGED_SCHEMA = pa.schema(
     [field.with_nullable(True) for field in MESSAGE_SCHEMA if field.name not in ("id", "headers")]
@@ -47,12 +50,14 @@ class ParsingRules(msgspec.Struct, frozen=True):
 
     Rows of the shape ``message`` have its members (as in ``millstream log cat --jsonl``, or columns of the same
     names); of the shape ``record`` they are any objects, and *plain* says where in them source, key, time and body are.
-    ``received`` is ``now``, or ``event`` where history is to be batched as if it had come in time.
+    ``received`` is ``now``, or ``event`` where history is to be batched as if it had come in time. Times of Parquet in
+    nanoseconds are cut to the microsecond before (``floor``), or rows that lose something are put aside (``reject``).
     """
 
     shape: Shape = "message"
     plain: PlainJson = PlainJson()
     received: Received = "now"
+    nanoseconds: Nanoseconds = "floor"
 
 
 class RefusedRow(msgspec.Struct, frozen=True):
@@ -65,11 +70,12 @@ class RefusedRow(msgspec.Struct, frozen=True):
 
 
 class SourceRow(NamedTuple):
-    """Where it stands in the file, what it says (a JSON object), and what is wrong with it if that is known already."""
+    """Its place in the file, its JSON object, and what is wrong with it if that is known already, and in a word."""
 
     place: str
     data: bytes
     why: str = ""
+    reason: str = "row"
 
 
 Found: TypeAlias = "pa.RecordBatch | list[RefusedRow]"
@@ -78,20 +84,21 @@ Found: TypeAlias = "pa.RecordBatch | list[RefusedRow]"
 def parse_split(split: Split, rules: ParsingRules) -> Iterator[Found]:
     """The messages (:data:`STAGED_SCHEMA`) of *split*, and the rows that are put aside, a few megabytes at a time.
 
-    Raises :class:`PipelineInputError` where the file is not what it was when it was found, or no file of its format.
+    Raises :class:`UnusableFileError` where the file changed since it was found, or is not a file of its format.
     """
     file = split.file
-    status = Path(file.path).stat()
-    if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
-        raise PipelineInputError(f"{file.path} changed while it was being read: let it be finished, and run again")
-    readers: dict[str, Callable[[Split], Iterator[SourceRow]]] = {"jsonl": _lines, "csv": _table, "parquet": _objects}
+    objects = partial(_objects, nanoseconds=rules.nanoseconds)
+    readers: dict[str, Callable[[Split], Iterator[SourceRow]]] = {"jsonl": _lines, "csv": _table, "parquet": objects}
     try:
+        status = Path(file.path).stat()
+        if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
+            raise UnusableFileError(f"{file.path} changed while it was being read: let it be finished, and run again")
         if file.format == "parquet" and rules.shape == "message":
             yield from _message_columns(split, rules)
         else:
             yield from _in_batches(readers[file.format](split), file, rules)
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
-        raise PipelineInputError(f"{file.path} cannot be read: {error}") from error
+        raise UnusableFileError(f"{file.path} cannot be read: {error}") from error
 
 
 def refused_message(file: SourceFile, refused: RefusedRow) -> Message:
@@ -136,7 +143,7 @@ def _full(messages: list[Message], refused: list[RefusedRow]) -> Iterator[Found]
 
 def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
     if row.why:
-        raise MalformedError("row", row.why)
+        raise MalformedError(row.reason, row.why)
     if len(row.data) > MAX_ROW_BYTES:
         raise MalformedError("size", f"the row has more than {MAX_ROW_BYTES:,} bytes")
     if rules.shape == "message":
@@ -189,7 +196,7 @@ def _table(split: Split) -> Iterator[SourceRow]:
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         names = next(rows, [])
         if len(set(names)) < len(names) or not all(names):
-            raise PipelineInputError(f"{split.file.path}: the first line must name the columns, each differently")
+            raise UnusableFileError(f"{split.file.path}: the first line must name the columns, each differently")
         while True:
             place = f"line {rows.line_num + 1}"
             try:
@@ -216,28 +223,54 @@ def _row_of(place: str, names: list[str], values: list[str]) -> SourceRow:
 
 
 def _value(text: str) -> msgspec.Raw | str:
+    """*text* as a JSON value; an empty one is not set."""
+    if not text:
+        return msgspec.Raw(b"null")
     data = text.encode()
     return msgspec.Raw(data) if _NUMBER.fullmatch(text) else text
 
 
-def _objects(split: Split) -> Iterator[SourceRow]:
+def _objects(split: Split, nanoseconds: Nanoseconds) -> Iterator[SourceRow]:
     with pq.ParquetFile(split.file.path, page_checksum_verification=True) as parquet:
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end)):
-            for row in pa.Table.from_batches([batch]).cast(_zoned(batch.schema)).to_pylist():
+            refused = _finer(batch) if nanoseconds == "reject" else None
+            whole = pa.RecordBatch.from_arrays([_in_microseconds(c) for c in batch.columns], names=batch.schema.names)
+            for place, row in enumerate(whole.to_pylist()):
                 number += 1
-                yield SourceRow(f"row {number}", msgspec.json.encode(row))
+                why = _TOO_FINE if refused is not None and refused[place].as_py() else ""
+                yield SourceRow(f"row {number}", msgspec.json.encode(row), why, "time" if why else "row")
 
 
-def _zoned(schema: pa.Schema) -> pa.Schema:
-    """*schema* whose times of no zone are UTC, in microseconds."""
+_TOO_FINE = "a time is not a whole microsecond"
 
-    def zoned(field: pa.Field) -> pa.Field:
-        if pa.types.is_timestamp(field.type):
-            return field.with_type(pa.timestamp("us", field.type.tz or "UTC"))
-        return field
 
-    return pa.schema([zoned(field) for field in schema])
+def _in_microseconds(column: pa.Array) -> pa.Array:
+    """*column* with its times in microseconds, cut down to them; those without a zone are UTC."""
+    if not pa.types.is_timestamp(column.type):
+        return column.cast(_microseconds(column.type), safe=False)  # times within its structs and lists
+    whole = pc.floor_temporal(column, unit="microsecond") if column.type.unit == "ns" else column
+    return whole.cast(pa.timestamp("us", column.type.tz or "UTC"))
+
+
+def _microseconds(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz or "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_microseconds(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_microseconds(kind.value_type)))
+    return kind
+
+
+def _finer(batch: pa.RecordBatch) -> pa.Array:
+    """Of which rows of *batch* a time is not a whole microsecond."""
+    finer = pa.repeat(pa.scalar(False), batch.num_rows)
+    for column in batch.columns:
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            inexact = pc.not_equal(pc.floor_temporal(column, unit="microsecond"), column)
+            finer = pc.or_(finer, inexact.fill_null(False))
+    return finer
 
 
 def _message_columns(split: Split, rules: ParsingRules) -> Iterator[Found]:
@@ -245,48 +278,65 @@ def _message_columns(split: Split, rules: ParsingRules) -> Iterator[Found]:
     with pq.ParquetFile(split.file.path, page_checksum_verification=True) as parquet:
         names = [name for name in STAGED_SCHEMA.names if name in parquet.schema_arrow.names]
         if "body" not in names:
-            raise PipelineInputError(
+            raise UnusableFileError(
                 f"{split.file.path} has no column 'body': for rows that are no messages say --shape record"
             )
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end), columns=names):
-            yield from _judged(_as_staged(batch, split.file), number, rules)
+            yield from _judged(batch, _as_staged(batch, split.file), number, rules)
             number += batch.num_rows
 
 
 def _as_staged(batch: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
     arrays = []
     for field in STAGED_SCHEMA:
+        unset = pa.scalar([], field.type) if field.name == "headers" else pa.scalar(None, field.type)
         if field.name not in batch.schema.names:
-            empty = pa.scalar([], field.type) if field.name == "headers" else pa.scalar(None, field.type)
-            arrays.append(pa.repeat(empty, batch.num_rows))
+            arrays.append(pa.repeat(unset, batch.num_rows))
             continue
         column = batch.column(field.name)
         try:
             if pa.types.is_timestamp(column.type):
-                column = column.cast(pa.timestamp("us", column.type.tz))
+                column = _in_microseconds(column)
+            if column.null_count and field.name == "headers":
+                column = pc.if_else(column.is_valid(), column.cast(field.type), unset)
             arrays.append(column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise PipelineInputError(f"{file.path}: column {field.name!r} is {column.type}: {error}") from error
+            raise UnusableFileError(f"{file.path}: column {field.name!r} is {column.type}: {error}") from error
     return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
 
 
-def _judged(batch: pa.RecordBatch, before: int, rules: ParsingRules) -> Iterator[Found]:
-    """The rows of *batch* that are messages, and those that are not; *before* it so many rows were read."""
-    missing = "event_time" if rules.received == "event" else "body"
-    bad = pc.or_(batch.column("body").is_null(), batch.column(missing).is_null())
+def _judged(found: pa.RecordBatch, batch: pa.RecordBatch, before: int, rules: ParsingRules) -> Iterator[Found]:
+    """The rows of *batch*, made of *found*, that are messages, and those that are not; *before* them rows were read."""
+    body = batch.column("body")
+    too_large = pc.greater(pc.binary_length(body), MAX_ROW_BYTES).fill_null(False)
+    wrong: list[tuple[str, str, pa.Array]] = [
+        ("message", "the row has no body", body.is_null()),
+        ("size", f"the row has more than {MAX_ROW_BYTES:,} bytes", too_large),
+    ]
+    if rules.received == "event":
+        wrong.append(
+            (
+                "time",
+                "there is no event time to take for the time it was received",
+                batch.column("event_time").is_null(),
+            )
+        )
+    if rules.nanoseconds == "reject":
+        wrong.append(("time", _TOO_FINE, _finer(found)))
+    bad = functools.reduce(pc.or_, [rows for _, _, rows in wrong])
     good = batch.filter(pc.invert(bad))
     if rules.received == "event":
         place = good.schema.get_field_index("received_at")
         good = good.set_column(place, STAGED_SCHEMA.field("received_at"), good.column("event_time"))
     if good.num_rows:
         yield good
-    numbers = cast(list[Any], pc.indices_nonzero(bad).to_pylist())
-    if numbers:
-        yield [
-            RefusedRow(f"row {before + number + 1}", "member", "the row has no body, or no event time", b"")
-            for number in numbers
-        ]
+    refused: dict[int, RefusedRow] = {}
+    for reason, why, rows in wrong:
+        for number in cast(list[int], pc.indices_nonzero(rows).to_pylist()):
+            refused.setdefault(number, RefusedRow(f"row {before + number + 1}", reason, why, b""))
+    if refused:
+        yield [refused[number] for number in sorted(refused)]
 
 
 def _opened(file: SourceFile) -> BinaryIO:

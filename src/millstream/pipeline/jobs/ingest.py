@@ -1,29 +1,29 @@
 """The job ``ingest``: files into a log, in parallel, each file once by its content.
 
-Tasks hash the files, then read those that are new and lay their messages down (``pipeline/staging.py``). The driver
-writes the run down in the log ``LOG.files``, a message a file, and appends; rows that are no messages go to
-``LOG.rejects``. A run that was written down and cut short is finished by the next one before that begins.
+Tasks hash the files, then read those that are new and stage their messages (``pipeline/staging.py``). The driver
+records the run in the log ``LOG.files``, a message a file, and appends. Rows that are not messages and files that
+cannot be read go to ``LOG.rejects`` with the reason. A run that was interrupted is finished by the next one.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, LogStore, Writer
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split, refused_message, staged
 from millstream.pipeline.jobs.job_folder import JobRecord, log_record
-from millstream.pipeline.jobs.source_files import SourceFile, Split, hash_part, splits_of
+from millstream.pipeline.jobs.source_files import FileContent, SourceFile, Split, file_content, splits_of
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import check_reachable
 from millstream.pipeline.spark_errors import spark_errors_explained
@@ -34,22 +34,28 @@ FILES, REJECTS = "files", "rejects"
 """What the logs of a log's files and of its rejects are called: ``LOG.files``, ``LOG.rejects``."""
 
 _PRODUCER = "ingest"
-_PATHS = pa.schema([pa.field("path", pa.string())])
-_HASHED = pa.schema([pa.field("path", pa.string()), pa.field("sha256", pa.string())])
-_WORK = pa.schema([pa.field("split", pa.binary())])
+_WORK = pa.schema([pa.field("work", pa.binary())])
 _DONE = pa.schema([pa.field("done", pa.binary())])
 
 
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
 class SplitResult(msgspec.Struct, frozen=True):
-    """What came of a split: the parts of its messages and of its rejects."""
+    """The parts of a split's messages and of its rejects, or why its file is unusable."""
 
     split: int
-    messages: StagedPart
-    rejects: StagedPart
+    messages: StagedPart | None = None
+    rejects: StagedPart | None = None
+    unusable: str = ""
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of ``LOG.files``: a file, what came of it, in which run, and as which of it (both 1, 2, 3 …)."""
+    """A message of ``LOG.files``: a file, its parts, in which run, and as which of it (both 1, 2, 3 …).
+
+    Of one that is ``unusable`` (why) nothing was taken, and the next run tries it again; its one reject says why.
+    """
 
     path: str
     sha256: str
@@ -58,6 +64,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     place: int
     messages: tuple[StagedPart, ...]
     rejects: tuple[StagedPart, ...]
+    unusable: str = ""
 
     @property
     def rows(self) -> int:
@@ -67,7 +74,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def refused(self) -> int:
         """Rows that were put aside."""
-        return sum(part.rows for part in self.rejects)
+        return 0 if self.unusable else sum(part.rows for part in self.rejects)
 
 
 class IngestResult(msgspec.Struct, frozen=True):
@@ -101,13 +108,11 @@ def run_ingest(
         IngestLogs(store, log, staging).held() as work,
     ):
         work.finish()
-        known = work.known()
-        hashed = _hashed(spark, files)
-        new = list({file.sha256: file for file in reversed(hashed) if file.sha256 not in known}.values())[::-1]
-        records = _parse(spark, new, rules, staging, work) if new else []
+        found = _read(spark, files)
+        records = _parse(spark, _new(found, work.known()), rules, staging, work)
         work.write_down(records)
         work.finish()
-    return IngestResult(_record(log, hashed, records, round(clock.monotonic() - began, 3)), tuple(records))
+    return IngestResult(_record(log, files, records, round(clock.monotonic() - began, 3)), tuple(records))
 
 
 class IngestLogs:
@@ -140,7 +145,10 @@ class IngestLogs:
     def write_down(self, records: Sequence[FileRecord]) -> None:
         """Write down a run: from here on it will be finished."""
         if records:
-            messages = [Message(msgspec.json.encode(record), record.sha256, record.path) for record in records]
+            messages = [
+                Message(msgspec.json.encode(record), "" if record.unusable else record.sha256, record.path)
+                for record in records
+            ]
             self._writer.append(messages, sequence=records[0].run)
 
     def finish(self) -> None:
@@ -168,21 +176,35 @@ class IngestLogs:
 def parse_part(
     parts: Iterable[pa.RecordBatch], rules: ParsingRules, staging: str, prefix: str
 ) -> Iterator[pa.RecordBatch]:
-    """Read the splits in the column ``split`` and lay down what is in them; ``done`` says what came of it."""
+    """Stage the rows of the splits in the column ``work``; ``done`` has a :class:`SplitResult` for each."""
     place = Staging(staging, prefix)
+    return _each(parts, Split, lambda split: _store_parts(place, split, rules))
+
+
+def read_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the files in the column ``work`` once; ``done`` has a :class:`FileContent` for each."""
+    return _each(parts, SourceFile, file_content)
+
+
+def _each(
+    parts: Iterable[pa.RecordBatch], kind: type[Work], task: Callable[[Work], msgspec.Struct]
+) -> Iterator[pa.RecordBatch]:
     for part in parts:
-        for data in part.column("split").to_pylist():
-            done = _store_parts(place, msgspec.msgpack.decode(data, type=Split), rules)
-            yield pa.RecordBatch.from_arrays([pa.array([msgspec.msgpack.encode(done)], pa.binary())], schema=_DONE)
+        for data in part.column("work").to_pylist():
+            done = msgspec.msgpack.encode(task(msgspec.msgpack.decode(data, type=kind)))
+            yield pa.RecordBatch.from_arrays([pa.array([done], pa.binary())], schema=_DONE)
 
 
 def _store_parts(place: Staging, split: Split, rules: ParsingRules) -> SplitResult:
     with place.part_writer(split.number) as messages, place.part_writer(split.number) as rejects:
-        for found in parse_split(split, rules):
-            if isinstance(found, list):
-                rejects.add(_refused(split.file, found))
-            else:
-                messages.add(found)
+        try:
+            for found in parse_split(split, rules):
+                if isinstance(found, list):
+                    rejects.add(_refused(split.file, found))
+                else:
+                    messages.add(found)
+        except UnusableFileError as error:
+            return SplitResult(split.number, unusable=str(error))
         return SplitResult(split.number, messages.store_part(), rejects.store_part())
 
 
@@ -190,59 +212,106 @@ def _refused(file: SourceFile, found: Sequence[RefusedRow]) -> pa.RecordBatch:
     return staged([refused_message(file, refused) for refused in found])
 
 
-def _hashed(spark: SparkSession, files: Sequence[SourceFile]) -> list[SourceFile]:
-    """*files* with the SHA-256 of each, read in parallel."""
-    paths = pa.table([pa.array([file.path for file in files])], schema=_PATHS)
-    frame = _spread(spark, paths).mapInArrow(hash_part, spark_schema(_HASHED))
-    sums = {row["path"]: row["sha256"] for row in frame.toArrow().to_pylist()}
-    return [msgspec.structs.replace(file, sha256=sums[file.path]) for file in files]
+def _read(spark: SparkSession, files: Sequence[SourceFile]) -> list[tuple[SourceFile, FileContent]]:
+    """Each of *files* with its SHA-256, and what a task found in it."""
+    found = {content.path: content for content in _run(spark, files, read_part, FileContent)}
+    return [(msgspec.structs.replace(file, sha256=found[file.path].sha256), found[file.path]) for file in files]
+
+
+def _new(files: Sequence[tuple[SourceFile, FileContent]], known: set[str]) -> list[tuple[SourceFile, FileContent]]:
+    """Those of *files* whose content is not *known*, the first of each content; and the unusable ones."""
+    new: list[tuple[SourceFile, FileContent]] = []
+    taken = set(known)
+    for file, content in files:
+        if content.unusable or file.sha256 not in taken:
+            new.append((file, content))
+            taken.add(file.sha256)
+    return new
 
 
 def _parse(
-    spark: SparkSession, files: Sequence[SourceFile], rules: ParsingRules, staging: str, work: IngestLogs
+    spark: SparkSession,
+    files: Sequence[tuple[SourceFile, FileContent]],
+    rules: ParsingRules,
+    staging: str,
+    work: IngestLogs,
 ) -> list[FileRecord]:
-    splits = list(splits_of(files))
-    rows = pa.table([pa.array([msgspec.msgpack.encode(split) for split in splits], pa.binary())], schema=_WORK)
-    parsed = _spread(spark, rows).mapInArrow(
-        partial(parse_part, rules=rules, staging=staging, prefix=work.prefix), spark_schema(_DONE)
-    )
-    found = [msgspec.msgpack.decode(data, type=SplitResult) for data in parsed.toArrow()["done"].to_pylist()]
-    by_split = {done.split: done for done in found}
+    splits = list(splits_of((file, content.cuts) for file, content in files))
+    parse = partial(parse_part, rules=rules, staging=staging, prefix=work.prefix)
+    by_split = {done.split: done for done in _run(spark, splits, parse, SplitResult)}
     if len(by_split) != len(splits):
         raise PipelineInputError(f"{len(splits)} pieces were to be read and {len(by_split)} were: please report this")
-    own: dict[str, list[SplitResult]] = {file.path: [] for file in files}
+    own: dict[str, list[SplitResult]] = {file.path: [] for file, _ in files}
     for split in splits:
         own[split.file.path].append(by_split[split.number])
     return [
-        FileRecord(
-            path=file.path,
-            sha256=file.sha256,
-            bytes=file.size,
+        _file_record(
+            file,
+            content.unusable,
+            own[file.path],
+            staging=Staging(staging, work.prefix),
             run=work.last_run + 1,
-            place=place,
-            messages=tuple(done.messages for done in own[file.path] if done.messages.rows),
-            rejects=tuple(done.rejects for done in own[file.path] if done.rejects.rows),
+            place=n,
         )
-        for place, file in enumerate(files, 1)
+        for n, (file, content) in enumerate(files, 1)
     ]
 
 
-def _spread(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """*rows* as a DataFrame whose tasks have one row each, as long as there are not too many."""
-    return spark.createDataFrame(rows).repartition(max(1, min(len(rows), 10_000)))
+def _file_record(
+    file: SourceFile, unusable: str, splits: Sequence[SplitResult], *, staging: Staging, run: int, place: int
+) -> FileRecord:
+    unusable = unusable or next((done.unusable for done in splits if done.unusable), "")
+    messages, rejects = _filled(done.messages for done in splits), _filled(done.rejects for done in splits)
+    if unusable:
+        why = _refused(file, [RefusedRow("file", "file", unusable, b"")])
+        messages, rejects = (), (staging.store_part(place, [why]),)
+    return FileRecord(
+        path=file.path,
+        sha256=file.sha256,
+        bytes=file.size,
+        run=run,
+        place=place,
+        messages=messages,
+        rejects=rejects,
+        unusable=unusable,
+    )
+
+
+def _filled(parts: Iterable[StagedPart | None]) -> tuple[StagedPart, ...]:
+    return tuple(part for part in parts if part is not None and part.rows)
+
+
+def _run(
+    spark: SparkSession,
+    work: Sequence[msgspec.Struct],
+    tasks: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    result: type[Result],
+) -> list[Result]:
+    """What *tasks* gave for each of *work*; a task has one of them, as long as there are not too many."""
+    if not work:
+        return []
+    rows = pa.table([pa.array([msgspec.msgpack.encode(item) for item in work], pa.binary())], schema=_WORK)
+    frame = spark.createDataFrame(rows).repartition(min(len(rows), 10_000))
+    done = frame.mapInArrow(tasks, spark_schema(_DONE)).toArrow()["done"].to_pylist()
+    return [msgspec.msgpack.decode(data, type=result) for data in done]
 
 
 def _record(log: str, found: Sequence[SourceFile], new: Sequence[FileRecord], seconds: float) -> JobRecord:
-    rows, refused = sum(file.rows for file in new), sum(file.refused for file in new)
-    counts = {"files": len(new), "passed_over": len(found) - len(new), "rejected": refused}
+    taken = [file for file in new if not file.unusable]
+    rows, refused = sum(file.rows for file in taken), sum(file.refused for file in taken)
     record = JobRecord(
         job="ingest",
         inputs={"log": log},
         rows_in=rows + refused,
         rows_out=rows,
-        bytes=sum(file.bytes for file in new),
+        bytes=sum(file.bytes for file in taken),
         seconds=seconds,
-        counts=counts,
+        counts={
+            "files": len(taken),
+            "passed_over": len(found) - len(new),
+            "rejected": refused,
+            "unusable": len(new) - len(taken),
+        },
     )
     log_record(record)
     return record

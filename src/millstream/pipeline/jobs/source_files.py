@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.stores import hash_stream
 
 Format = Literal["jsonl", "csv", "parquet"]
@@ -60,20 +60,46 @@ def find_files(paths: Sequence[Path], wanted: Format | None = None) -> list[Sour
     return sorted(found, key=lambda file: (file.topic, file.path))
 
 
-def splits_of(files: Iterable[SourceFile]) -> Iterator[Split]:
-    """*files* as pieces of work, in order; a function of the files."""
+Cuts: TypeAlias = Sequence[tuple[int, int]]
+"""Where a file is cut into splits: bytes, or row groups of Parquet, from and up to."""
+
+
+def splits_of(files: Iterable[tuple[SourceFile, Cuts]]) -> Iterator[Split]:
+    """*files*, each with its cuts, as pieces of work, in order."""
     number = 0
-    for file in files:
-        for start, end in _cuts(file):
+    for file, cuts in files:
+        for start, end in cuts:
             yield Split(number, file, start, end)
             number += 1
 
 
-def hash_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The columns ``path`` and ``sha256`` of the files in the column ``path``."""
-    for part in parts:
-        paths = part.column("path").to_pylist()
-        yield pa.RecordBatch.from_pydict({"path": paths, "sha256": [_hash(Path(path)) for path in paths]})
+def cuts_of(file: SourceFile) -> Cuts:
+    """Where *file* is cut, a function of its content. Raises :class:`UnusableFileError` where it is no Parquet file."""
+    if file.format == "parquet":
+        return _row_groups(file)
+    if file.format == "csv" or file.path.endswith(PACKED):
+        return [(0, file.size)]
+    starts = range(0, max(file.size, 1), SPLIT_BYTES)
+    return [(start, min(start + SPLIT_BYTES, file.size)) for start in starts]
+
+
+class FileContent(msgspec.Struct, frozen=True):
+    """What a task found in the file *path*: its SHA-256 and cuts, or why it is unusable."""
+
+    path: str
+    sha256: str = ""
+    cuts: tuple[tuple[int, int], ...] = ()
+    unusable: str = ""
+
+
+def file_content(file: SourceFile) -> FileContent:
+    """Read *file* once."""
+    try:
+        return FileContent(file.path, _hash(Path(file.path)), tuple(cuts_of(file)))
+    except UnusableFileError as error:
+        return FileContent(file.path, unusable=str(error))
+    except OSError as error:
+        return FileContent(file.path, unusable=f"{file.path} cannot be read: {error}")
 
 
 def _find(path: Path, wanted: Format | None) -> Iterator[SourceFile]:
@@ -105,27 +131,18 @@ def _format_of(path: Path) -> Format | None:
     return _ENDINGS.get(Path(path.name.removesuffix(PACKED)).suffix)
 
 
-def _cuts(file: SourceFile) -> Iterator[tuple[int, int]]:
-    if file.format == "parquet":
-        yield from _row_groups(file)
-    elif file.format == "csv" or file.path.endswith(PACKED):
-        yield 0, file.size
-    else:
-        for start in range(0, max(file.size, 1), SPLIT_BYTES):
-            yield start, min(start + SPLIT_BYTES, file.size)
-
-
-def _row_groups(file: SourceFile) -> Iterator[tuple[int, int]]:
+def _row_groups(file: SourceFile) -> Cuts:
     try:
         found = pq.read_metadata(file.path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise PipelineInputError(f"{file.path} is no Parquet file: {error}") from error
-    start = size = 0
+        raise UnusableFileError(f"{file.path} is not a Parquet file: {error}") from error
+    cuts, start, size = [], 0, 0
     for group in range(found.num_row_groups):
         size += found.row_group(group).total_byte_size
         if size >= SPLIT_BYTES or group == found.num_row_groups - 1:
-            yield start, group + 1
+            cuts.append((start, group + 1))
             start, size = group + 1, 0
+    return cuts
 
 
 def _hash(path: Path) -> str:
