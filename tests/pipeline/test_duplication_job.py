@@ -34,6 +34,7 @@ from millstream.pipeline.jobs.duplication import (
 )
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from suite.engines import open_engine
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Stores:
 
     def __init__(self, folder: Path, seed: int, count: int = 120) -> None:
         self.stores = {name: LocalStore(folder / name) for name in ("a", "b")}
-        self.manifest = Manifest(open_engine(f"sqlite:///{folder / 'manifest.db'}"))
+        engine = open_engine(f"sqlite:///{folder / 'manifest.db'}")
+        self.manifest, self.outbox = Manifest(engine), AuditOutbox(engine)
         self.providers = Providers(self.stores, SystemClock())
         draw = random.Random(seed)
         for store in self.stores.values():
@@ -68,7 +70,12 @@ class Stores:
             if draw.random() < 0.8:
                 time = draw.choice([1, LATER, LATER])
                 self.manifest.writer.record([ManifestEvent(store, "docs", name, time, info.checksum(), info.size)])
-        if "a" not in shown and draw.random() < 0.5:
+        if "a" not in shown and draw.random() < 0.3:
+            deleted = AuditEvent(
+                AuditAction.DELETE_CONTENT, "ann", draw.choice([1, LATER]), "me", "a", "file", "docs", name
+            )
+            self.outbox.add([deleted])
+        elif "a" not in shown and draw.random() < 0.5:
             self.manifest.writer.record([ManifestEvent("a", "docs", name, LATER, deleted=True)])
 
     @property
@@ -76,7 +83,9 @@ class Stores:
         return {name: store.url for name, store in self.stores.items()}
 
     def plan(self, spark: SparkSession, folder: Path, run: str = "run") -> DuplicationPlan:
-        return plan_duplication(spark, folder / "jobs", run, self.urls, self.manifest, pair=PAIR, space="docs")
+        return plan_duplication(
+            spark, folder / "jobs", run, self.urls, self.manifest, pair=PAIR, space="docs", outbox=self.outbox
+        )
 
 
 class Tasks:
@@ -97,12 +106,15 @@ def test_the_plan_and_its_tasks_are_those_of_the_planner_in_process(
 ) -> None:
     stores = Stores(tmp_path, seed)
     planned = stores.plan(spark, tmp_path)
-    wanted = count_differences(stores.providers, stores.manifest, PAIR, "docs")
+    wanted = count_differences(stores.providers, stores.manifest, PAIR, "docs", outbox=stores.outbox)
+    recorded = count_differences(stores.providers, stores.manifest, PAIR, "docs")
+    assert wanted.deletes > recorded.deletes  # some wait in the outbox
     assert plain(planned.plan) == plain(wanted)
     assert min(planned.record.counts.values()) > 0
     ours, theirs = Tasks(), Tasks()
     enqueue(planned, ours)  # type: ignore[arg-type]
-    plan_space_duplication(stores.providers, stores.manifest, PAIR, "docs", theirs)  # type: ignore[arg-type]
+    planner = (stores.providers, stores.manifest, PAIR, "docs")
+    plan_space_duplication(*planner, theirs, outbox=stores.outbox)  # type: ignore[arg-type]
     assert ours.names == theirs.names
     assert stores.plan(spark, tmp_path).reused
 
@@ -216,6 +228,8 @@ def test_the_command_copies_by_policy_and_holds_what_goes_too_far(
     assert told(capfd)["same"] == 20
     for entry in list(all_entries(copies, "docs")):
         source.delete("docs", entry.content_id)
+    assert run(["pipeline", "duplication", "--dry-run", *options]) == 5
+    assert told(capfd)["hold_reason"]
     assert run(["pipeline", "duplication", *options]) == 5
     assert told(capfd)["hold"]
 

@@ -61,7 +61,7 @@ def duplication_command(
                 run = name or (copies_cut_short(node.folder / "jobs", pair, found) if execute else None) or now
                 plan, failures = _duplicate(node, spark, run, pair, found, dry_run=dry_run, execute=execute)
                 print_plan(plan, as_json)
-                held += plan.hold is not None
+                held += plan.hold is not None or plan.hold_reason is not None
                 failed += failures
     return 1 if failed else HELD if held else 0
 
@@ -77,10 +77,14 @@ def _duplicate(
     stores = node.settings.store_urls
     with shown(spark, f"{space} {pair}"):
         planned = plan_duplication(
-            spark, node.folder / "jobs", run, stores, node.stores.manifest, pair=pair, space=space, clock=node.clock
-        )
-        hold = None if dry_run else node.stores.change_guard.check(planned.plan)
-        if dry_run or hold is not None:
+            spark, node.folder / "jobs", run, stores, node.stores.manifest, pair=pair, space=space, clock=node.clock,
+            outbox=node.stores.outbox,
+        )  # fmt: skip
+        if dry_run:
+            reason = node.stores.change_guard.preview(planned.plan)
+            return msgspec.structs.replace(planned.plan, hold_reason=reason), 0
+        hold = node.stores.change_guard.check(planned.plan)
+        if hold is not None:
             return msgspec.structs.replace(planned.plan, hold=hold), 0
         failed = 0
         if execute:

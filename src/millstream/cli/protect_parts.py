@@ -33,4 +33,5 @@ def protection_parts(node: Node, store: str) -> ProtectionParts:
             node.mill.repairs.repairer,
         ),
         node.mill.reports.reporter,
+        node.stores.outbox,
     )

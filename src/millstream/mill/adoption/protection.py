@@ -29,6 +29,7 @@ from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import StoreError
 
 
@@ -116,6 +117,7 @@ class ProtectionParts(NamedTuple):
     work: Callable[[], object]
     verifier: CopyVerifier
     reporter: Reporter
+    outbox: AuditOutbox | None = None
 
 
 class Protection:
@@ -217,7 +219,7 @@ class Protection:
             try:
                 plan = plan_space_duplication(
                     self._parts.providers, self._target.manifest, pair, self._space, self._parts.queue,
-                    change_guard=self._parts.guard,
+                    change_guard=self._parts.guard, outbox=self._parts.outbox,
                 )  # fmt: skip
             except StoreError as error:
                 copy.error = str(error)

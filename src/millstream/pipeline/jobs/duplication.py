@@ -24,6 +24,7 @@ from millstream.core.durable import replacing
 from millstream.mill.duplication.differences import EXAMPLES, DuplicationPlan, ItemDifference
 from millstream.mill.duplication.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
+from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.bins import (
@@ -43,11 +44,15 @@ from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_ro
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.audit import AuditOutbox
 
 _KEY = ("content_id",)
 _COPY_SCHEMA = pa.schema([pa.field("content_id", pa.string()), pa.field("size", pa.int64())])
 _GROUP_BATCHES = 64
 """Batches of some thousand rows of the manifest that make a row group."""
+
+_ASKED = 1000
+"""Items that the outbox is asked about together."""
 
 
 class PlannedDuplication(msgspec.Struct, frozen=True):
@@ -83,10 +88,12 @@ def plan_duplication(
     pair: Pair,
     space: str,
     clock: Clock | None = None,
+    outbox: AuditOutbox | None = None,
 ) -> PlannedDuplication:
     """Compare *space* in the stores of *pair* (ids of *stores*, id → URL) into a folder under *jobs*.
 
-    *run* names the plan; one of that name that was finished is not made again. Raises :class:`JobBusyError`, and
+    *run* names the plan; one of that name that was finished is not made again. A deletion at the source that waits in
+    *outbox* counts as recorded. Raises :class:`JobBusyError`, and
     :class:`PipelineError` where a store could not be listed whole: what is not listed would look deleted.
     """
     clock = clock or SystemClock()
@@ -104,7 +111,7 @@ def plan_duplication(
             first = unlisted[0]
             raise PipelineError(f"{first.store}/{space} could not be listed, so nothing is planned: {first.error}")
         recorded = folder.path / "manifest.parquet"
-        _write_manifest(recorded, manifest, pair, space)
+        _write_manifest(recorded, manifest, pair, space, _waiting_deletions(outbox, pair.source, space))
         compare_copies(spark, listed.data, recorded, pair).write.parquet(str(folder.data))
         copied = _count_copies(listed.data, pair.destination)
         plan = _plan(folder.data, pair, space, copied)
@@ -220,13 +227,42 @@ def _failures(data: Path) -> Iterator[tuple[str, str]]:
             yield row["content_id"], row["error"]
 
 
-def _write_manifest(path: Path, manifest: Manifest, pair: Pair, space: str) -> None:
-    """What is recorded of both ends, each in the order of the ids, a row group in memory."""
+def _write_manifest(path: Path, manifest: Manifest, pair: Pair, space: str, deletions: Mapping[str, int]) -> None:
+    """What is recorded of both ends, each in the order of the ids, a row group in memory.
+
+    *deletions* (by id, their times) are taken for recorded at the source; those of unknown items follow as a group.
+    """
+    unknown = dict(deletions)
     with replacing(path) as file, pq.ParquetWriter(file, RECORDED_SCHEMA) as writer:
         for store in (pair.source, pair.destination):
             batches = manifest.batches(store, space, columns=RECORDED_SCHEMA.names)
             while group := list(itertools.islice(batches, _GROUP_BATCHES)):
-                writer.write_table(pa.Table.from_batches(group, RECORDED_SCHEMA).combine_chunks())
+                rows = pa.Table.from_batches(group, RECORDED_SCHEMA).combine_chunks()
+                writer.write_table(_deleted(rows, unknown) if unknown and store == pair.source else rows)
+        if unknown:
+            columns = zip(*((pair.source, name, None, at, True) for name, at in sorted(unknown.items())), strict=True)
+            writer.write_table(pa.table(list(map(list, columns)), schema=RECORDED_SCHEMA))
+
+
+def _waiting_deletions(outbox: AuditOutbox | None, source: str, space: str) -> Mapping[str, int]:
+    """When items of *space* were deleted, by what waits in *outbox*."""
+    deletions: dict[str, int] = {}
+    if outbox is not None:
+        for names in groups(sorted(outbox.pending(source, space)), _ASKED):
+            deletions |= outbox.deletions(source, space, names)
+    return deletions
+
+
+def _deleted(rows: pa.Table, deletions: dict[str, int]) -> pa.Table:
+    """*rows* with those deleted that *deletions* name; these are taken out of it.
+
+    A deletion before the last change in the row says nothing of what was added later.
+    """
+    names, times = rows.column("content_id").to_pylist(), rows.column("modified")
+    at = pa.array([deletions.pop(name, None) for name in names], pa.int64())
+    later = pc.fill_null(pc.greater_equal(at, times), False)
+    place = rows.schema.get_field_index("deleted")
+    return rows.set_column(place, rows.schema.field(place), pc.or_(rows.column("deleted"), later))
 
 
 def _count_copies(listed: Path, destination: str) -> int:
