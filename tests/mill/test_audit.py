@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import random
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream.cli.main import run
@@ -25,6 +29,7 @@ from millstream.mill.workers.manager import WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.stores import LocalStore, MemoryStore
 from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, AuditOutbox
+from suite.engines import open_engine
 
 POLICIES = Policies({"acme": Policy("acme", {"s": (Pair("1", "2"), Pair("1", "3"))}, (Pair("2", "3"),), ("t",))})
 
@@ -211,7 +216,22 @@ def test_a_line_of_the_table_is_always_an_event(mill: Mill) -> None:
     assert (values["action"], values["at"], values["sha256"]) == ("ADD_CONTENT", "1", "")
 
 
-def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_event_without_a_size_is_compared_by_its_checksum(mill: Mill) -> None:
+    mill.put("a", b"grain")
+    mill.put("b", b"grain")
+    mill.inner.put("s", "b", io.BytesIO(b"chaff"))
+    events = mill.outbox.events()
+    mill.outbox.remove([event.number for event in events])
+    mill.log.append([msgspec.structs.replace(event, size=None) for event in events])
+    assert mill.missing() == [("b", "ADD_CONTENT")]
+
+
+Millstream = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def millstream(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Millstream:
+    """The command line, on a node with the audited store "first", and "second", which a policy keeps like it."""
     data = tmp_path / "data"
     (data / "policies").mkdir(parents=True)
     (data / "policies" / "duplication-accounts.json").write_text('["local"]')
@@ -221,24 +241,55 @@ def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, capfd: py
         '[stores.first]\nurl = "file://{data}/stores/first"\naudited = true\n',
         '[stores.second]\nurl = "file://{data}/stores/second"\n',
     ]
-    (data / "millstream.toml").write_text("".join(lines))
+    (data / "millstream.toml").write_text("".join([*lines, '[mill]\naudit_log = "second:log"\n']))
     (tmp_path / "a.txt").write_bytes(b"grain")
 
-    def millstream(*words: str) -> tuple[int, str]:
+    def millstream(*words: str) -> tuple[int, str, str]:
         code = run([*words, "--data", str(data)])
-        return code, capfd.readouterr().out
+        printed = capfd.readouterr()
+        return code, printed.out, printed.err
 
+    return millstream
+
+
+@pytest.mark.parametrize(("host", "settled"), [(socket.gethostname(), True), ("elsewhere", False)])
+def test_commands_settle_what_ended_processes_left_open_and_name_what_they_cannot(
+    tmp_path: Path, millstream: Millstream, host: str, settled: bool
+) -> None:
+    assert millstream("store", "put", "first", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
+    assert millstream("mill", "check")[0] == 0
+    engine = open_engine(f"sqlite:///{tmp_path / 'data' / 'node.db'}")
+    inner, outbox = LocalStore(tmp_path / "data" / "stores" / "first"), AuditOutbox(engine, holder=f"{host}/1/2/ab")
+    dead = AuditedStore(inner, outbox, "first")
+    for name in "bc":
+        sum_ = hashlib.sha256(name.encode()).hexdigest()
+        outbox.begin(dead.event(AuditAction.ADD_CONTENT, "s", name, sha256=sum_))
+        inner.put("s", name, io.BytesIO(name.encode()))
+    said = f"first/s: 2 changes of process 1 on {host} are open since "
+    for command in (("report",), ("produce", "audit-log", "--once"), ("audit",), ("reconcile",)):
+        code, _, errors = millstream("mill", *command)
+        assert (code, said in errors) == (0 if settled else 1, not settled), command
+        assert settled or "`millstream mill audit --recover`" in errors
+    code, printed, _ = millstream("mill", "audit", "--json", "--recover")
+    added = [event for event in map(json.loads, printed.splitlines()) if event["action"] == "ADD_CONTENT"]
+    assert [(event["content_id"], event["size"]) for event in added] == [("a.txt", 5), ("b", 1), ("c", 1)]
+    assert (code, millstream("mill", "reconcile")[:2]) == (0, (0, ""))
+    assert millstream("mill", "produce", "audit-log", "--once")[0] == 0
+
+
+def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, millstream: Millstream) -> None:
+    data = tmp_path / "data"
     assert millstream("store", "put", "second", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
     assert millstream("store", "rm", "second", "s", "a.txt")[0] == 0
     assert millstream("store", "put", "first", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
-    code, printed = millstream("mill", "audit", "--json")
+    code, printed, _ = millstream("mill", "audit", "--json")
     assert code == 0
     assert [json.loads(line)["action"] for line in printed.splitlines()] == ["CREATE_SPACE", "ADD_CONTENT"]
     assert millstream("mill", "work", "--drain")[0] == 0
     assert (data / "stores" / "second" / "s" / "a.txt").read_bytes() == b"grain"
-    assert millstream("mill", "reconcile") == (0, "")
+    assert millstream("mill", "reconcile")[:2] == (0, "")
     LocalStore(data / "stores" / "first").put("s", "b.txt", io.BytesIO(b"behind"))
-    code, printed = millstream("mill", "reconcile")
+    code, printed, _ = millstream("mill", "reconcile")
     assert (code, printed) == (1, "first/s/b.txt: no ADD_CONTENT: it is listed and was never added\n")
     assert millstream("mill", "audit", "first", "s", "a.txt")[1].count("\n") == 2
 

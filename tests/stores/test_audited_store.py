@@ -28,7 +28,6 @@ from millstream.stores import (
     StoreUnavailableError,
 )
 from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, AuditEvent, AuditOutbox
-from millstream.stores.audit.holders import has_ended, new_holder
 from millstream.testing.faulty_store import LostReplyStore, UnavailableStore
 from millstream.testing.store_content import sha256
 from millstream.testing.stores import StoreConformance
@@ -265,16 +264,6 @@ def test_events_that_were_missed_are_added_together_but_for_items_that_others_ar
     assert found[0].number < found[1].number and found[0].at < found[1].at
     assert mine.add([]) == 0
     assert [intent.event.content_id for intent in mine.open_intents(others=True)] == ["b"]
-
-
-def test_a_holder_is_gone_when_its_process_is() -> None:
-    assert not has_ended(new_holder())
-    assert not has_ended("elsewhere/1/2/ab")
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    name = new_holder().split("/")
-    assert has_ended("/".join([name[0], str(child.pid), "1", name[3]]))
-    child.wait()
-    assert has_ended("/".join([name[0], str(child.pid), name[2], name[3]]))
 
 
 def test_events_are_delivered_in_order_and_again_after_a_crash(outbox: AuditOutbox) -> None:

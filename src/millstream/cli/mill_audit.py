@@ -6,6 +6,7 @@ import click
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
+from millstream.cli.open_changes import print_open_changes
 from millstream.mill.audit.audit_log import tsv_lines
 from millstream.mill.audit.reconciliation import missing_events
 from millstream.mill.tasks import QueueName
@@ -18,15 +19,18 @@ from millstream.stores.audit import AuditedStore
 @click.argument("store", required=False)
 @click.argument("space", required=False)
 @click.argument("content_id", required=False)
-@click.option("--recover", is_flag=True, help="First settle what a process on another machine left open when it ended.")
+@click.option(
+    "--recover", is_flag=True, help="First settle what ended processes elsewhere (machines, containers) left open."
+)
 @data_options
 @json_option
 def audit(
     settings: Settings, store: str | None, space: str | None, content_id: str | None, recover: bool, as_json: bool
-) -> None:
+) -> int:
     """Print the audit log, of all audited stores or of the one named, as a table of text.
 
-    Changes that were not processed yet are processed first, and duplicated (see `millstream mill work`).
+    Changes that were not processed yet are processed first, and duplicated (see `millstream mill work`). Exit code 1 if
+    changes are left open, of which it is not known whether they happened.
     """
     with Node.open(settings) as node:
         if recover:
@@ -38,9 +42,10 @@ def audit(
         if as_json:
             for event in events:
                 print_json(event)
-            return
-        for line in tsv_lines(events):
-            click.echo(line, nl=False)
+        else:
+            for line in tsv_lines(events):
+                click.echo(line, nl=False)
+        return 1 if print_open_changes(node, store, space) else 0
 
 
 @click.command()
@@ -51,7 +56,8 @@ def audit(
 def reconcile(settings: Settings, store: str | None, space: str | None, as_json: bool) -> int:
     """Compare what audited stores list with the audit log, and name every event that is missing.
 
-    Exit code 1 if there is any: somebody changed the store behind the back of the audit; and if a store is away.
+    Exit code 1 if there is any: somebody changed the store behind the back of the audit; if a store is away; and if
+    changes are left open, of which it is not known whether they happened.
     """
     found, unlisted = 0, list[str]()
     with Node.open(settings) as node:
@@ -66,10 +72,12 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
                 else:
                     name = f"{missing.store}/{missing.space}/{missing.content_id}"
                     click.echo(f"{name}: no {missing.action.value}: {missing.reason}")
-    return 1 if found or unlisted else 0
+        left = print_open_changes(node, store, space)
+    return 1 if found or unlisted or left else 0
 
 
 def process_audits(node: Node) -> None:
-    """Let workers process the changes of audited stores that wait."""
+    """Let workers process the changes of audited stores that wait, those that ended processes left open included."""
+    _ = node.stores.providers
     if node.stores.outbox.undelivered() or node.queues.open(QueueName.AUDIT).depth().open:
         node.mill.workers(QueueName.AUDIT).run_until_drained()

@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import print_held
+from millstream.cli.open_changes import print_open_changes
 from millstream.cli.progress import progress_bar
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock
@@ -103,7 +104,8 @@ def statistics(settings: Settings, once: bool, include: Path | None, exclude: Pa
 def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
     """Export the audit log to the space that the settings name (mill.audit_log), as files of 10 MiB.
 
-    Only what was not exported before; changes that no worker has processed yet are for the next run.
+    Only what was not exported before; changes that no worker has processed yet are for the next run. Exit code 1 if
+    changes are left open, of which it is not known whether they happened.
     """
     if settings.audit_log_space is None:
         raise SettingsError("setting mill.audit_log: name the STORE:SPACE to which the audit log is to be exported")
@@ -115,7 +117,7 @@ def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
             print_json(done) if as_json else click.echo(
                 f"{done.events:,} events exported, {done.files:,} files written"
             )
-            return 0
+            return 1 if print_open_changes(node) else 0
 
         return _make_runs(run, node.clock, settings.mill.produce.audit_log_every, once=once)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
+from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import share_text, size_text
 from millstream.core.durable import write_durably
 from millstream.mill.reports.page import age_text, overview
@@ -33,7 +34,10 @@ from millstream.settings import Settings
 def report(
     settings: Settings, *, store: str | None, space: str | None, verify: bool, html: Path | None, as_json: bool
 ) -> int:
-    """Print the latest report of every space, and how old it is. Exit code 1 unless all say SUCCESS."""
+    """Print the latest report of every space, and how old it is.
+
+    Exit code 1 unless all say SUCCESS, and no change is left open, of which it is not known whether it happened.
+    """
     with Node.open(settings) as node:
         places = chosen_spaces(node, store, space, known=node.mill.reports.folder.spaces())
         latest = [node.mill.reports.folder.latest(*place) for place in places]
@@ -47,7 +51,8 @@ def report(
                 click.echo(f"{place[0]}/{place[1]}: never checked; run `millstream mill check`", err=True)
             else:
                 print_report(found, as_json, now)
-    return 0 if all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
+        left = print_open_changes(node, store, space)
+    return 0 if not left and all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
 
 
 def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:

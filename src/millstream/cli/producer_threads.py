@@ -12,6 +12,7 @@ from millstream.cli.mill_plans import held_lines
 from millstream.cli.mill_produce import left_out
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.audit.export import AuditExport
+from millstream.mill.audit.open_changes import open_changes
 from millstream.mill.producers.producer_loop import LoopFailure, LoopOutcome, ProducerLoop
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.node import Node
@@ -76,7 +77,7 @@ def _producers(node: Node, wake: Callable[[], None]) -> list[_Producer]:
         _Producer("statistics", _run_of(statistics), settings.statistics_every),
     ]
     if node.mill.audit.export is not None:
-        producers.append(_Producer("audit-log", _run_of_export(node.mill.audit.export), settings.audit_log_every))
+        producers.append(_Producer("audit-log", _run_of_export(node, node.mill.audit.export), settings.audit_log_every))
     return producers
 
 
@@ -96,11 +97,12 @@ def _run_of(loop: ProducerLoop[Any], tell: Callable[[], Iterator[str]] = lambda:
     return one_run
 
 
-def _run_of_export(export: AuditExport) -> OneRun:
+def _run_of_export(node: Node, export: AuditExport) -> OneRun:
     def one_run(stopping: Callable[[], bool]) -> Iterator[str]:
         done = export.run(stopping)
         if done.events:
             yield f"{done.events:,} events exported"
+        yield from (str(one) for one in open_changes(node.stores.outbox) if one.is_left(node.clock.now()))
 
     return one_run
 

@@ -1,4 +1,4 @@
-"""What Linux tells of another process of this machine."""
+"""What Linux tells of processes, and of the machine on which they run."""
 
 from __future__ import annotations
 
@@ -27,3 +27,28 @@ def find_process(pid: int) -> Process | None:
     program, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return None if fields[0] in {"Z", "X"} else Process(program, fields[0], int(fields[19]))
+
+
+def boot_id() -> str:
+    """What this start of the machine is called; empty where the system does not say."""
+    return _first_line("/proc/sys/kernel/random/boot_id")
+
+
+def machine_id() -> str:
+    """What this installation of the system is called; empty where it has no name."""
+    return _first_line("/etc/machine-id")
+
+
+def pid_namespace() -> str:
+    """Which processes this one shares its process ids with: those of its container; empty where that is not known."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text("ascii", "replace").strip()
+    except OSError:
+        return ""

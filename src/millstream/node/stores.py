@@ -12,7 +12,7 @@ from millstream.mill.reports.statistics import SpaceStatisticsTable
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.stores import Store, open_provider
-from millstream.stores.audit import AuditedStore, AuditOutbox
+from millstream.stores.audit import AuditedStore, AuditOutbox, settle_ended
 from millstream.stores.processes import BulkProcesses
 
 
@@ -32,6 +32,7 @@ class StoresPart:
         stores = {name: open_provider(url, processes=processes) for name, url in settings.store_urls.items()}
         stores = with_adopted_sources(stores, lambda: self._databases.own)
         audited = {name: self.audited(name, store) for name, store in stores.items()}
+        settle_ended(audited.values())
         return Providers(audited, clock, mount_check=mount_check)
 
     @locked_cached_property

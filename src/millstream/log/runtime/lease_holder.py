@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 import socket
-from pathlib import Path
 
 import msgspec
 
-from millstream.core.processes import find_process
+from millstream.core.processes import boot_id, find_process, pid_namespace
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,14 +34,14 @@ class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.boot != boot_id():
             return one_host and bool(self.boot) and bool(boot_id())
-        return self.namespace == _namespace() and _started(self.pid) != self.started
+        return self.namespace == pid_namespace() and _started(self.pid) != self.started
 
 
 def this_holder(now: int) -> LeaseHolder:
     """The holder that this process is; *now* in microseconds since the epoch."""
     pid = os.getpid()
     return LeaseHolder(
-        host=socket.gethostname(), boot=boot_id(), namespace=_namespace(), pid=pid, started=_started(pid), since=now
+        host=socket.gethostname(), boot=boot_id(), namespace=pid_namespace(), pid=pid, started=_started(pid), since=now
     )
 
 
@@ -54,21 +53,6 @@ def encode_holder(holder: LeaseHolder) -> bytes:
 def decode_holder(data: bytes) -> LeaseHolder | None:
     """The holder in a lease; None where nobody holds it."""
     return msgspec.json.decode(data, type=LeaseHolder) if data else None
-
-
-def boot_id() -> str:
-    """What this start of the machine is called; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
 
 
 def _started(pid: int) -> int:

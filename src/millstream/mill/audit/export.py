@@ -18,7 +18,7 @@ from millstream.mill.audit.audit_log import AuditLog, tsv_lines
 from millstream.mill.errors import MillError
 from millstream.mill.providers import Providers
 from millstream.mill.reports.folder import encode_name
-from millstream.stores.audit import AuditEvent, AuditOutbox
+from millstream.stores.audit import AuditEvent, AuditOutbox, settle_ended
 from millstream.stores.protocol import Entry, ItemInfo
 
 MOST_BYTES = 10 * 1024 * 1024
@@ -52,11 +52,12 @@ class AuditExport:
         self._store, self._space = store, space
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
-        """Export what was not exported before.
+        """Export what was not exported before; first what ended processes have left open is settled.
 
         Raises :class:`AuditExportError` where the newest file of a space is damaged, or was written by somebody else;
         nothing is added to it then.
         """
+        settle_ended(self._providers.values())
         done = Exported()
         spaces_by_account = [
             place for place in self._log.spaces_by_account() if place[1:] != (self._store, self._space)

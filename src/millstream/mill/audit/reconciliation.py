@@ -30,8 +30,8 @@ def missing_events(
     """The events that the audit of a space lacks, in the order of the ids.
 
     Items with events that were not processed yet are left out: what is said of them may change. An item is taken for
-    replaced where its size differs from that of its last event; of the same size, where its bytes have another checksum
-    by what the provider recorded.
+    replaced where its size differs from that of its last event; of the same size, or where the event has none, as those
+    that earlier releases settled, where its bytes have another checksum by what the provider recorded.
     """
     pending = outbox.pending(store, space)
     for content_id, entry, event in outer_join(providers.entries(store, space), log.last_events(store, space)):
@@ -53,9 +53,10 @@ def _judge(
         return AuditAction.ADD_CONTENT, "it is listed and was never added"
     if not exists:
         return AuditAction.ADD_CONTENT, "it is listed and was deleted"
-    if entry.size != event.size:
-        return AuditAction.ADD_CONTENT, f"it has {entry.size:,} bytes and was added with {event.size or 0:,}"
-    if entry.modified is not None and entry.modified > event.at and _is_other(providers, place, event):
+    if event.size is not None and entry.size != event.size:
+        return AuditAction.ADD_CONTENT, f"it has {entry.size:,} bytes and was added with {event.size:,}"
+    touched = entry.modified is not None and entry.modified > event.at
+    if (touched or event.size is None) and _is_other(providers, place, event):
         return AuditAction.ADD_CONTENT, f"it has another checksum than it was added with ({event.sha256})"
     return None
 

@@ -6,7 +6,18 @@ by looking at the store: the change is there, or it is not (``docs/formats/audit
 """
 
 from millstream.stores.audit.events import AuditAction, AuditEvent
+from millstream.stores.audit.holders import HolderState, describe_holder
 from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
-from millstream.stores.audit.store import AuditedStore
+from millstream.stores.audit.store import AuditedStore, settle_ended
 
-__all__ = ["AuditAction", "AuditBusyError", "AuditEvent", "AuditIntent", "AuditOutbox", "AuditedStore"]
+__all__ = [
+    "AuditAction",
+    "AuditBusyError",
+    "AuditEvent",
+    "AuditIntent",
+    "AuditOutbox",
+    "AuditedStore",
+    "HolderState",
+    "describe_holder",
+    "settle_ended",
+]

@@ -46,6 +46,7 @@ class AuditedBulk:
         ids = [item.content_id for item in items]
         outbox, name = self._audited.outbox, self._audited.name
         with outbox.hold_all(name, space, ids):
+            seen = outbox.newest()
             found = self._taken(space, ids)
             free = [item for item in items if item.content_id not in found]
             events = [
@@ -55,7 +56,7 @@ class AuditedBulk:
                 )
                 for item in free
             ]  # fmt: skip
-            begun = list(zip(free, outbox.begin_all(events), strict=True)) if events else []
+            begun = list(zip(free, outbox.begin_all(events, seen=seen), strict=True)) if events else []
             found |= {item.content_id: one for item, one in begun if isinstance(one, AuditBusyError)}
             found |= self._put(space, [(item, one) for item, one in begun if isinstance(one, AuditIntent)])
         return [found[content_id] for content_id in ids]
@@ -83,26 +84,40 @@ class AuditedBulk:
             raise
         pairs = list(zip(intents, answers, strict=True))
         self._audited.outbox.done_all([_described(i.event, one) for i, one in pairs if isinstance(one, ItemInfo)])
-        self._settle(space, [intent for intent, one in pairs if isinstance(one, StoreError)])
+        refused = [intent for intent, one in pairs if isinstance(one, AlreadyExistsError)]
+        self._audited.outbox.cancel(*(intent.event.number for intent in refused))  # somebody else has put it there
+        others = [i for i, one in pairs if isinstance(one, StoreError) and not isinstance(one, AlreadyExistsError)]
+        self._settle(space, others)
         return {intent.event.content_id: one for intent, one in pairs}
 
     def _settle(self, space: str, intents: Sequence[AuditIntent]) -> None:
-        """Look at the items, and write down which of *intents* happened; they stay open until the store answers."""
+        """:meth:`settle`; what the store does not answer stays open."""
+        with contextlib.suppress(StoreError):
+            self.settle(space, intents)
+
+    def settle(self, space: str, intents: Sequence[AuditIntent]) -> None:
+        """Look at the items that *intents* would have added, and write down which of them were.
+
+        Raises :class:`StoreError` where the store does not say so of one of them, after all others.
+        """
         if not intents:
             return
-        with contextlib.suppress(StoreError):
-            found = self._bulk.infos(space, [intent.event.content_id for intent in intents])
-            done, gone = list[AuditEvent](), list[int]()
-            for intent, one in zip(intents, found, strict=True):
-                if isinstance(one, ItemInfo) and one.checksum() == intent.event.sha256:
-                    done.append(_described(intent.event, one))
-                elif isinstance(one, ItemNotFoundError):
-                    gone.append(intent.event.number)
-                else:
-                    with contextlib.suppress(StoreError):
-                        self._audited.settle(intent)
-            self._audited.outbox.done_all(done)
-            self._audited.outbox.cancel(*gone)
+        found = self._bulk.infos(space, [intent.event.content_id for intent in intents])
+        done, gone, errors = list[AuditEvent](), list[int](), list[StoreError]()
+        for intent, one in zip(intents, found, strict=True):
+            if isinstance(one, ItemInfo) and intent.event.sha256 and one.checksum() == intent.event.sha256:
+                done.append(_described(intent.event, one))
+            elif isinstance(one, ItemNotFoundError):
+                gone.append(intent.event.number)
+            else:
+                try:
+                    self._audited.settle(intent)
+                except StoreError as error:
+                    errors.append(error)
+        self._audited.outbox.done_all(done)
+        self._audited.outbox.cancel(*gone)
+        if errors:
+            raise errors[0]
 
 
 def _described(event: AuditEvent, info: ItemInfo) -> AuditEvent:

@@ -1,25 +1,106 @@
-"""Who writes: a name for this process, by which others can tell whether it is gone."""
+"""Who writes: a name for this process, by which others can tell whether it still runs."""
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import fcntl
 import os
 import secrets
 import socket
+import struct
+import weakref
+from pathlib import Path
+from typing import NamedTuple
 
-from millstream.core.processes import find_process
+from millstream.core.processes import boot_id, find_process, machine_id, pid_namespace
+
+_FLOCK = "@hhqqi0q"
+"""``struct flock`` of Linux: type, whence, start, length, and a process id that is 0 for locks of open files."""
 
 
-def new_holder() -> str:
-    """A name for a holder in this process: host, process id, when the process began, and a random part."""
-    return f"{socket.gethostname()}/{os.getpid()}/{_begun(os.getpid())}/{secrets.token_hex(4)}"
+class HolderState(enum.StrEnum):
+    """What is known of the process that a holder names."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    UNKNOWN = "unknown"  # it ran on another machine, or in a container that cannot be seen from here
 
 
-def has_ended(holder: str) -> bool:
-    """Whether the process of *holder* is known to have ended; False where that cannot be told from here."""
-    host, *rest = holder.split("/")
-    if host != socket.gethostname() or len(rest) != 3 or not rest[0].isdigit():
-        return False
-    return _begun(int(rest[0])) != rest[1]
+class _Holder(NamedTuple):
+    """The parts of a holder's name. Earlier releases have written the first four alone."""
+
+    host: str
+    pid: str
+    started: str
+    token: str
+    boot: str = ""
+    namespace: str = ""
+    machine: str = ""
+
+
+class Holders:
+    """The holders that share the database beside which the lock file *path* lies.
+
+    Each holds a lock on one byte of that file for as long as its process runs, by which processes in other containers
+    of the same machine can tell that it does. Without *path* only processes of the same container can.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+
+    def new(self) -> str:
+        """A name for a holder in this process: host, process id, when the process began, a random part, and of which
+        start of which machine and of which container they are."""
+        token, pid = secrets.token_hex(4), os.getpid()
+        self._lock(token)
+        parts = _Holder(socket.gethostname(), str(pid), _begun(pid), token, boot_id(), pid_namespace(), machine_id())
+        return "/".join(parts)
+
+    def state(self, holder: str) -> HolderState:
+        """Whether the process of *holder* runs."""
+        parts = holder.split("/")
+        if len(parts) not in (4, len(_Holder._fields)) or not parts[1].isdigit():
+            return HolderState.UNKNOWN
+        named = _Holder(*parts)
+        if not named.boot:
+            return self._by_pid(named) if named.host == socket.gethostname() else HolderState.UNKNOWN
+        if named.boot != boot_id():
+            same_machine = (named.host, named.machine) == (socket.gethostname(), machine_id())
+            return HolderState.ENDED if same_machine and boot_id() else HolderState.UNKNOWN
+        return self._by_pid(named) if named.namespace == pid_namespace() else self._by_lock(named)
+
+    def _by_pid(self, named: _Holder) -> HolderState:
+        return HolderState.RUNNING if _begun(int(named.pid)) == named.started else HolderState.ENDED
+
+    def _by_lock(self, named: _Holder) -> HolderState:
+        """Whether a process of another container runs; unknown where the lock file was taken away."""
+        if self._path is None:
+            return HolderState.UNKNOWN
+        try:
+            with self._path.open("rb") as file:
+                answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _lock_of(named.token))
+        except (OSError, ValueError):
+            return HolderState.UNKNOWN
+        return HolderState.ENDED if struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK else HolderState.RUNNING
+
+    def _lock(self, token: str) -> None:
+        if self._path is None or not hasattr(fcntl, "F_OFD_SETLK"):
+            return
+        with contextlib.suppress(OSError):  # a folder that can only be read: nothing is begun in it either
+            handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            weakref.finalize(self, os.close, handle)
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _lock_of(token))
+
+
+def describe_holder(holder: str) -> str:
+    """*holder* for people."""
+    host, pid, *_ = [*holder.split("/"), "?"]
+    return f"process {pid} on {host}"
+
+
+def _lock_of(token: str) -> bytes:
+    return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, int(token, 16), 1, 0)
 
 
 def _begun(pid: int) -> str:

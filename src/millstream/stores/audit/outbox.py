@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -16,7 +18,7 @@ from millstream.core.coalescing import RequestCoalescer
 from millstream.core.errors import BusyError
 from millstream.core.sql import insert_rows, make_tables, update_rows
 from millstream.stores.audit.events import AuditAction, AuditEvent
-from millstream.stores.audit.holders import new_holder
+from millstream.stores.audit.holders import Holders
 from millstream.stores.audit.target_locks import TargetLocks
 from millstream.stores.protocol import ItemInfo, StoreError
 
@@ -60,6 +62,13 @@ class AuditIntent(msgspec.Struct, frozen=True, gc=False):
     had_space: bool = False
 
 
+class _Beginning(NamedTuple):
+    """An intent that is to be written down, and the newest number when what was there before it was looked at."""
+
+    intent: AuditIntent
+    seen: int | None = None
+
+
 class AuditOutbox:
     """The outbox in the database of *engine* (SQLite); the table is made where it is absent. Thread-safe.
 
@@ -68,7 +77,8 @@ class AuditOutbox:
 
     def __init__(self, engine: sa.Engine, clock: Clock | None = None, *, holder: str | None = None) -> None:
         self._engine, self._clock = engine, clock or SystemClock()
-        self.holder = holder or new_holder()
+        self.holders = Holders(_beside(engine))
+        self.holder = holder or self.holders.new()
         self._writing = threading.Lock()
         self._last = 0
         self._targets = TargetLocks()
@@ -84,27 +94,38 @@ class AuditOutbox:
         """:meth:`hold` for many items at once."""
         return self._targets.hold((store, space, content_id) for content_id in content_ids)
 
-    def begin(self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False) -> AuditIntent:
+    def newest(self) -> int:
+        """The greatest number that was given; to be asked before one looks at what is there (see :meth:`begin`)."""
+        with self._engine.connect() as connection:
+            return connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
+
+    def begin(
+        self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False, seen: int | None = None
+    ) -> AuditIntent:
         """Write down that *event* is to happen, where *item* or the space was before; gives it its number and time.
 
-        Raises :class:`AuditBusyError` where another holder has begun a change of the same item or space.
+        Raises :class:`AuditBusyError` where another holder has begun a change of the same item or space that is open,
+        or that is newer than *seen*: what was there before is not known then.
         """
-        return self._begin(AuditIntent(event, self.holder, item, had_space))
+        return self._begin(_Beginning(AuditIntent(event, self.holder, item, had_space), seen))
 
-    def begin_all(self, events: Sequence[AuditEvent]) -> Sequence[AuditIntent | AuditBusyError]:
+    def begin_all(
+        self, events: Sequence[AuditEvent], *, seen: int | None = None
+    ) -> Sequence[AuditIntent | AuditBusyError]:
         """:meth:`begin` for many items at once, none of which is there; errors are given and not raised."""
-        return self._begin_all([AuditIntent(event, self.holder) for event in events])
+        return self._begin_all([_Beginning(AuditIntent(event, self.holder), seen) for event in events])
 
-    def _begin_all(self, wanted: Sequence[AuditIntent]) -> Sequence[AuditIntent | AuditBusyError]:
+    def _begin_all(self, wanted: Sequence[_Beginning]) -> Sequence[AuditIntent | AuditBusyError]:
         """Begin what several threads want to begin, in one transaction."""
         with self._writing, self._engine.begin() as connection:
             connection.exec_driver_sql("UPDATE audit_outbox SET state = state WHERE 0")  # takes the lock before reading
             self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0)
-            held = {tuple(row) for row in connection.execute(_HELD, {"holder": self.holder})}
             number = connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
+            oldest = min((one.seen for one in wanted if one.seen is not None), default=number)
+            newest = self._newest_of_others(connection, oldest)
             begun: list[AuditIntent | AuditBusyError] = []
-            for intent in wanted:
-                if _target(intent.event) in held:
+            for intent, seen in wanted:
+                if newest.get(_target(intent.event), 0) > (number if seen is None else seen):
                     begun.append(_busy(intent.event))
                     continue
                 number, self._last = number + 1, max(self._clock.now(), self._last + 1)
@@ -114,12 +135,21 @@ class AuditOutbox:
                 insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
             return begun
 
+    def _newest_of_others(self, connection: sa.Connection, after: int) -> dict[tuple[str, ...], float]:
+        """The newest change of each item and space that others made after the number *after*; infinity where one is
+        open."""
+        newest = dict[tuple[str, ...], float]()
+        for *target, state, number in connection.execute(_OTHERS, {"holder": self.holder, "after": after}):
+            key = tuple(target)
+            newest[key] = max(newest.get(key, 0), math.inf if state == _State.INTENDED else number)
+        return newest
+
     def add(self, events: Sequence[AuditEvent]) -> int:
         """Write down *events* that are known to have happened and were never intended here; returns how many.
 
         Those of items that another holder is changing just now are left out: that change has an event of its own.
         """
-        begun = self._begin_all([AuditIntent(event, self.holder) for event in events])
+        begun = self.begin_all(events)
         known = [one.event for one in begun if isinstance(one, AuditIntent)]
         if known:
             self._change_all([(event, _State.DONE) for event in known])
@@ -301,16 +331,27 @@ _EVENTS = sa.select(_outbox.c.number, _outbox.c.event).where(
     _outbox.c.number.in_(sa.bindparam("numbers", expanding=True)), _outbox.c.state != _State.INTENDED
 )
 _TARGET = ("store", "space", "content_id")
-_HELD = sa.select(*(_outbox.c[name] for name in _TARGET)).where(
-    _outbox.c.state == _State.INTENDED, _outbox.c.holder != sa.bindparam("holder")
+_OTHERS = sa.select(*(_outbox.c[name] for name in _TARGET), _outbox.c.state, _outbox.c.number).where(
+    sa.or_(_outbox.c.state == _State.INTENDED, _outbox.c.number > sa.bindparam("after")),
+    _outbox.c.holder != sa.bindparam("holder"),
 )
-"""What others are changing: few items at any time."""
+"""What others are changing, and have changed lately: few items at any time."""
 _INTENTS = (
     sa.select(_outbox.c.number, _outbox.c.holder, _outbox.c.event, _outbox.c.item, _outbox.c.had_space)
     .where(_outbox.c.state == _State.INTENDED)
     .order_by(_outbox.c.number)
 )
 _INTENTS_OF = _INTENTS.where(*(_outbox.c[name] == sa.bindparam(name) for name in _TARGET))
+
+
+def _beside(engine: sa.Engine) -> Path | None:
+    """The lock file of the holders, beside the database; None where that is no file."""
+    database = engine.url.database
+    return (
+        Path(f"{database}-holders")
+        if engine.dialect.name == "sqlite" and database not in (None, "", ":memory:")
+        else None
+    )
 
 
 def _target(event: AuditEvent) -> tuple[str, ...]:

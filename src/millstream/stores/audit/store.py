@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 import msgspec
+import sqlalchemy as sa
 
 from millstream.stores.audit.bulk import AuditedBulk
 from millstream.stores.audit.events import AuditAction, AuditEvent
-from millstream.stores.audit.holders import has_ended
+from millstream.stores.audit.holders import HolderState
 from millstream.stores.audit.outbox import AuditIntent, AuditOutbox
-from millstream.stores.bulk import Bulk, bulk_of
+from millstream.stores.bulk import bulk_of
 from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.hashing import hash_stream
 from millstream.stores.names import check_content_id, check_space
@@ -30,6 +32,11 @@ from millstream.stores.protocol import (
     StoreUnavailableError,
 )
 from millstream.stores.wrapper import Answer, StoreWrapper
+
+_log = logging.getLogger(__name__)
+
+_NEW_BYTES = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT)
+"""Changes after which an item has the bytes of the event."""
 
 
 class AuditedStore(StoreWrapper):
@@ -48,24 +55,26 @@ class AuditedStore(StoreWrapper):
         self.outbox, self.name = outbox, name
         self._account, self._user = account, user
         inner = bulk_of(store)
-        self.bulk: Bulk | None = None if inner is None else AuditedBulk(inner, self)
+        self.bulk: AuditedBulk | None = None if inner is None else AuditedBulk(inner, self)
 
     def create_space(self, space: str) -> None:
-        with self._changing(AuditAction.CREATE_SPACE, space) as event:
+        with self._changing(AuditAction.CREATE_SPACE, space) as (event, seen):
             if not self.store.has_space(space):
-                self._change(self.outbox.begin(event), lambda _: self.store.create_space(space))
+                self._change(self.outbox.begin(event, seen=seen), lambda _: self.store.create_space(space))
 
     def delete_space(self, space: str) -> None:
-        with self._changing(AuditAction.DELETE_SPACE, space) as event:
+        with self._changing(AuditAction.DELETE_SPACE, space) as (event, seen):
             if not self.store.has_space(space):
                 raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}")
-            self._change(self.outbox.begin(event, had_space=True), lambda _: self.store.delete_space(space))
+            intent = self.outbox.begin(event, had_space=True, seen=seen)
+            self._change(intent, lambda _: self.store.delete_space(space))
 
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:
         kept = check_acls(acls)
-        with self._changing(AuditAction.SET_SPACE_ACLS, space, acls=kept) as event:
+        with self._changing(AuditAction.SET_SPACE_ACLS, space, acls=kept) as (event, seen):
             if dict(self.store.space_acls(space)) != kept:
-                self._change(self.outbox.begin(event, had_space=True), lambda _: self.store.set_space_acls(space, kept))
+                intent = self.outbox.begin(event, had_space=True, seen=seen)
+                self._change(intent, lambda _: self.store.set_space_acls(space, kept))
 
     def put(
         self,
@@ -80,7 +89,7 @@ class AuditedStore(StoreWrapper):
     ) -> ItemInfo:
         check_mimetype(mimetype)
         said = {"mimetype": mimetype, "properties": check_properties(properties)}
-        with self._changing(AuditAction.ADD_CONTENT, space, content_id, **said) as plain:
+        with self._changing(AuditAction.ADD_CONTENT, space, content_id, **said) as (plain, seen):
             before = self._look_before(space, content_id)
             event = msgspec.structs.replace(plain, sha256=(sha256 or _known_sum(source) or "").lower() or None)
 
@@ -91,14 +100,14 @@ class AuditedStore(StoreWrapper):
                     create_only=create_only,
                 )  # fmt: skip
 
-            return self._change(self.outbox.begin(event, item=before), put)
+            return self._change(self.outbox.begin(event, item=before, seen=seen), put)
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
         said = {"properties": check_properties(properties)}
-        with self._changing(AuditAction.SET_CONTENT_PROPERTIES, space, content_id, **said) as event:
+        with self._changing(AuditAction.SET_CONTENT_PROPERTIES, space, content_id, **said) as (event, seen):
             before = self.store.info(space, content_id)
             return self._change(
-                self.outbox.begin(event, item=before),
+                self.outbox.begin(event, item=before, seen=seen),
                 lambda _: self.store.set_properties(space, content_id, properties),
             )
 
@@ -106,18 +115,19 @@ class AuditedStore(StoreWrapper):
         source = self.store.info(space, content_id)
         said = {"source_space": space, "source_content_id": content_id, **_described(source)}
         said["properties"] = dict(source.properties)
-        with self._changing(AuditAction.COPY_CONTENT, to_space, to_content_id, **said) as event:
+        with self._changing(AuditAction.COPY_CONTENT, to_space, to_content_id, **said) as (event, seen):
             before = self._look_before(to_space, to_content_id)
             return self._change(
-                self.outbox.begin(event, item=before),
+                self.outbox.begin(event, item=before, seen=seen),
                 lambda _: self.store.copy(space, content_id, to_space, to_content_id),
             )
 
     def delete(self, space: str, content_id: str) -> None:
-        with self._changing(AuditAction.DELETE_CONTENT, space, content_id) as plain:
+        with self._changing(AuditAction.DELETE_CONTENT, space, content_id) as (plain, seen):
             before = self._look_before(space, content_id, required=True)
             event = plain if before is None else msgspec.structs.replace(plain, **_described(before))
-            self._change(self.outbox.begin(event, item=before), lambda _: self.store.delete(space, content_id))
+            intent = self.outbox.begin(event, item=before, seen=seen)
+            self._change(intent, lambda _: self.store.delete(space, content_id))
 
     def recover(self) -> int:
         """Settle every open change of this store, whoever began it: nobody else may be writing. Returns how many.
@@ -125,8 +135,20 @@ class AuditedStore(StoreWrapper):
         Raises :class:`StoreError` where the store does not answer.
         """
         intents = [intent for intent in self.outbox.open_intents(others=True) if intent.event.store == self.name]
-        for intent in intents:
-            self._settle_left(intent)
+        self._settle_all_left(intents)
+        return len(intents)
+
+    def settle_ended(self) -> int:
+        """Settle the open changes of this store that were begun by processes of this machine which have ended.
+
+        Raises :class:`StoreError` where the store does not answer; what is left stays open. Returns how many.
+        """
+        intents = [
+            intent
+            for intent in self.outbox.open_intents(others=True)
+            if intent.event.store == self.name and self._has_ended(intent.holder)
+        ]
+        self._settle_all_left(intents)
         return len(intents)
 
     def event(self, action: AuditAction, space: str, content_id: str = "", **said: Any) -> AuditEvent:
@@ -137,16 +159,17 @@ class AuditedStore(StoreWrapper):
     @contextlib.contextmanager
     def _changing(
         self, action: AuditAction, space: str, content_id: str | None = None, **said: Any
-    ) -> Iterator[AuditEvent]:
-        """Hold the item (or the space) and settle what is open of it; gives the event that is to happen."""
+    ) -> Iterator[tuple[AuditEvent, int]]:
+        """Hold the item (or the space) and settle what is open of it; gives the event that is to happen, and the number
+        of the newest one, before anybody looks at the item."""
         check_space(space)
         target = "" if content_id is None else check_content_id(content_id)
         event = self.event(action, space, target, **said)
         with self.outbox.hold(self.name, space, target):
             for intent in self.outbox.open_intents(event, others=True):
-                if intent.holder == self.outbox.holder or has_ended(intent.holder):
+                if intent.holder == self.outbox.holder or self._has_ended(intent.holder):
                     self._settle_left(intent)
-            yield event
+            yield event, self.outbox.newest()
 
     def _change(self, intent: AuditIntent, act: Callable[[AuditIntent], Answer]) -> Answer:
         try:
@@ -169,32 +192,55 @@ class AuditedStore(StoreWrapper):
         if event.content_id:
             happened = self._item_changed(event, intent.item)
         elif event.action == AuditAction.SET_SPACE_ACLS:
-            happened = self.store.has_space(event.space) and dict(self.store.space_acls(event.space)) == event.acls
+            acls_set = self.store.has_space(event.space) and dict(self.store.space_acls(event.space)) == event.acls
+            happened = event if acls_set else None
         else:
-            happened = self.store.has_space(event.space) != intent.had_space
-        if happened:
-            self.outbox.done(event)
+            happened = event if self.store.has_space(event.space) != intent.had_space else None
+        if happened is not None:
+            self.outbox.done(happened)
         else:
             self.outbox.cancel(event.number)
 
-    def _item_changed(self, event: AuditEvent, before: ItemInfo | None) -> bool:
+    def _has_ended(self, holder: str) -> bool:
+        return self.outbox.holders.state(holder) == HolderState.ENDED
+
+    def _item_changed(self, event: AuditEvent, before: ItemInfo | None) -> AuditEvent | None:
+        """*event* as it happened, described by the item as it is now; None where it did not happen."""
         try:
             now = self._look(event.space, event.content_id)
         except DamagedRecordError:
-            return self._has_bytes_of(event, before)
-        happened = _item_changed(event, before, now)
-        if happened and now is None:
+            return self._with_bytes_of(event, before)
+        if not _item_changed(event, before, now):
+            return None
+        if now is None:
             self._require_there(event)
-        return happened
+        elif event.action in _NEW_BYTES:
+            return msgspec.structs.replace(event, **_described(now))
+        return event
 
-    def _has_bytes_of(self, event: AuditEvent, before: ItemInfo | None) -> bool:
-        """Whether an item whose record is damaged has the new bytes of *event*; then only they can tell."""
-        if event.sha256 is None or event.action not in (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT):
-            return False
+    def _with_bytes_of(self, event: AuditEvent, before: ItemInfo | None) -> AuditEvent | None:
+        """The same where the record of the item is damaged: only its bytes can tell then."""
+        if event.sha256 is None or event.action not in _NEW_BYTES:
+            return None
         if before is not None and before.checksum() == event.sha256:
-            return False
+            return None
         with self.store.open(event.space, event.content_id) as file:
-            return hash_stream(file).sha256 == event.sha256
+            read = hash_stream(file)
+        return msgspec.structs.replace(event, size=read.size) if read.sha256 == event.sha256 else None
+
+    def _settle_all_left(self, intents: Sequence[AuditIntent]) -> None:
+        """:meth:`_settle_left` for each of *intents*; new items of a store that can do many at once are looked at
+        together."""
+        bulk, together = self.bulk, dict[str, list[AuditIntent]]()
+        for intent in intents:
+            if bulk is not None and intent.item is None and intent.event.action == AuditAction.ADD_CONTENT:
+                together.setdefault(intent.event.space, []).append(intent)
+            else:
+                self._settle_left(intent)
+        for space, some in together.items():
+            self._require_there(some[0].event)
+            assert bulk is not None
+            bulk.settle(space, some)
 
     def _settle_left(self, intent: AuditIntent) -> None:
         """Settle what was left open before. Raises :class:`StoreError`, also where the store is not there."""
@@ -223,6 +269,21 @@ class AuditedStore(StoreWrapper):
             return self.store.info(space, content_id)
         except (ItemNotFoundError, SpaceNotFoundError):
             return None
+
+
+def settle_ended(stores: Iterable[Store]) -> None:
+    """Settle what processes of this machine that have ended left open at those of *stores* that are audited.
+
+    What a store does not answer stays open, and the log says so.
+    """
+    for store in stores:
+        if not isinstance(store, AuditedStore):
+            continue
+        try:
+            if count := store.settle_ended():
+                _log.info("store %s: %d changes settled that ended processes had left open", store.name, count)
+        except (StoreError, sa.exc.OperationalError) as error:
+            _log.warning("store %s: changes of ended processes stay open until the next start: %s", store.name, error)
 
 
 class _Witness(io.RawIOBase):

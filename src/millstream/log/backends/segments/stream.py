@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.durable import sync_folder, write_durably
+from millstream.core.processes import boot_id
 from millstream.log.backend import BlockStatistics, Commit, StoredBlock, VersionedValue, add_statistics, oldest_within
 from millstream.log.backends.segments import index
 from millstream.log.backends.segments.files import read_at, sync, write_all
@@ -32,7 +33,6 @@ from millstream.log.backends.segments.scan import Entry, SegmentScan
 from millstream.log.block import log_hash
 from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyError
 from millstream.log.ids import BlockRange, IndexEntry
-from millstream.log.runtime.lease_holder import boot_id
 
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BLOCKS = 65_536

@@ -1,0 +1,16 @@
+"""What commands say of changes of which nobody knows whether they happened."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.mill.audit.open_changes import open_changes
+from millstream.node import Node
+
+
+def print_open_changes(node: Node, store: str | None = None, space: str | None = None) -> bool:
+    """Print whose changes are open, and what to do; True where somebody has to do it."""
+    found, now = open_changes(node.stores.outbox, store, space), node.clock.now()
+    for one in found:
+        click.echo(str(one), err=True)
+    return any(one.is_left(now) for one in found)

@@ -1,0 +1,71 @@
+"""Changes of which nobody has said whether they happened: what the audit log lacks until they are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.stores.audit import AuditIntent, AuditOutbox, HolderState, describe_holder
+
+MOST_PATIENCE = 3600 * MICROSECONDS
+"""For how long a change may be open while its process runs, before somebody should look at it."""
+
+
+class OpenChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """``count`` open changes of a space that one process has begun, the first of them at ``oldest`` (microseconds).
+
+    ``state`` is what is known of that process.
+    """
+
+    store: str
+    space: str
+    holder: str
+    count: int
+    oldest: int
+    state: HolderState
+
+    def is_left(self, now: int) -> bool:
+        """Whether somebody has to do something about them: the process does not end them, or takes too long."""
+        return self.state != HolderState.RUNNING or now - self.oldest > MOST_PATIENCE
+
+    def __str__(self) -> str:
+        since = f"{datetime.fromtimestamp(self.oldest / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        who = describe_holder(self.holder)
+        return (
+            f"{self.store}/{self.space}: {self.count:,} changes of {who} are open since {since}, and missing from the "
+            f"audit log: {_REMEDIES[self.state]}"
+        )
+
+
+_REMEDIES = {
+    HolderState.RUNNING: "the process still runs, and settles them, or the next start after its end does",
+    HolderState.ENDED: "the process has ended, and the store does not say whether they happened; see that it answers "
+    "(`millstream doctor`), and run this again",
+    HolderState.UNKNOWN: "the process ran on another machine or in another container; once it has ended, run "
+    "`millstream mill audit --recover`",
+}
+
+
+def open_changes(outbox: AuditOutbox, store: str | None = None, space: str | None = None) -> Sequence[OpenChanges]:
+    """The open changes of all spaces, or of the store or space named, by space and process, the oldest first."""
+    groups: dict[tuple[str, str, str], list[AuditIntent]] = {}
+    for intent in outbox.open_intents(others=True):
+        event = intent.event
+        if store in (None, event.store) and space in (None, event.space):
+            groups.setdefault((event.store, event.space, intent.holder), []).append(intent)
+    return [_described(outbox, intents) for intents in groups.values()]
+
+
+def _described(outbox: AuditOutbox, intents: Sequence[AuditIntent]) -> OpenChanges:
+    first = intents[0]
+    return OpenChanges(
+        store=first.event.store,
+        space=first.event.space,
+        holder=first.holder,
+        count=len(intents),
+        oldest=first.event.at,
+        state=outbox.holders.state(first.holder),
+    )
