@@ -29,11 +29,11 @@ def task(name: str) -> bytes:
     return encode_task(BitCheck("1", "s", name))
 
 
-def manager(world: Any, processor: Any, *queues: str, **more: Any) -> WorkerManager:
+def manager(world: Any, processor: Any, *queues: str, kind: type[Any] = BitCheck, **more: Any) -> WorkerManager:
     names = queues or ("low",)
     settings = WorkerSettings(**({"threads": 1, "visibility": 60.0} | more))
     every = {name.value: world.queue(name.value) for name in QueueName}
-    registry = ProcessorRegistry({BitCheck: processor})
+    registry = ProcessorRegistry({kind: processor})
     return WorkerManager(
         [world.queue(name) for name in names], registry, ResultSink(world.manifest, every), world.clock, settings
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from mill_workers import Scripted, fails, manager, task
 
+from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.item_ref import ItemRef
@@ -14,6 +15,13 @@ from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate, decode_task, encode_task
 from millstream.mill.workers.manager import MOST_LEASES
 from millstream.mill.workers.task_settler import FAILURES
+from millstream.stores import (
+    ContentIdTooLongError,
+    ContentTooLargeError,
+    ItemInfo,
+    MemoryStore,
+    StoreInputError,
+)
 
 
 def test_p6_a_task_that_fails_three_times_is_dead_with_the_error_as_its_cause(world: Any) -> None:
@@ -98,3 +106,48 @@ def test_a_bit_check_that_is_not_settled_is_tried_three_times_with_a_wait_before
     assert world.manifest.get("1", "s", "c").outcome == "FAILURE"
     (error,) = world.queue("bit-error").lease(10, visibility=60)
     assert decode_task(error.body).row == "B18"  # type: ignore[union-attr]
+
+
+class _Refusing(MemoryStore):
+    """A store that keeps no long ids, no large content, and no odd types."""
+
+    def info(self, space: str, content_id: str) -> ItemInfo:
+        if len(content_id) > 10:
+            raise ContentIdTooLongError("the content id has 11 bytes, and this store keeps 10")
+        return super().info(space, content_id)
+
+    def put(self, space: str, content_id: str, source: BinaryIO, **more: Any) -> ItemInfo:
+        if content_id == "large":
+            raise ContentTooLargeError("it has 5 bytes, and this store keeps 4")
+        if content_id == "odd type":
+            raise StoreInputError("'odd' is not a mimetype")
+        return super().put(space, content_id, source, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("much too long", "ContentIdTooLongError: the content id has 11 bytes, and this store keeps 10"),
+        ("large", "ContentTooLargeError: it has 5 bytes, and this store keeps 4"),
+        ("odd type", "StoreInputError: 'odd' is not a mimetype"),
+        ("no space", "StoreInputError: the space name "),
+    ],
+)
+def test_a_task_that_never_can_succeed_is_dead_at_once_with_the_reason(world: Any, name: str, reason: str) -> None:
+    space = "a/b" if name == "no space" else "s"
+    world.stores["2"] = _Refusing()
+    world.stores["2"].create_space("s")
+    world.put(ItemRef("1", "s", name))
+    world.queue("low").put([encode_task(Duplicate("1", "2", space, name))])
+    processor = DuplicationProcessor(world.providers, world.manifest)
+    tally = manager(world, processor, kind=Duplicate).run_until_drained()
+    assert (tally.failed, tally.dead) == (0, 1)
+    (dead,) = world.queue("low").dead()
+    assert dead.cause.startswith(reason) and dead.attempts == 1
+
+
+def test_an_item_whose_id_is_too_long_for_a_store_is_missing_there(world: Any) -> None:
+    world.stores["2"] = _Refusing()
+    world.record(ItemRef("2", "s", "much too long"), "a" * 64)
+    checked = BitChecker(world.providers, world.manifest).check(ItemRef("2", "s", "much too long"))
+    assert checked.outcome.row == "B18"

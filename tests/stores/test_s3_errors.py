@@ -7,7 +7,9 @@ from botocore import exceptions as boto
 
 from millstream.stores import (
     ContentIdTooLongError,
+    ContentTooLargeError,
     ItemNotFoundError,
+    StoreCredentialsError,
     StoreError,
     StoreInputError,
     StoreUnavailableError,
@@ -29,6 +31,7 @@ def answer(code: str, status: int) -> boto.ClientError:
         (answer("PreconditionFailed", 412), ConditionFailedError),
         (answer("InvalidObjectState", 403), ArchivedError),
         (answer("KeyTooLongError", 400), ContentIdTooLongError),
+        (answer("EntityTooLarge", 400), ContentTooLargeError),
         (answer("NotImplemented", 501), StoreError),
         (answer("AccessDenied", 403), StoreError),
         (answer("SlowDown", 503), StoreUnavailableError),
@@ -40,7 +43,7 @@ def answer(code: str, status: int) -> boto.ClientError:
         (boto.IncompleteReadError(actual_bytes=1, expected_bytes=2), StoreUnavailableError),
         (boto.ResponseStreamingError(error="cut"), StoreUnavailableError),
         (ConnectionResetError("reset"), StoreUnavailableError),
-        (boto.NoCredentialsError(), StoreInputError),
+        (boto.NoCredentialsError(), StoreCredentialsError),
         (boto.ParamValidationError(report="no bucket"), StoreInputError),
         (boto.UnknownServiceError(service_name="s3", known_service_names="none"), StoreError),
     ],

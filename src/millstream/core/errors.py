@@ -15,6 +15,9 @@ class MillstreamError(Exception):
     transient: ClassVar[bool] = False
     """True where the same call may succeed later without anyone changing anything."""
 
+    permanent: ClassVar[bool] = False
+    """True where the same call never succeeds, whatever changes around it."""
+
     exit_code: ClassVar[int] = 1
     """The process exit code that the command line gives this error (see ``docs/reference/exit-codes.md``)."""
 

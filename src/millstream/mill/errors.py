@@ -16,6 +16,8 @@ class PolicyError(MillError, InputError):
 class TaskError(MillError, InputError):
     """The task is not one that the mill knows."""
 
+    permanent = True
+
 
 class UnknownStoreError(MillError, NotFoundError):
     """No store of that id is configured."""

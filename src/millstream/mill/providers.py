@@ -15,7 +15,14 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.mount_check import MountCheck
 from millstream.stores.bulk import bulk_of
 from millstream.stores.hashing import Digests, hash_stream
-from millstream.stores.protocol import Entry, ItemInfo, ItemNotFoundError, SpaceNotFoundError, Store
+from millstream.stores.protocol import (
+    ContentIdTooLongError,
+    Entry,
+    ItemInfo,
+    ItemNotFoundError,
+    SpaceNotFoundError,
+    Store,
+)
 
 Answer = TypeVar("Answer")
 
@@ -87,11 +94,11 @@ class Providers(Mapping[str, Store]):
         self.call(lambda: provider.create_space(space))
 
     def find(self, place: ItemRef) -> ItemInfo | None:
-        """What the provider says of the item at *place*; None where there is no such item or space."""
+        """What the provider says of the item at *place*; None where there is no such item or space, or can be none."""
         store = self[place.store]
         try:
             return self.call(lambda: store.info(place.space, place.content_id))
-        except (ItemNotFoundError, SpaceNotFoundError):
+        except (ItemNotFoundError, SpaceNotFoundError, ContentIdTooLongError):
             return None
 
     def find_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:

@@ -6,9 +6,21 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-from millstream.stores.protocol import StoreError, StoreUnavailableError
+from millstream.stores.protocol import (
+    ContentIdTooLongError,
+    ContentTooLargeError,
+    StoreError,
+    StoreUnavailableError,
+)
 
-_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_MEANINGS: dict[int, type[StoreError]] = {
+    **dict.fromkeys(
+        (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+        StoreUnavailableError,
+    ),
+    errno.ENAMETOOLONG: ContentIdTooLongError,
+    errno.EFBIG: ContentTooLargeError,
+}
 
 _ADVICE = {
     errno.ENOSPC: "free some space on that disk",
@@ -29,7 +41,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def store_error(doing: str, error: OSError) -> StoreError:
-    """The :class:`StoreError` for *error*, which happened while *doing* something; a transient one where it is."""
+    """The :class:`StoreError` for *error*, which happened while *doing* something; transient or permanent as it is."""
     advice = _ADVICE.get(error.errno or 0)
     message = f"{doing} failed: {error}" + (f"; {advice}" if advice else "")
-    return StoreUnavailableError(message) if error.errno in _TRANSIENT else StoreError(message)
+    return _MEANINGS.get(error.errno or 0, StoreError)(message)

@@ -31,6 +31,14 @@ class StoreUnavailableError(StoreError):
 class StoreInputError(StoreError, InputError):
     """The storage provider refuses this name, URL or value."""
 
+    permanent = True
+
+
+class StoreCredentialsError(StoreInputError):
+    """There are no credentials for the storage provider."""
+
+    permanent = False
+
 
 class NoSuchStoreError(StoreError, NotFoundError):
     """No store of that id is configured."""
@@ -70,6 +78,10 @@ class ItemChangedError(StoreUnavailableError):
 
 class ContentIdTooLongError(StoreInputError):
     """The content id is longer than the provider keeps; the same call never succeeds."""
+
+
+class ContentTooLargeError(StoreInputError):
+    """The content is larger than the provider keeps; the same call never succeeds."""
 
 
 class DamagedRecordError(StoreError):

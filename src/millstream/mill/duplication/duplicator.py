@@ -32,6 +32,7 @@ from millstream.stores.protocol import (
     ItemNotFoundError,
     SpaceNotFoundError,
     StoreError,
+    StoreInputError,
     StoreRefusedError,
 )
 
@@ -72,7 +73,8 @@ class DuplicationProcessor:
     def process(self, task: Duplicate, attempt: int) -> TaskResult:
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
 
-        It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything.
+        It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything; a
+        :class:`StoreInputError` that is permanent where a store never takes this item.
         """
         source, destination = self._look(task.source, task), self._look(task.destination, task)
         if not self._is_asked(task):
@@ -113,6 +115,10 @@ class DuplicationProcessor:
     def _look(self, store: str, task: Duplicate) -> _LookedUpEnd:
         try:
             return self._look_at_item(store, task) if task.content_id else self._look_at_space(store, task.space)
+        except StoreInputError as error:
+            if error.permanent and task.space:  # such as an id longer than the store keeps
+                raise type(error)(f"{error} ({_where(task)})") from error
+            return _LookedUpEnd(EndState.UNREACHABLE, error=str(error))
         except StoreError as error:
             return _LookedUpEnd(EndState.UNREACHABLE, error=str(error))
 
@@ -244,6 +250,10 @@ def _pair(task: Duplicate) -> Pair:
 
 
 def _failure(task: Duplicate, action: DuplicationAction, answer: str) -> DuplicationError:
-    where = f"{task.content_id!r} in space {task.space!r} from store {task.source!r} to store {task.destination!r}"
+    where = _where(task)
     kind = NoAnswerError if action.act == DuplicationAct.RETRY else DuplicationError
     return kind(f"{action.row}: {action.reason} ({where})" + (f": {answer}" if answer else ""))
+
+
+def _where(task: Duplicate) -> str:
+    return f"{task.content_id!r} in space {task.space!r} from store {task.source!r} to store {task.destination!r}"

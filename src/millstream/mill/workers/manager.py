@@ -5,7 +5,7 @@ hands them to a pool of threads; now and then a lower queue comes first, so that
 tasks turn out to be done together it takes a group of them at a time. The dispatcher alone talks to the queues: it
 extends leases while tasks wait and run, writes down what a group of finished tasks found, and only then acknowledges
 them. A failed task goes to the back of its queue, and after its third failure to the dead letters, with the error's
-text.
+text; one that never can succeed, such as an id longer than the store keeps, goes there at once.
 """
 
 from __future__ import annotations

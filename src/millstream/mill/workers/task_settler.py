@@ -59,8 +59,8 @@ class LeasedTask:
 class TaskSettler:
     """Settles finished tasks with *sink* and their queues, and keeps the tally.
 
-    A task that failed goes to the back of its queue, and after :data:`FAILURES` attempts to the dead letters; for a
-    transient reason it waits *transient_first* seconds before the second attempt.
+    A task that failed goes to the back of its queue, and after :data:`FAILURES` attempts to the dead letters, for a
+    permanent reason at once; for a transient one it waits *transient_first* seconds before the second attempt.
     """
 
     def __init__(self, sink: ResultSink, metrics: Metrics, transient_first: float) -> None:
@@ -102,7 +102,7 @@ class TaskSettler:
     def _fail(self, job: LeasedTask, error: BaseException) -> None:
         self._metrics.count("mill_tasks_failed", queue=job.queue.name)
         try:
-            if job.lease.attempts >= FAILURES:
+            if job.lease.attempts >= FAILURES or (isinstance(error, MillstreamError) and error.permanent):
                 job.queue.dead_letter(job.lease, cause=f"{type(error).__name__}: {error}")
                 self.tally.dead += 1
             else:

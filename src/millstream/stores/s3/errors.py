@@ -8,7 +8,9 @@ from typing import Any
 
 from millstream.stores.protocol import (
     ContentIdTooLongError,
+    ContentTooLargeError,
     ItemNotFoundError,
+    StoreCredentialsError,
     StoreError,
     StoreInputError,
     StoreRefusedError,
@@ -56,6 +58,7 @@ _MEANINGS: dict[str, type[StoreError]] = {
     "ObjectLocked": StoreRefusedError,
     "InvalidBucketName": StoreInputError,
     "KeyTooLongError": ContentIdTooLongError,
+    "EntityTooLarge": ContentTooLargeError,
     "MetadataTooLarge": StoreInputError,
 }
 
@@ -93,7 +96,8 @@ def translated(doing: str) -> Iterator[None]:
     except boto.ClientError as error:
         raise _meaning(doing, error.response) from error
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
-        raise StoreInputError(f"{doing} failed: {error}; name a profile, or credentials, in the store's URL") from error
+        advice = "name a profile, or credentials, in the store's URL"
+        raise StoreCredentialsError(f"{doing} failed: {error}; {advice}") from error
     except (boto.ParamValidationError, boto.InvalidRegionError, boto.NoRegionError) as error:
         raise StoreInputError(f"{doing} failed: {error}") from error
     except (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError, HTTPError, OSError) as error:
