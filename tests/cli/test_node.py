@@ -18,10 +18,13 @@ from millstream.core.amounts import Duration
 from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
+from millstream.core.prometheus import prometheus_text
 from millstream.log import LogSpec, WriterBusyError
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
+from millstream.rest.app_context import AppContext
+from millstream.rest.node_metrics import node_metrics
 from millstream.settings import BatchingSettings, Settings, StoreSettings
 from millstream.stores import StoreUnavailableError
 
@@ -34,6 +37,19 @@ def test_a_fresh_folder_becomes_a_node(tmp_path: Path, name: str) -> None:
         cid = node.anchoring.cas.put(b"content")
         assert [entry.content_id for entry in node.stores.providers["primary"].entries("cas")] == [cid]
     assert {path.name for path in (tmp_path / "deep" / name).iterdir()} >= {"log.db", "cas"}
+
+
+def test_what_the_parts_of_a_node_report_is_exposed_by_the_node(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), VirtualClock(7 * MICROSECONDS), create=True) as node:
+        for log in ("east", "west"):
+            with node.logs.store.log(LogSpec(log)).writer() as writer:
+                writer.append([Message(b"x", event_time=MICROSECONDS)])
+            node.batching.service(log, f"{log}.batches").step()
+        lines = prometheus_text(node_metrics(AppContext(node))).splitlines()
+    assert 'millstream_batching_delay_seconds_sum{log="east"} 6' in lines
+    assert 'millstream_batching_open_sources{log="west"} 1' in lines
+    types = [line for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
 
 
 def test_copies_of_an_anchored_file_are_known_by_store(tmp_path: Path) -> None:

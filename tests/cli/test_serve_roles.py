@@ -97,6 +97,10 @@ def test_one_process_is_a_whole_node_and_drains_when_it_is_asked(folder: Path) -
             )
         until(lambda: node.ask(f"operations/{operation.status.id}")["state"] == "observed", "an anchored operation")
         _append(folder, 50)
+        with urlopen(f"{node.ready['console']}/metrics") as answer:
+            metrics = answer.read().decode()
+        assert 'millstream_batching_batches_total{cut="' in metrics
+        assert 'millstream_mill_tasks_done_total{queue="duplication' in metrics
         node.drain()
     assert any(line.startswith("workers have ended") for line in node.said)
     assert any(line.startswith("batching weather has ended") for line in node.said) and node.said[-1] == "stopped"

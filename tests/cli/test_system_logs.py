@@ -71,7 +71,8 @@ def test_no_way_leads_into_a_system_log(node: Node, tmp_path: Path, way: str, na
 def test_users_may_call_their_logs_as_system_logs_were_called(node: Node, tmp_path: Path) -> None:
     data = ["--data", str(tmp_path / "node")]
     command = [sys.executable, "-m", "millstream", "serve", "--broker", "127.0.0.1:0", *data]
-    node.close()
+    with node:
+        pass  # closed: what follows opens it in processes of their own
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         endpoint = ["--broker", process.stdout.readline().split()[3]]
@@ -114,7 +115,8 @@ def test_system_logs_are_read_and_copied_by_name(node: Node, tmp_path: Path) -> 
         assert f"\nkind      {kind}\n" in told and f"\ntrimmed   {trimmed}" in told
     missing = run_command("log", "read", "ledger", *data)
     assert (missing.code, "Millstream's own is called 'system:ledger'" in missing.err) == (3, True)
-    node.close()
+    with node:
+        pass  # closed: what follows opens it in processes of their own
     target = f"segments:///{tmp_path / 'copy'}"
     assert run_command("log", "copy", f"sqlite:///{tmp_path}/node/log.db", target, "system:ledger").code == 0
     with open_store(target) as store:

@@ -15,7 +15,7 @@ from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill_work import run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
 from millstream.core.errors import MillstreamError
-from millstream.core.metrics_collector import MetricsCollector
+from millstream.core.metrics import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.workers.pools import queues_of
 
@@ -106,14 +106,16 @@ class ServeRoles:
     @contextlib.contextmanager
     def _ingest(self, log: str, role: IngestRole) -> Iterator[None]:
         """Takes messages of a broker into *log* until it is stopped."""
-        figures, say = MetricsCollector(), functools.partial(_log.info, "ingest into %s: %s", log)
-        with MqttIngestRunner(log, role).opened(self._node, figures, say) as (writer, take):
+        collector, say = self._node.metrics, functools.partial(_log.info, "ingest into %s: %s", log)
+        with MqttIngestRunner(log, role).opened(self._node, LabelledMetrics(collector, log=log), say) as (writer, take):
             self._writers[log] = lambda: writer
 
             def run() -> None:
                 take(self._stopping.is_set)
-                records = figures.figures().by_label("ingest_records_total", "").get("", 0)
-                aside = sum(figures.figures().by_label("ingest_rejects_total", "reason").values())
+                records, aside = (
+                    collector.figures().by_label(f"ingest_{what}_total", "log").get(log, 0)
+                    for what in ("records", "rejects")
+                )
                 say(f"it has ended: {records:,} records, {aside:,} messages put aside")
 
             self._add(f"ingest into {log}", run)

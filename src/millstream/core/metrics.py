@@ -29,6 +29,25 @@ class Metrics(Protocol):
         ...
 
 
+class LabelledMetrics:
+    """Reports to *metrics*, with *labels* on everything: where several parts report under the same names."""
+
+    def __init__(self, metrics: Metrics, **labels: str) -> None:
+        self._metrics, self._labels = metrics, labels
+
+    def count(self, name: str, amount: int = 1, **labels: str) -> None:
+        self._metrics.count(name, amount, **self._labels, **labels)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        self._metrics.gauge(name, value, **self._labels, **labels)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        self._metrics.observe(name, value, **self._labels, **labels)
+
+    def observe_many(self, name: str, values: Sequence[float] | npt.NDArray[np.float64], **labels: str) -> None:
+        self._metrics.observe_many(name, values, **self._labels, **labels)
+
+
 class NoMetrics:
     """Collects nothing."""
 

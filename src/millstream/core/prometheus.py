@@ -73,10 +73,14 @@ def _lines(family: MetricFamily) -> Iterator[str]:
             below = itertools.accumulate(value.classes)
             for bound, count in zip([*map(repr, BOUNDS), "+Inf"], below, strict=True):
                 yield f"{name}_bucket{_labels({**labels, 'le': bound})} {count}"
-            yield f"{name}_sum{_labels(labels)} {value.total}"
+            yield f"{name}_sum{_labels(labels)} {_number(value.total)}"
             yield f"{name}_count{_labels(labels)} {value.count}"
         else:
-            yield f"{name}{_labels(labels)} {int(value) if float(value).is_integer() else value}"
+            yield f"{name}{_labels(labels)} {_number(value)}"
+
+
+def _number(value: float) -> float:
+    return int(value) if float(value).is_integer() else value
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from millstream.batching import Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import Ticker
-from millstream.core.metrics import Metrics
+from millstream.core.metrics import LabelledMetrics, Metrics
 from millstream.log import LogSpec
 from millstream.node.context import NodeContext
 from millstream.node.logs import LogsPart
@@ -30,10 +30,11 @@ class BatchingPart:
     ) -> BatchService:
         """Batches *log* into the log *output* by this node's rules, from where it was; closed with the node.
 
-        *ticks* appends ticks to *log*: see :class:`BatchService`.
+        *ticks* appends ticks to *log*: see :class:`BatchService`. Without *metrics* it reports to those of the node.
         """
         store, clock = self._logs.store, self._context.clock
         source, sink = store.log(LogSpec(log), create=False), store.log(LogSpec(output, kind="batches"))
+        metrics = metrics or LabelledMetrics(self._context.metrics, log=log)
         service = BatchService(
             source, sink, self.rules, self.state_file(output), ticks=ticks, clock=clock, metrics=metrics
         )

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.batching import BatchingPart
 from millstream.node.context import NodeContext
@@ -30,15 +31,22 @@ _SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
 class Node:
     """Everything on one data folder: parts that open what they need when it is first asked for. Thread-safe.
 
-    Use it as a context manager: what the parts have opened is closed together.
+    Use it as a context manager: what the parts have opened is closed together, the last first.
     """
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.folder = settings.folder
         self.clock = clock or SystemClock()
+        self.metrics = MetricsCollector()
         self._resources = contextlib.ExitStack()
-        context = NodeContext(settings=settings, folder=self.folder, clock=self.clock, resources=self._resources)
+        context = NodeContext(
+            settings=settings,
+            folder=self.folder,
+            clock=self.clock,
+            resources=self._resources,
+            metrics=self.metrics,
+        )
         self.databases = DatabasesPart(context)
         self.logs = LogsPart(context)
         self.messaging = MessagingPart(context, self.logs)
@@ -82,10 +90,6 @@ class Node:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all that was opened, the last first."""
         self._resources.close()
 
     def prepare(self) -> None:

@@ -7,14 +7,18 @@ import dataclasses
 from pathlib import Path
 
 from millstream.core.clock import Clock
+from millstream.core.metrics_collector import MetricsCollector
 from millstream.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """The settings, the data folder and the clock of a node, and the stack that closes what its parts open."""
+    """The settings, the data folder and the clock of a node, the stack that closes what its parts open, and the
+    collector to which they report.
+    """
 
     settings: Settings
     folder: Path
     clock: Clock
     resources: contextlib.ExitStack
+    metrics: MetricsCollector

@@ -82,6 +82,7 @@ class MillPart:
             self._context.clock,
             WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
             on_progress=on_progress,
+            metrics=self._context.metrics,
         )
 
     def monitor(self, *names: QueueName) -> QueueMonitor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from millstream.anchoring.registry.follow_state import FollowState
 from millstream.core.clock import MICROSECONDS
-from millstream.core.prometheus import MetricFamily, counter, gauge
+from millstream.core.prometheus import MetricFamily, counter, families_of, gauge
 from millstream.log import DATA_KINDS
 from millstream.rest.app_context import AppContext
 from millstream.rest.status_models import Overview
@@ -14,7 +14,7 @@ from millstream.rest.status_snapshot import StatusSnapshot
 
 
 def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
-    """Every metric of the node."""
+    """The metrics that are read from the status of the node, and those that its parts report in this process."""
     overview, snapshot = app.poller.overview(), app.poller.snapshot
     yield gauge("up", "1 while the node answers", 1)
     yield from _log_metrics(snapshot, overview.at)
@@ -37,6 +37,7 @@ def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
     if snapshot.free_bytes is not None:
         yield gauge("disk_free_bytes", "left on the disk of the data folder", snapshot.free_bytes)
     yield gauge("survey_seconds", "how long the last status snapshot took", snapshot.seconds)
+    yield from families_of(app.node.metrics.figures())
 
 
 def _log_metrics(snapshot: StatusSnapshot, now: int) -> Iterator[MetricFamily]:

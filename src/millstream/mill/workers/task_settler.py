@@ -11,6 +11,7 @@ from millstream.core.errors import MillstreamError
 from millstream.core.metrics import Metrics
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.queue import queue_name
 from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
 
 FAILURES = 3
@@ -97,10 +98,10 @@ class TaskSettler:
         except LeaseLostError:
             self.tally.lost += 1
         self.tally.done += len(leases)
-        self._metrics.count("mill_tasks_done", len(leases), queue=queue.name)
+        self._metrics.count("mill_tasks_done_total", len(leases), queue=queue_name(queue.name))
 
     def _fail(self, job: LeasedTask, error: BaseException) -> None:
-        self._metrics.count("mill_tasks_failed", queue=job.queue.name)
+        self._metrics.count("mill_tasks_failed_total", queue=queue_name(job.queue.name))
         try:
             if job.lease.attempts >= FAILURES or (isinstance(error, MillstreamError) and error.permanent):
                 job.queue.dead_letter(job.lease, cause=f"{type(error).__name__}: {error}")
