@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
+
+from millstream.bench.log.protocol import Part
+from millstream.core.clock import SystemClock
+
+READ_IDS = 50_000
+"""At a time, as in the seed document's receiver."""
+
+_NAP = 0.001  # seconds until a reader looks again; the document's waits half a second
 
 MOST_ROWS = 10_000
 """In one transaction, as in the seed document's shard buffer."""
@@ -111,6 +121,43 @@ class GroupingSender(ABC):
     @abstractmethod
     def _commit(self, bodies: list[bytes], first: int) -> None:
         """Store *bodies* under the ids from *first* on, durably."""
+
+
+class ShardedReceiver(ABC):
+    """Merges the rows of shards by id; a peer says how far its writer is, and how the rows of a range are read."""
+
+    def __init__(self) -> None:
+        self._clock, self._nap = SystemClock(), threading.Condition()
+
+    def follow(self, total: int) -> Iterator[Part]:
+        """The messages from the first one to the one *total*, waiting for those that are not there yet."""
+        first = 1
+        while first <= total:
+            last = min(first + READ_IDS - 1, self._written())
+            if last < first:
+                with self._nap:
+                    self._clock.wait(self._nap, _NAP)
+                continue
+            ids: list[int] = []
+            bodies: list[bytes] = []
+            for number, body in heapq.merge(*self._read(first, last)):
+                ids.append(number)
+                bodies.append(body)
+            self._move_reader(last)
+            yield ids, bodies
+            first = last + 1
+
+    @abstractmethod
+    def _written(self) -> int:
+        """The last id that was written."""
+
+    @abstractmethod
+    def _read(self, first: int, last: int) -> Iterable[Sequence[tuple[Any, ...]]]:
+        """The rows of each shard from *first* to *last*."""
+
+    @abstractmethod
+    def _move_reader(self, last: int) -> None:
+        """Keep that all is read up to *last*."""
 
 
 def _resolve(group: list[_PendingAppend], failure: BaseException | None) -> None:

@@ -7,22 +7,17 @@ ids at a time, by name, from all shards at once.
 
 from __future__ import annotations
 
-import heapq
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from millstream.bench.log.protocol import Part, QueueLocation
-from millstream.core.clock import SystemClock
+from millstream.bench.log.protocol import QueueLocation
 from millstream.log.backends.mysql.address import parse_address
 from millstream.log.backends.mysql.pymysql_connection import PymysqlConnection, connect_pymysql, literal
-from millstream_peers.log.grouped import MOST_ROWS, GroupingSender
+from millstream_peers.log.grouped import MOST_ROWS, GroupingSender, ShardedReceiver
 
 SHARDS = 4
-READ_IDS = 50_000
 _STATEMENT_BYTES = 8 << 20
-_NAP = 0.001  # seconds until a reader looks again; the document's waits half a second
 
 _TABLE = "CREATE TABLE IF NOT EXISTS `{}_{:04d}` (id BIGINT UNSIGNED PRIMARY KEY, data LONGBLOB)"
 _POINTERS = "CREATE TABLE IF NOT EXISTS `{}_0000_pointers` (id VARCHAR(255) PRIMARY KEY, ptr BIGINT UNSIGNED)"
@@ -80,36 +75,27 @@ class MysqlRowSender(GroupingSender):
             self._shards.connections[shard].execute_bytes(_INSERT % (self._shards.name.encode(), shard, part))
 
 
-class MysqlRowReceiver:
+class MysqlRowReceiver(ShardedReceiver):
     """Merges the rows of the shards by id."""
 
     def __init__(self, place: QueueLocation) -> None:
+        super().__init__()
         self._shards = _Shards(place)
-        self._clock, self._nap = SystemClock(), threading.Condition()
-
-    def follow(self, total: int) -> Iterator[Part]:
-        first = 1
-        while first <= total:
-            rows = self._shards.connections[0].rows(_POINTER.format(self._shards.name), "writer:")
-            last = min(first + READ_IDS - 1, rows[0][0] if rows else 0)
-            if last < first:
-                with self._nap:
-                    self._clock.wait(self._nap, _NAP)
-                continue
-            ids: list[int] = []
-            bodies: list[bytes] = []
-            shards = self._shards.threads.map(self._read, range(SHARDS), [first] * SHARDS, [last] * SHARDS)
-            for number, body in heapq.merge(*shards):
-                ids.append(number)
-                bodies.append(body)
-            self._shards.move("reader:", last)
-            yield ids, bodies
-            first = last + 1
 
     def close(self) -> None:
         self._shards.close()
 
-    def _read(self, shard: int, first: int, last: int) -> Sequence[tuple[Any, ...]]:
+    def _written(self) -> int:
+        rows = self._shards.connections[0].rows(_POINTER.format(self._shards.name), "writer:")
+        return int(rows[0][0]) if rows else 0
+
+    def _read(self, first: int, last: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+        return self._shards.threads.map(self._read_shard, range(SHARDS), [first] * SHARDS, [last] * SHARDS)
+
+    def _move_reader(self, last: int) -> None:
+        self._shards.move("reader:", last)
+
+    def _read_shard(self, shard: int, first: int, last: int) -> Sequence[tuple[Any, ...]]:
         ids = range(first + (shard - first) % SHARDS, last + 1, SHARDS)
         if not ids:
             return []

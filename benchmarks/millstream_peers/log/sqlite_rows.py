@@ -6,18 +6,13 @@ synchronous FULL).
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
-import threading
 from collections.abc import Iterator
 
-from millstream.bench.log.protocol import Part, QueueLocation
-from millstream.core.clock import SystemClock
-from millstream_peers.log.grouped import GroupingSender
+from millstream.bench.log.protocol import QueueLocation
+from millstream_peers.log.grouped import GroupingSender, ShardedReceiver
 
 SHARDS = 4
-READ_IDS = 50_000  # at a time, as in the document's receiver
-_NAP = 0.001  # seconds until a reader looks again; the document's waits half a second
 
 
 def _open(place: QueueLocation) -> sqlite3.Connection:
@@ -55,34 +50,24 @@ class SqliteRowSender(GroupingSender):
         self._db.execute("COMMIT")
 
 
-class SqliteRowReceiver:
+class SqliteRowReceiver(ShardedReceiver):
     """Merges the rows of the shards by id."""
 
     def __init__(self, place: QueueLocation) -> None:
+        super().__init__()
         self._db = _open(place)
-        self._clock, self._nap = SystemClock(), threading.Condition()
-
-    def follow(self, total: int) -> Iterator[Part]:
-        first = 1
-        while first <= total:
-            pointer = self._db.execute("SELECT ptr FROM queue_bench_004_0000_pointers WHERE id = 'bench:'").fetchone()
-            last = min(first + READ_IDS - 1, pointer[0] if pointer else 0)
-            if last < first:
-                with self._nap:
-                    self._clock.wait(self._nap, _NAP)
-                continue
-            ids: list[int] = []
-            bodies: list[bytes] = []
-            for number, body in heapq.merge(*(self._read(shard, first, last) for shard in range(SHARDS))):
-                ids.append(number)
-                bodies.append(body)
-            _move_pointer(self._db, "bench:reader", last)
-            yield ids, bodies
-            first = last + 1
 
     def close(self) -> None:
         self._db.close()
 
-    def _read(self, shard: int, first: int, last: int) -> list[tuple[int, bytes]]:
-        statement = f"SELECT id, data FROM queue_bench_004_{shard:04d} WHERE id BETWEEN ? AND ? ORDER BY id"  # noqa: S608
-        return self._db.execute(statement, (first, last)).fetchall()
+    def _written(self) -> int:
+        row = self._db.execute("SELECT ptr FROM queue_bench_004_0000_pointers WHERE id = 'bench:'").fetchone()
+        return int(row[0]) if row else 0
+
+    def _read(self, first: int, last: int) -> Iterator[list[tuple[int, bytes]]]:
+        for shard in range(SHARDS):
+            statement = f"SELECT id, data FROM queue_bench_004_{shard:04d} WHERE id BETWEEN ? AND ? ORDER BY id"  # noqa: S608
+            yield self._db.execute(statement, (first, last)).fetchall()
+
+    def _move_reader(self, last: int) -> None:
+        _move_pointer(self._db, "bench:reader", last)

@@ -14,6 +14,7 @@ from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.column_engines import ClosedTables, events_from_table, output_tables
 from millstream.batching.composite_engine import CompositeEngine
 from millstream.batching.config import BatchConfig
+from millstream.batching.engine import EngineHost
 from millstream.batching.event import BatcherOutput
 from millstream.batching.rulebook import Rulebook
 
@@ -24,7 +25,7 @@ SMALL_STEPS_BEFORE_SWITCH = 64
 """So many small steps in a row are worth a change to single records: it costs what is open, written and read."""
 
 
-class AdaptiveBatcher:
+class AdaptiveBatcher(EngineHost):
     """Batches a stream of tables by *rules*; *snapshot* is where another batcher left off.
 
     Raises :class:`~millstream.batching.errors.SnapshotError` where *snapshot* was taken under other rules.
@@ -32,45 +33,30 @@ class AdaptiveBatcher:
 
     def __init__(self, rules: BatchConfig | Rulebook, snapshot: bytes | None = None) -> None:
         self.rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
-        self._host: ColumnBatcher | _RecordBatcher = ColumnBatcher(self.rules, snapshot)
+        self._engine: ColumnBatcher | _RecordBatcher = ColumnBatcher(self.rules, snapshot)
         self._small = SMALL_STEPS_BEFORE_SWITCH  # what comes first decides
-
-    @property
-    def clock(self) -> int | None:
-        """The latest bound of a step; None before the first."""
-        return self._host.clock
-
-    @property
-    def due(self) -> int | None:
-        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
-        return self._host.due
-
-    @property
-    def open_sources(self) -> int:
-        """How many sources have records that are in no closed batch yet."""
-        return self._host.open_sources
 
     def step(self, events: pa.Table, bound: int) -> ClosedTables:
         """As :meth:`ColumnBatcher.step`."""
         self._choose(len(events))
-        return self._host.step(events, bound)
+        return self._engine.step(events, bound)
 
     def flush(self) -> ClosedTables:
         """Close all that is open: the stream has ended."""
-        return self._host.flush()
+        return self._engine.flush()
 
     def snapshot(self) -> bytes:
         """The whole state, for either batcher."""
-        return self._host.snapshot()
+        return self._engine.snapshot()
 
     def _choose(self, count: int) -> None:
         """Let the batcher go on that is right for steps of *count* records."""
-        in_columns = isinstance(self._host, ColumnBatcher)
+        in_columns = isinstance(self._engine, ColumnBatcher)
         self._small = self._small + 1 if count < LARGE_STEP else 0
         if in_columns and self._small > SMALL_STEPS_BEFORE_SWITCH:
-            self._host = _RecordBatcher(self.rules, self._host.snapshot())
+            self._engine = _RecordBatcher(self.rules, self._engine.snapshot())
         elif not in_columns and not self._small:
-            self._host = ColumnBatcher(self.rules, self._host.snapshot())
+            self._engine = ColumnBatcher(self.rules, self._engine.snapshot())
 
 
 class _RecordBatcher(CompositeEngine[Batcher]):

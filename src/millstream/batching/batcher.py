@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millstream.batching.config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
-from millstream.batching.engine import Engine
+from millstream.batching.engine import Engine, EngineHost
 from millstream.batching.errors import SnapshotError
 from millstream.batching.event import BatcherOutput, Event
 from millstream.batching.faithful import FaithfulEngine
@@ -18,7 +18,7 @@ from millstream.batching.rulebook import Rulebook
 from millstream.batching.snapshot import decode_snapshot, encode_snapshot
 
 
-class Batcher:
+class Batcher(EngineHost):
     """Groups records of a source by the time they happened, one value a key.
 
     A caller feeds it records (:meth:`receive`), tells it how far receipt has come (:meth:`advance`) and ends the
@@ -75,21 +75,6 @@ class Batcher:
     def _begin(self, rules: Rulebook) -> None:
         self.rules = rules
         self._engine: Engine = RuleDispatchEngine(rules, _engine) if rules.overrides else _engine(rules.default)
-
-    @property
-    def clock(self) -> int | None:
-        """The latest bound that :meth:`advance` was given; None before the first."""
-        return self._engine.clock
-
-    @property
-    def due(self) -> int | None:
-        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
-        return self._engine.due
-
-    @property
-    def open_sources(self) -> int:
-        """How many sources have records that are in no closed batch yet."""
-        return self._engine.open_sources
 
     def receive(self, event: Event) -> BatcherOutput:
         """Take one record; see :meth:`receive_many`."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millstream.batching.column_engines import ClosedTables, ColumnEngine, OrderFreeColumnEngine, RecordEngineAdapter
 from millstream.batching.config import BatchConfig
+from millstream.batching.engine import EngineHost
 from millstream.batching.errors import SnapshotError
 from millstream.batching.faithful import FaithfulEngine
 from millstream.batching.late_column_engines import LateAmendColumnEngine, LateSideColumnEngine
@@ -19,11 +20,13 @@ from millstream.batching.rulebook import Rulebook
 from millstream.batching.snapshot import decode_columns, decode_snapshot, encode_columns, encode_snapshot
 
 
-class ColumnBatcher:
+class ColumnBatcher(EngineHost):
     """Batches a stream of tables by *rules*; *snapshot* is where another batcher left off.
 
     Raises :class:`~millstream.batching.errors.SnapshotError` where *snapshot* was taken under other rules.
     """
+
+    _engine: ColumnEngine
 
     def __init__(self, rules: BatchConfig | Rulebook, snapshot: bytes | None = None) -> None:
         self.rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
@@ -31,21 +34,6 @@ class ColumnBatcher:
         self._engine = RuleDispatchColumnEngine(self.rules, _engine) if self.rules.overrides else _engine(default)
         if snapshot is not None:
             self._restore(snapshot)
-
-    @property
-    def clock(self) -> int | None:
-        """The latest bound of a step; None before the first."""
-        return self._engine.clock
-
-    @property
-    def due(self) -> int | None:
-        """The clock at which something will be closed or refused if nothing is received; None where nothing is open."""
-        return self._engine.due
-
-    @property
-    def open_sources(self) -> int:
-        """How many sources have records that are in no closed batch yet."""
-        return self._engine.open_sources
 
     def step(self, events: pa.Table, bound: int) -> ClosedTables:
         """Take *events* (``EVENT_SCHEMA``, any order) and let time pass up to *bound*, a receive time.

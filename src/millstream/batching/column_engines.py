@@ -17,7 +17,7 @@ from millstream.batching.column_state import EVENT_SCHEMA, rows_from_state, stat
 from millstream.batching.columns import FARTHEST, REJECT_SCHEMA, CutResult, cut_columns, split_refused
 from millstream.batching.composite_engine import CompositeEngine
 from millstream.batching.config import BatchConfig
-from millstream.batching.engine import Engine, EngineState
+from millstream.batching.engine import BatchingProgress, Engine, EngineState
 from millstream.batching.errors import BoundBrokenError, FlushedError
 from millstream.batching.event import BatcherOutput, Event, EventBatch
 from millstream.batching.open_records import OpenRecords
@@ -36,23 +36,8 @@ NOTHING = ClosedTables(
 )  # loads no pandas
 
 
-class ColumnEngine(Protocol):
+class ColumnEngine(BatchingProgress, Protocol):
     """A way of batching tables of events (``EVENT_SCHEMA``)."""
-
-    @property
-    def clock(self) -> int | None:
-        """The latest bound of a step; None before the first."""
-        ...
-
-    @property
-    def due(self) -> int | None:
-        """The clock at which something will be closed or refused if nothing is received; None where nothing is open."""
-        ...
-
-    @property
-    def open_sources(self) -> int:
-        """How many sources have records that are in no closed batch."""
-        ...
 
     def check(self, events: pa.Table) -> None:
         """Raise what :meth:`step` would raise for *events*, without taking any."""

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from millstream.batching.engine import earliest_due
-
-
-class BatchingProgress(Protocol):
-    """What an engine says of itself, whether it takes single records or columns."""
-
-    @property
-    def clock(self) -> int | None: ...
-
-    @property
-    def due(self) -> int | None: ...
-
-    @property
-    def open_sources(self) -> int: ...
-
+from millstream.batching.engine import BatchingProgress
 
 Part = TypeVar("Part", bound=BatchingProgress)
 
@@ -37,7 +23,8 @@ class CompositeEngine(Generic[Part]):
     @property
     def due(self) -> int | None:
         """The earliest time at which one of the engines is due; None where nothing is open."""
-        return earliest_due(self._parts)
+        times = (part.due for part in self._parts)
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def open_sources(self) -> int:

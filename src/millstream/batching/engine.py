@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -41,12 +41,12 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True):
     parts: list[EngineState] = []
 
 
-class Engine(Protocol):
-    """A way of batching. Every call returns what it closed and what it refused."""
+class BatchingProgress(Protocol):
+    """What a batcher says of itself between two calls, whether it takes single records or columns."""
 
     @property
     def clock(self) -> int | None:
-        """The latest time the engine was advanced to, None at first."""
+        """The latest time that it was advanced to; None before the first."""
         ...
 
     @property
@@ -56,8 +56,33 @@ class Engine(Protocol):
 
     @property
     def open_sources(self) -> int:
-        """How many sources have records that are in no closed batch."""
+        """How many sources have records that are in no closed batch yet."""
         ...
+
+
+class EngineHost:
+    """A batcher whose progress is that of its engine."""
+
+    _engine: BatchingProgress
+
+    @property
+    def clock(self) -> int | None:
+        """The latest time that the batcher was advanced to; None before the first."""
+        return self._engine.clock
+
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        return self._engine.due
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch yet."""
+        return self._engine.open_sources
+
+
+class Engine(BatchingProgress, Protocol):
+    """A way of batching. Every call returns what it closed and what it refused."""
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*, without taking any."""
@@ -82,18 +107,3 @@ class Engine(Protocol):
     def load(self, state: EngineState) -> None:
         """Take up *state*; only on a fresh engine."""
         ...
-
-
-class HasDueTime(Protocol):
-    """Whatever will have something to close at some time."""
-
-    @property
-    def due(self) -> int | None:
-        """That time; None where nothing is open."""
-        ...
-
-
-def earliest_due(engines: Iterable[HasDueTime]) -> int | None:
-    """The least time at which one of *engines* is due; None where none is."""
-    times = (engine.due for engine in engines)
-    return min((time for time in times if time is not None), default=None)

@@ -38,19 +38,10 @@ def canonical_json(value: Any) -> bytes:
         raise CanonicalError(f"this value has no canonical JSON form: {error}") from error
 
 
-def canonical_decoded(value: Any) -> bytes:
-    """As :func:`canonical_json`, for a *value* that was decoded from JSON or has only the types of one that was.
+def plain_json(value: Any) -> bytes | None:
+    """The canonical JSON of a decoded *value* without numbers and text beyond ASCII, however deep; None for all others.
 
-    Several times faster for what has no numbers and no text beyond ASCII. Raises :class:`CanonicalError`.
-    """
-    data = plain_json(value)
-    return canonical_json(value) if data is None else data
-
-
-def plain_json(value: Any, *, any_depth: bool = False) -> bytes | None:
-    """The canonical JSON of a decoded *value* without numbers and text beyond ASCII; None for all others.
-
-    What might be a number, a key beyond ASCII or, unless *any_depth*, nested too deeply counts as one of the others.
+    What might be a number or a key beyond ASCII counts as one of the others.
     """
     try:
         data = _sorted.encode(value)
@@ -58,9 +49,7 @@ def plain_json(value: Any, *, any_depth: bool = False) -> bytes | None:
         return None
     shape = data.translate(_SHAPE)
     numbers = b":0" in shape or shape.startswith(b"0")
-    if numbers or not data.isascii():
-        return None
-    return data if any_depth or data.count(b"{") + data.count(b"[") <= MAX_DEPTH else None
+    return None if numbers or not data.isascii() else data
 
 
 def parse_canonical(data: bytes) -> Any:

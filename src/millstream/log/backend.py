@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.log.block import EncodedBlock
 from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.watermarks import decode_watermarks
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: int = 0
     first_id: int = 1
     hot_id: int = 1
+
+    def with_watermarks(self, value: bytes | None) -> Head:
+        """The same with the watermarks in the *value* of their state."""
+        watermarks = decode_watermarks(value)
+        return msgspec.structs.replace(self, first_id=watermarks.first_id, hot_id=watermarks.hot_id)
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):

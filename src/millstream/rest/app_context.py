@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from millstream.console_settings import ConsoleSettings
 from millstream.node import Node
 from millstream.rest.access_control import AccessControl
-from millstream.rest.broker_link import BrokerLink, NoBrokerError
+from millstream.rest.broker_link import BrokerLink
 from millstream.rest.node_view import NodeView
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.rest.status_poller import StatusPoller
@@ -31,9 +31,3 @@ class AppContext(NodeView):
     def settings(self) -> ConsoleSettings:
         """The settings of the console."""
         return self.node.settings.console
-
-    def require_broker(self) -> BrokerLink:
-        """The broker of this process. Raises :class:`NoBrokerError`."""
-        if self.broker is None:
-            raise NoBrokerError
-        return self.broker

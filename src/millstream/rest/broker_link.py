@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millstream.core.errors import NotFoundError
 from millstream.log import Message
 
 if TYPE_CHECKING:
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _ANSWER_SECONDS = 10.0
-
-
-class NoBrokerError(NotFoundError):
-    """No broker runs in this node."""
 
 
 class BrokerLink:

@@ -51,7 +51,7 @@ def canonical(value: Any) -> bytes:
 
     Raises :class:`RequestError` for what is nested too deeply.
     """
-    data = plain_json(value, any_depth=True)
+    data = plain_json(value)
     if data is not None and _TO_JSON not in data:
         return data
     try:

@@ -25,7 +25,7 @@ from millstream.anchoring.sidetree.profile import (
     Profile,
 )
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, decode_native
-from millstream.anchoring.sidetree.signatures import CompactJws
+from millstream.anchoring.sidetree.signatures import CompactJws, split_jws
 from millstream.anchoring.sidetree.uris import check_uri
 
 Object = Mapping[str, Any]
@@ -108,8 +108,8 @@ def check_signed(kind: OperationType, text: object, suffix: object, missing: obj
 
     The signature itself is not verified. Raises :class:`RequestError`.
     """
-    parts = text.split(".") if isinstance(text, str) else []
-    if len(parts) != 3 or not all(part and is_base64url(part) for part in parts) or not _is_es256k(parts[0]):
+    parts = split_jws(text)
+    if not all(map(is_base64url, parts)) or not _is_es256k(parts[0]):
         raise RequestError("signed_data_invalid", "signedData must be a compact JWS whose header is the alg ES256K")
     try:
         payload = decode_json(decode_base64(parts[1]))

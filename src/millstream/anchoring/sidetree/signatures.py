@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -57,6 +57,14 @@ def clear_signature_cache() -> None:
     _holds.cache_clear()
 
 
+def split_jws(text: object) -> Sequence[str]:
+    """Header, payload and signature of the compact JWS *text*, none of them empty. Raises :class:`RequestError`."""
+    parts = text.split(".") if isinstance(text, str) else []
+    if len(parts) != 3 or not all(parts):
+        raise RequestError("signed_data_invalid", "signedData must be a compact JWS: header.payload.signature")
+    return parts
+
+
 def read_jws(text: str) -> CompactJws:
     """The compact JWS *text*, which was checked when it was taken. Raises :class:`ValueError` if it never was."""
     header, payload, _ = text.split(".")
@@ -68,9 +76,7 @@ def parse_jws(text: object, profile: Profile) -> CompactJws:
     """The compact JWS *text*. Raises :class:`RequestError` where its form or header is not allowed."""
     if not isinstance(text, str) or len(text) > 4 * profile.max_operation_bytes:
         raise RequestError("signed_data_invalid", "signedData must be a compact JWS of a reasonable size")
-    parts = text.split(".")
-    if len(parts) != 3 or not all(parts):
-        raise RequestError("signed_data_invalid", "signedData must be a compact JWS: header.payload.signature")
+    parts = split_jws(text)
     header, payload = (_object(decode(part), name) for part, name in zip(parts, ("header", "payload"), strict=False))
     decode(parts[2])
     algorithm = header.get("alg")

@@ -14,7 +14,7 @@ from millstream.log.block import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND
-from millstream.log.watermarks import WATERMARKS, Watermarks, decode_watermarks, encode_watermarks
+from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 
 class _MemoryLog:
@@ -70,8 +70,7 @@ class MemoryBackend:
 
     def head(self, log: str) -> Head:
         stored = self._log(log)
-        watermarks = decode_watermarks(stored.states.get(WATERMARKS, VersionedValue()).value)
-        return msgspec.structs.replace(stored.head, first_id=watermarks.first_id, hot_id=watermarks.hot_id)
+        return stored.head.with_watermarks(stored.states.get(WATERMARKS, VersionedValue()).value)
 
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)

@@ -28,7 +28,7 @@ from millstream.log.block import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError, StorageError
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND
-from millstream.log.watermarks import WATERMARKS, Watermarks, decode_watermarks, encode_watermarks
+from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 _RANGES_AT_ONCE = 4096  # blocks that one call of read() may return at most
 _EVERYTHING = 2**63 - 1
@@ -123,16 +123,8 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
         if not rows:
             raise self._not_found(log)
         last_id, received_at, epoch, holder, until, value = rows[0]
-        watermarks = decode_watermarks(value)
-        return Head(
-            last_id=last_id,
-            received_at=received_at,
-            epoch=epoch,
-            holder=holder,
-            lease_until=until,
-            first_id=watermarks.first_id,
-            hot_id=watermarks.hot_id,
-        )
+        head = Head(last_id=last_id, received_at=received_at, epoch=epoch, holder=holder, lease_until=until)
+        return head.with_watermarks(value)
 
     def lease_time(self) -> int:
         ((now,),) = self._rows(self.sql.LEASE_TIME)

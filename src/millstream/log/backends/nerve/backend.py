@@ -26,7 +26,7 @@ from millstream.log.backends.nerve.writing import RowWriter
 from millstream.log.errors import DamagedLogError, LogInputError, WriterBusyError
 from millstream.log.ids import BlockRange, IdRange, IndexEntry
 from millstream.log.kinds import KIND
-from millstream.log.watermarks import WATERMARKS, Watermarks, decode_watermarks, encode_watermarks
+from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 WATCH_SECONDS = 1.0
 """For so long a new writer watches rows above the pointer: a publisher at work moves them many times in a second."""
@@ -114,15 +114,9 @@ class NerveBackend:
         else:
             rows = self._database.rows(sql.HEAD_OF_ORIGINAL.format(tables.first_pointers), tables.key())
         pointer, epoch, holder, until, value = rows[0] if rows else (0, 0, b"", 0, b"")
-        watermarks = decode_watermarks(bytes(value or b""))
-        return Head(
-            last_id=int(pointer or 0),
-            epoch=int(epoch or 0),
-            holder=bytes(holder or b""),
-            lease_until=int(until or 0),
-            first_id=watermarks.first_id,
-            hot_id=watermarks.hot_id,
-        )
+        last_id, epoch, until = int(pointer or 0), int(epoch or 0), int(until or 0)
+        head = Head(last_id=last_id, epoch=epoch, holder=bytes(holder or b""), lease_until=until)
+        return head.with_watermarks(bytes(value or b""))
 
     def lease_time(self) -> int:
         ((now,),) = self._database.rows(mysql.LEASE_TIME)

@@ -134,17 +134,11 @@ class SegmentsBackend:
         found = self._log(log)
         with translated(self._folder):
             lease, end = read_lease(found.lease), found.stream.end()
-            watermarks = decode_watermarks(found.states.get(WATERMARKS).value)
-        last_id = max(end.last_id, lease.last_id)
+            value = found.states.get(WATERMARKS).value
+        last_id, received_at = max(end.last_id, lease.last_id), end.received_at
         return Head(
-            last_id=last_id,
-            received_at=end.received_at,
-            epoch=lease.epoch,
-            holder=lease.holder,
-            lease_until=lease.until,
-            first_id=watermarks.first_id,
-            hot_id=watermarks.hot_id,
-        )
+            last_id=last_id, received_at=received_at, epoch=lease.epoch, holder=lease.holder, lease_until=lease.until
+        ).with_watermarks(value)
 
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)

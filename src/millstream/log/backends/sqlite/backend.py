@@ -36,7 +36,7 @@ from millstream.log.errors import (
 )
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND
-from millstream.log.watermarks import WATERMARKS, Watermarks, decode_watermarks, encode_watermarks
+from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 
 _WAIT = 60.0  # seconds for which a statement waits for another process's transaction
 
@@ -138,16 +138,8 @@ class SqliteBackend:
         with self._reading() as db:
             row = db.execute(sql.HEAD, (WATERMARKS, self._number(db, log))).fetchone()
         last_id, received_at, epoch, holder, until, value = row
-        watermarks = decode_watermarks(value)
-        return Head(
-            last_id=last_id,
-            received_at=received_at,
-            epoch=epoch,
-            holder=holder,
-            lease_until=until,
-            first_id=watermarks.first_id,
-            hot_id=watermarks.hot_id,
-        )
+        head = Head(last_id=last_id, received_at=received_at, epoch=epoch, holder=holder, lease_until=until)
+        return head.with_watermarks(value)
 
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)
