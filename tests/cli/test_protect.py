@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import hashlib
 import io
 import json
@@ -45,6 +46,7 @@ class Desk(NamedTuple):
 
     def written(self) -> dict[Path, int]:
         """When each file of the node and of the disks was written, but for what SQLite keeps beside a database."""
+        gc.collect()  # stores of the runs before remove their lock files when they are collected
         files = [path for root in (self.data, *self.disks) for path in root.rglob("*") if path.is_file()]
         return {path: path.stat().st_mtime_ns for path in files if not path.name.endswith(("-shm", "-wal"))}
 
@@ -132,12 +134,17 @@ def test_deletions_are_followed_where_the_space_says_so_also_on_a_later_run(desk
     assert desk.protect("--deletions", "hold")[0] == 5
 
 
-def test_an_emptied_source_does_not_empty_its_copies(desk: Desk) -> None:
+def test_an_emptied_source_does_not_empty_its_copies_even_where_deletions_are_followed(desk: Desk) -> None:
     for number in range(20):
         (desk.photos / f"{number}.txt").write_bytes(b"text %d" % number)
     desk.protect("--deletions", "follow")
     shutil.rmtree(desk.photos)
     desk.photos.mkdir()
+    assert desk.protect("--dry-run")[0] == 5
+    code, report = desk.protect()
+    assert (code, report["items"], report["vanished"]) == (5, 0, 26)
+    assert desk.call("status")[0] == 1
+    desk.call("mill", "forget", "photos", "photos", "--vanished")
     code, report = desk.protect()
     assert code == 5
     assert all(copy["hold"] is not None for copy in report["copies"])
@@ -145,6 +152,62 @@ def test_an_emptied_source_does_not_empty_its_copies(desk: Desk) -> None:
     desk.call("mill", "approve", "--all")
     assert desk.protect()[0] == 0
     assert desk.copies("1.txt") == [None] * 2
+
+
+def test_one_file_alone_that_is_deleted_is_kept_although_deletions_are_followed(desk: Desk) -> None:
+    shutil.rmtree(desk.photos / "2013")
+    (desk.photos / "only.jpg").write_bytes(b"only")
+    assert desk.protect("--deletions", "follow")[0] == 0
+    (desk.photos / "only.jpg").unlink()
+    assert desk.protect()[0] == 5
+    assert desk.copies("only.jpg") == [b"only"] * 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_an_empty_source_is_not_set_up_unless_that_is_meant(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes], arguments: tuple[str, ...]
+) -> None:
+    shutil.rmtree(desk.photos / "2013")
+    disks = [part for disk in desk.disks for part in ("--to", str(disk))]
+    command = ["protect", str(desk.photos), *disks, "--data", str(desk.data), *arguments]
+    assert run(command) == 2
+    assert b"is empty: mount its disk" in capsysbinary.readouterr().err
+    assert not desk.data.exists() and not any(disk.exists() for disk in desk.disks)
+    assert run([*command, "--allow-empty"]) == 0
+    printed = capsysbinary.readouterr().out
+    assert b"Protected" not in printed
+    assert (b"Nothing to protect" in printed) is not bool(arguments)
+
+
+def test_what_is_left_out_later_is_shown_as_that_and_its_copies_are_kept_until_it_is_taken_back(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (desk.photos / "big.iso").write_bytes(b"big")
+    (desk.photos / "gone.iso").write_bytes(b"gone")
+    desk.protect()
+    (desk.photos / "gone.iso").unlink()
+    assert desk.protect("--dry-run", "--exclude", "*.iso")[0] == 0
+    code, report = desk.protect("--exclude", "*.iso")
+    assert (code, report["items"], report["vanished"], report["excluded"]) == (0, 6, 0, 2)
+    assert report["exclude"] == ["*.iso"]
+    assert desk.copies("big.iso") == [b"big"] * 2
+    assert desk.protect()[1]["excluded"] == 2
+    code, status = desk.call("status")
+    assert (code, status["excluded"], status["vanished"]) == (0, 2, 0)
+    code, report = desk.protect("--no-exclude")
+    assert (code, report["items"], report["excluded"], report["vanished"]) == (5, 7, 0, 1)
+    assert (report["adoption"]["returned"], report["adoption"]["read"]) == (1, 0)
+    assert verified(report) == [7, 7]
+    assert desk.call("protect", str(desk.photos), "--to", "x", "--exclude", "a", "--no-exclude")[0] == 2
+
+
+def test_a_damaged_copy_of_what_is_left_out_is_repaired(desk: Desk) -> None:
+    desk.protect()
+    assert desk.protect("--exclude", "1.jpg")[0] == 0
+    flip_bit(desk.disks[0] / "photos" / "2013" / "1.jpg")
+    code, report = desk.protect("--read", "all")
+    assert (code, report["copies"][0]["repaired"], report["excluded"]) == (0, 1, 1)
+    assert desk.copies("2013/1.jpg") == [b"photo 1"] * 2
 
 
 def test_rot_in_the_source_is_named_and_never_copied_over_the_good_copies(desk: Desk) -> None:

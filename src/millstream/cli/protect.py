@@ -26,7 +26,7 @@ from millstream.cli.parameter_types import Duration
 from millstream.cli.progress import drawn
 from millstream.cli.protect_parts import protection_parts
 from millstream.cli.protect_report import print_plan, print_protection
-from millstream.cli.protect_setup import Setup, Wanted, find_stores, set_up, wanted
+from millstream.cli.protect_setup import Setup, Stores, Wanted, find_stores, set_up, wanted
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import BusyError, NotFoundError
@@ -52,7 +52,8 @@ class ProtectBusyError(BusyError):
 @click.argument("source")
 @click.option("--to", required=True, multiple=True, metavar="URL", help="A folder or a store's URL for a copy; again.")
 @click.option("--space", metavar="NAME", help="Name of the space (default: the last part of SOURCE).")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out what matches; may be given again.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out what matches, from now on; again for more.")
+@click.option("--no-exclude", is_flag=True, help="Leave nothing out any more.")
 @click.option(
     "--checksums",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -62,6 +63,7 @@ class ProtectBusyError(BusyError):
 @click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item and every copy again.")
 @click.option("--deletions", type=click.Choice([one.value for one in Deletions]), help="Hold or follow deletions.")
 @click.option("--replace", is_flag=True, help="Replace items of a copy that differ and that this node did not write.")
+@click.option("--allow-empty", is_flag=True, help="Set up a source in which nothing is yet.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and what was not read (see --read).")
 @click.option("--watch", is_flag=True, help="Run again and again, until Ctrl-C or SIGTERM.")
 @click.option("--every", type=Duration(), default="10m", show_default=True, help="Pause between runs of --watch.")
@@ -74,10 +76,12 @@ def protect(
     to: Sequence[str],
     space: str | None,
     exclude: Sequence[str],
+    no_exclude: bool,
     checksums: Path | None,
     read_all: str | None,
     deletions: str | None,
     replace: bool,
+    allow_empty: bool,
     dry_run: bool,
     watch: bool,
     every: int,
@@ -96,14 +100,17 @@ def protect(
         raise click.UsageError("--watch or --dry-run, not both")
     if watch and every < MICROSECONDS:
         raise click.UsageError("--every must be 1s or longer")
+    if exclude and no_exclude:
+        raise click.UsageError("--exclude or --no-exclude, not both")
     settings, _ = load_settings({"data": data}, config=config)
-    asked = wanted(source, to, space, exclude, settings.folder)
+    asked = wanted(source, to, space, () if no_exclude else tuple(exclude) or None, settings.folder)
     listed = _read_list(checksums, asked.source) if checksums is not None else None
     if dry_run:
-        plan = _plan(settings, asked, listed, read_all=bool(read_all), deletions=deletions)
+        stores = find_stores(settings, asked, allow_empty=allow_empty)
+        plan = _plan(settings, asked, stores, listed, read_all=bool(read_all), deletions=deletions)
         print_plan(plan, as_json)
         return plan.exit_code
-    setup = set_up(settings, config, asked)
+    setup = set_up(settings, config, asked, allow_empty=allow_empty)
     stopped, clock = stop_on_signals() if watch else lambda: True, SystemClock()
     while True:
         report = _run(setup, listed, read_all=bool(read_all), deletions=deletions, replace=replace)
@@ -140,11 +147,17 @@ def _pause(microseconds: int, clock: Clock, stopped: Callable[[], bool]) -> bool
 
 
 def _plan(
-    settings: Settings, asked: Wanted, listed: ChecksumList | None, *, read_all: bool, deletions: str | None
+    settings: Settings,
+    asked: Wanted,
+    stores: Stores,
+    listed: ChecksumList | None,
+    *,
+    read_all: bool,
+    deletions: str | None,
 ) -> ProtectionPlan:
     """What a run would do; nothing is set up."""
     require_database(settings.folder / DATABASE, TABLES)
-    stores, limits = find_stores(settings, asked), settings.mill.brake
+    limits = settings.mill.brake
     copies = {
         name: _present(stores.added.get(name) or settings.store_urls[name], asked.space, is_new=name in stores.added)
         for name in stores.destinations

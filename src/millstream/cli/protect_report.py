@@ -84,6 +84,9 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
             f"{report.vanished:,} vanished; {size_text(found.read_bytes)} read; {report.adopted_only:,} items have no "
             "checksum but ours"
         )
+    if report.exclude:
+        kept = f"; the copies of {report.excluded:,} items that were copied before are kept" if report.excluded else ""
+        yield f"  left out: {' '.join(report.exclude)} (taken back with --no-exclude){kept}"
     for copy in report.copies:
         yield from _copy_lines(report, copy, now)
     yield from _finding_lines(report)
@@ -112,6 +115,8 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
 
 
 def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
+    if report.is_emptied:
+        yield "  WAITING  the source is empty: mount its disk; no deletion is followed while nothing is there"
     if report.vanished:
         yield (
             f"  WAITING  {report.vanished:,} items vanished from the source, and their copies are kept: put them back, "
@@ -127,6 +132,8 @@ def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
 
 def _verdict(report: ProtectionReport) -> str:
     copies = len(report.copies)
+    if report.exit_code == 0 and not report.items:
+        return "Nothing to protect: the source is empty."
     if report.exit_code == 0:
         return f"Protected: all {report.items:,} items have {copies} verified {'copy' if copies == 1 else 'copies'}."
     if report.exit_code == 5:

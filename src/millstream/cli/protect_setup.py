@@ -33,6 +33,14 @@ class SourceMissingError(NotFoundError):
     """There is no such folder or bucket."""
 
 
+class SourceEmptyError(SetupError):
+    """There is nothing in the source."""
+
+
+IS_EMPTY = "mount its disk, correct the path, or say that this is meant with --allow-empty"
+"""What to do about a source in which nothing is."""
+
+
 class Setup(NamedTuple):
     """What is protected: the settings with their stores, the source's store and space, and the stores of its copies."""
 
@@ -57,25 +65,31 @@ class Stores(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What somebody asks for: the source's URL, its space, and the URLs of the destinations."""
+    """What somebody asks for: the source's URL, its space, and the URLs of the destinations.
+
+    With ``forgets_exclusion`` nothing is left out any more; ``is_empty`` says that nothing is listed in the source.
+    """
 
     source: str
     space: str
     destinations: Sequence[str]
+    forgets_exclusion: bool
+    is_empty: bool
 
 
-def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[str], data: Path) -> Wanted:
+def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[str] | None, data: Path) -> Wanted:
     """What the arguments of the command ask for. Raises :class:`SetupError`, :class:`SourceMissingError`.
 
-    Nothing is written, and the source is there when this returns.
+    *exclude* is None where nothing is said of what to leave out. Nothing is written, and the source is there when this
+    returns.
     """
     if not source or not all(to):
         raise SetupError("SOURCE or a URL of --to is empty: is a variable of the shell unset?")
-    url = _source_url(source, space, exclude)
+    url = _source_url(source, space, exclude or ())
     opened = open_provider(url)
     try:
         found = opened.spaces()
-        next(iter(opened.entries(found[0], limit=1)), None)
+        is_empty = not opened.entries(found[0], limit=1)
     except (NotFoundError, StoreUnavailableError, IndexError) as error:
         raise SourceMissingError(f"the source {source} cannot be listed ({error}): nothing was set up") from error
     destinations = [_destination_url(one) for one in to]
@@ -85,13 +99,18 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
     if is_system(name):
         raise SetupError(f"the space {name!r} would be one of the system itself: name another with --space")
     _require_apart(opened.url, name, destinations, data)
-    return Wanted(opened.url, name, destinations)
+    return Wanted(opened.url, name, destinations, exclude == (), is_empty)
 
 
-def find_stores(settings: Settings, asked: Wanted) -> Stores:
-    """The stores that *asked* names, as the settings call them or will. Raises :class:`SetupError`."""
+def find_stores(settings: Settings, asked: Wanted, *, allow_empty: bool = False) -> Stores:
+    """The stores that *asked* names, as the settings call them or will.
+
+    Raises :class:`SetupError`, also for a new source that is empty, unless that is allowed.
+    """
     urls = settings.store_urls
-    known, is_changed = _find_source(urls, asked.source)
+    known, is_changed = _find_source(urls, asked.source, forgets_exclusion=asked.forgets_exclusion)
+    if known is None and asked.is_empty and not allow_empty:
+        raise SourceEmptyError(f"the source {asked.source} is empty: {IS_EMPTY}; nothing was set up")
     store = known or _new_name(asked.space, urls)
     _require_free(settings, store, asked)
     added = {} if known else {store: asked.source}
@@ -106,13 +125,13 @@ def find_stores(settings: Settings, asked: Wanted) -> Stores:
     return Stores(store, asked.source if is_changed or not known else urls[store], names, added, replaced)
 
 
-def set_up(settings: Settings, config: Path | None, asked: Wanted) -> Setup:
+def set_up(settings: Settings, config: Path | None, asked: Wanted, *, allow_empty: bool = False) -> Setup:
     """Add to the settings file, the stores and the policy what is not there yet.
 
     Raises :class:`SetupError` where the space or the settings file stands in the way.
     """
     path = config or settings.folder / FILE_NAME
-    stores = find_stores(settings, asked)
+    stores = find_stores(settings, asked, allow_empty=allow_empty)
     for name in stores.destinations:
         if name in stores.added:
             open_provider(stores.added[name], create=True).create_space(asked.space)
@@ -164,11 +183,12 @@ def _same(url: str) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
 _OPTIONS = ("exclude", "requests")
 
 
-def _find_source(urls: Mapping[str, str], url: str) -> tuple[str | None, bool]:
+def _find_source(urls: Mapping[str, str], url: str, *, forgets_exclusion: bool) -> tuple[str | None, bool]:
     """The store at *url*, if there is one, and whether it is to leave out other items from now on."""
     for name, known in urls.items():
         if _same(known) == _same(url):
-            return name, bool(_excluded(url)) and _excluded(known) != _excluded(url)
+            is_said = forgets_exclusion or bool(_excluded(url))
+            return name, is_said and _excluded(known) != _excluded(url)
     return None, False
 
 

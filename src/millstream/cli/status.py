@@ -69,6 +69,8 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     if space.vanished:
         forget = f"`millstream mill forget {space.store} {space.space} --vanished`"
         yield f"  {space.vanished:,} items vanished from the source and wait: put them back, or {forget}"
+    if space.excluded:
+        yield f"  {space.excluded:,} items are left out (--exclude) since they were copied; their copies are kept"
     yield f"  {'well' if space.is_well else 'NOT WELL'}"
 
 

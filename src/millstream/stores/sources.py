@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, NoReturn
 
 import msgspec
 
+from millstream.stores.exclusion import Exclusion
 from millstream.stores.names import check_space
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
@@ -55,6 +56,14 @@ def find_entry(store: Store, space: str, content_id: str) -> Entry | None:
     return entries[0] if entries and entries[0].content_id == content_id else None
 
 
+def exclusion_of(store: Store) -> Exclusion:
+    """What *store*, below its decorators, leaves out."""
+    found: object = store
+    while found is not None and not isinstance(found, ReadOnlySource):
+        found = getattr(found, "store", None)
+    return Exclusion() if found is None else found.exclusion
+
+
 def needs_adoption(store: Store) -> bool:
     """Whether other programs write *store*, so that nobody recorded checksums when its bytes arrived."""
     return bool(getattr(store, "needs_adoption", False))
@@ -63,13 +72,15 @@ def needs_adoption(store: Store) -> bool:
 class ReadOnlySource:
     """The part of :class:`~millstream.stores.protocol.Store` that is the same for all sources: one space, no writing.
 
-    Every method that would change something raises :class:`StoreRefusedError`.
+    What a glob of *exclude* matches is left out. Every method that would change something raises
+    :class:`StoreRefusedError`.
     """
 
     needs_adoption = True
 
-    def __init__(self, space: str) -> None:
+    def __init__(self, space: str, exclude: Iterable[str] = ()) -> None:
         self.space = check_space(space)
+        self.exclusion = Exclusion(exclude)
 
     @property
     def url(self) -> str:

@@ -34,7 +34,7 @@ class ChangedSinceAdoptionError(StoreError):
 
 
 class AdoptedStore:
-    """The store *source*, called *name*, as *catalog* has it: what was adopted and has not vanished, only to be read.
+    """The store *source*, called *name*, as *catalog* has it: what was adopted and is still listed, only to be read.
 
     An item that changed since it was adopted is listed as it was, and cannot be opened: its new bytes are adopted
     first. ``modified`` is when an item was adopted. The methods are those of :class:`Store`.
@@ -75,8 +75,10 @@ class AdoptedStore:
         return [self._info(space, content_id, items.get(content_id)) for content_id in content_ids]
 
     def _info(self, space: str, content_id: str, item: AdoptedItem | None) -> ItemInfo | StoreError:
-        if item is None or item.vanished_at is not None:
-            return ItemNotFoundError(f"{content_id!r} in {self.url}/{space} was not adopted, or has vanished")
+        if item is None or not item.is_there:
+            return ItemNotFoundError(
+                f"{content_id!r} in {self.url}/{space} was not adopted, is left out, or has vanished"
+            )
         sums = {"sha256": item.sha256, **item.sums}
         return ItemInfo(
             content_id,
@@ -97,8 +99,10 @@ class AdoptedStore:
     def require_same(self, space: str, content_id: str, adopted: AdoptedItem | None) -> None:
         """Raise :class:`ChangedSinceAdoptionError` where the source has another version than was *adopted*."""
         now = item_of(self.source, space, content_id)
-        if adopted is None or now is None or adopted.vanished_at is not None:
-            raise ItemNotFoundError(f"{content_id!r} in {self.url}/{space} was not adopted, or has vanished")
+        if adopted is None or now is None or not adopted.is_there:
+            raise ItemNotFoundError(
+                f"{content_id!r} in {self.url}/{space} was not adopted, is left out, or has vanished"
+            )
         if (adopted.size, adopted.version) != (now.size, now.version):
             raise ChangedSinceAdoptionError(
                 f"{content_id!r} in {self.url}/{space} changed since it was adopted: run `millstream protect` again"

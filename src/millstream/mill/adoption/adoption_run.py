@@ -24,6 +24,7 @@ from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.merge_join import outer_join
 from millstream.stores.hashing import Digests
 from millstream.stores.protocol import DEFAULT_MIMETYPE, Store
+from millstream.stores.sources import exclusion_of
 
 NOT_READ = "not-read:"
 """What the checksum of an item begins with that a plan has not read; the mark of its version follows."""
@@ -33,7 +34,7 @@ class AdoptionSummary(msgspec.Struct):
     """What a run of an adoption found, in items. ``read`` and ``read_bytes`` count what was read.
 
     ``unread`` items are new or changed, and were not read because the run was for a plan; ``moved`` ones are among
-    those that vanished and those that were added.
+    those that vanished and those that were added; ``excluded`` ones were adopted, and are left out now.
     """
 
     listed: int = 0
@@ -42,6 +43,7 @@ class AdoptionSummary(msgspec.Struct):
     changed: int = 0
     returned: int = 0
     vanished: int = 0
+    excluded: int = 0
     moved: int = 0
     suspected: int = 0
     findings: int = 0
@@ -107,8 +109,10 @@ class AdoptionRun:
         self._findings: list[AdoptionFinding] = []
         self._unlisted: list[str] = []
         self._absent: list[AdoptedItem] = []
+        self._relisted: list[AdoptedItem] = []
         self._added: dict[str, list[str]] = {}
-        self._named: set[str] = set(checksums or ())
+        self._exclusion = exclusion_of(self._source)
+        self._named = {name for name in checksums or () if not self._exclusion.covers(name)}
 
     def jobs(self) -> Iterator[ReadJob]:
         """What is to be read; everything else that is listed is counted."""
@@ -120,7 +124,9 @@ class AdoptionRun:
                     self._unlisted.append(content_id)
                 self._find(content_id, entry.kind, entry.reason)
             elif entry is None:
-                if row is not None:
+                if row is not None and self._exclusion.covers(content_id):
+                    self._leave_out(row)
+                elif row is not None:
                     self._absent.append(row)
             else:
                 self.summary.listed += 1
@@ -130,7 +136,7 @@ class AdoptionRun:
                     self._findings.append(self._before[content_id])
                 elif self._is_due(job):
                     yield job
-                elif row is not None and row.vanished_at is not None:
+                elif row is not None and not row.is_there:
                     self._return(row)
 
     def _is_rejected(self, job: ReadJob) -> bool:
@@ -148,9 +154,16 @@ class AdoptionRun:
         return self._reread_until is not None and row.last_read_at <= self._reread_until
 
     def _return(self, row: AdoptedItem) -> None:
-        """The item is there again, as it was: its disk was not mounted, or it was put back."""
+        """The item is there again, as it was: it was put back, or is not left out any more."""
         self.summary.returned += 1
-        self._catalog.save([msgspec.structs.replace(row, vanished_at=None, renamed_to=None)])
+        self._relisted.append(msgspec.structs.replace(row, vanished_at=None, renamed_to=None, excluded_at=None))
+
+    def _leave_out(self, row: AdoptedItem) -> None:
+        """People do not want it any more; its copies are kept, and nothing is said to have happened to it."""
+        self.summary.excluded += 1
+        if row.excluded_at is None:
+            now = self._clock.now()
+            self._relisted.append(msgspec.structs.replace(row, excluded_at=now, vanished_at=None, renamed_to=None))
 
     def settle(self, results: Sequence[tuple[ReadJob, ReadResult]]) -> None:
         """Record what was read: in the manifest first, so that what the catalog has is there, too."""
@@ -198,7 +211,7 @@ class AdoptionRun:
                 item = SourceItem(job.entry.size, job.entry.version)
                 digests = Digests(job.entry.size, {"sha256": f"{NOT_READ}{job.content_id}:{job.entry.version}"})
                 items.append(self._item(job, item, digests, now))
-            elif job.row is not None and job.row.vanished_at is not None:
+            elif job.row is not None and not job.row.is_there:
                 self._return(job.row)
         self._manifest.writer.record([self._event(item) for item in items])
         self._catalog.save(items)
@@ -213,12 +226,12 @@ class AdoptionRun:
         if row is not None and (row.size, row.version, row.kind) == (item.size, item.version, job.entry.kind):
             if row.sha256 != digests.sha256:
                 return self._suspect(row, digests)
-            if row.vanished_at is not None:
+            if not row.is_there:
                 self.summary.returned += 1
             origin = _origin(job, item, digests) if job.expected else row.origin
             return msgspec.structs.replace(
                 row, last_read_at=now, suspected=None, vanished_at=None, renamed_to=None, origin=origin,
-                sums={**row.sums, **_others(digests)},
+                excluded_at=None, sums={**row.sums, **_others(digests)},
             )  # fmt: skip
         self._count(job, digests)
         return self._item(job, item, digests, now)
@@ -231,7 +244,9 @@ class AdoptionRun:
             f"its bytes changed and neither its time nor its size did: {digests.sha256} instead of {row.sha256}",
             version=row.version,
         )
-        return msgspec.structs.replace(row, suspected=digests.sha256, vanished_at=None, renamed_to=None)
+        return msgspec.structs.replace(
+            row, suspected=digests.sha256, vanished_at=None, renamed_to=None, excluded_at=None
+        )
 
     def _count(self, job: ReadJob, digests: Digests | None) -> None:
         if job.row is None:
@@ -240,12 +255,12 @@ class AdoptionRun:
                 self._added.setdefault(digests.sha256, []).append(job.content_id)
         elif digests is None or digests.sha256 != job.row.sha256:
             self.summary.changed += 1
-        elif job.row.vanished_at is None:
+        elif job.row.is_there:
             self.touched.append(job.content_id)
 
     def _item(self, job: ReadJob, item: SourceItem, digests: Digests, now: int) -> AdoptedItem:
         row = job.row
-        same = row is not None and row.sha256 == digests.sha256 and row.vanished_at is None
+        same = row is not None and row.sha256 == digests.sha256 and row.is_there
         known = self._manifest.get(self._store, self._space, job.content_id) if row is not None else None
         adopted_at = row.adopted_at if row is not None and same else max(now, known.modified if known else 0)
         return AdoptedItem(
@@ -272,7 +287,7 @@ class AdoptionRun:
         """Everything was listed: record what vanished, what was renamed, and what people have to look at."""
         now = self._clock.now()
         gone = [row for row in self._absent if not self._is_hidden(row.content_id)]
-        self._catalog.save(self._vanished(row, now) for row in gone)
+        self._catalog.save([*self._relisted, *(self._vanished(row, now) for row in gone)])
         self.summary.vanished = len(gone)
         self._catalog.replace_findings(self._store, self._space, [*self._findings, *self._not_there(now)])
         self.summary.findings = len(self._catalog.findings(self._store, self._space))
@@ -284,7 +299,7 @@ class AdoptionRun:
             renamed_to = new.pop(0)
         self.summary.moved += renamed_to is not None
         since = now if row.vanished_at is None else row.vanished_at
-        return msgspec.structs.replace(row, vanished_at=since, renamed_to=renamed_to, suspected=None)
+        return msgspec.structs.replace(row, vanished_at=since, renamed_to=renamed_to, suspected=None, excluded_at=None)
 
     def _is_hidden(self, content_id: str) -> bool:
         """Whether *content_id* lies where the source could not be listed, so that nobody knows whether it is there."""

@@ -68,6 +68,7 @@ items_table = sa.Table(
     sa.Column("suspected", sa.Text),
     sa.Column("vanished_at", sa.BigInteger),
     sa.Column("renamed_to", sa.Text),
+    sa.Column("excluded_at", sa.BigInteger),
     sa.Index("mill_adopted_items_sum", "store", "space", "sha256"),
     sqlite_with_rowid=False,
 )
@@ -102,7 +103,8 @@ class AdoptedItem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     ``version`` is the source's mark of the version (``docs/formats/adoption.md``), ``sums`` are checksums other than
     SHA-256, by algorithm. ``suspected`` is what the bytes hash to now, where they changed and neither size nor version
-    did; ``vanished_at`` is when the item was first found to be gone, and ``renamed_to`` the new item with its bytes.
+    did; ``vanished_at`` is when the item was first found to be gone, and ``renamed_to`` the new item with its bytes;
+    ``excluded_at`` is when it was first left out on purpose.
     """
 
     store: str
@@ -121,6 +123,12 @@ class AdoptedItem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     suspected: str | None = None
     vanished_at: int | None = None
     renamed_to: str | None = None
+    excluded_at: int | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the source lists it, as far as is known: it has not vanished and is not left out."""
+        return self.vanished_at is None and self.excluded_at is None
 
 
 class AdoptionFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +154,8 @@ class AdoptedSpace(msgspec.Struct, frozen=True):
 
 
 class SpaceTotals(msgspec.Struct, frozen=True):
-    """The adopted items of a space that are there, and how many only we vouch for, are suspected, or have vanished."""
+    """The adopted items of a space that are there, and how many only we vouch for, are suspected, have vanished, or are
+    left out on purpose."""
 
     items: int
     bytes: int
@@ -154,6 +163,7 @@ class SpaceTotals(msgspec.Struct, frozen=True):
     suspected: int
     vanished: int
     oldest_read: int | None
+    excluded: int
 
 
 class AdoptionCatalog:
@@ -172,10 +182,8 @@ class AdoptionCatalog:
         return found
 
     def page(self, store: str, space: str, *, prefix: str = "", after: str = "", limit: int) -> Sequence[AdoptedItem]:
-        """Up to *limit* items that have not vanished, whose ids begin with *prefix* and come after *after*."""
-        query = _of(items_table, store, space).where(
-            items_table.c.vanished_at.is_(None), items_table.c.content_id > after
-        )
+        """Up to *limit* items that are there, whose ids begin with *prefix* and come after *after*."""
+        query = _of(items_table, store, space).where(is_listed(items_table), items_table.c.content_id > after)
         if prefix:
             query = query.where(items_table.c.content_id >= prefix)
             query = query.where(sa.func.substr(items_table.c.content_id, 1, len(prefix)) == prefix)
@@ -195,6 +203,11 @@ class AdoptionCatalog:
     def vanished(self, store: str, space: str) -> Sequence[AdoptedItem]:
         """The items that have vanished from the source, in the order of the ids."""
         query = _of(items_table, store, space).where(items_table.c.vanished_at.is_not(None))
+        return self._select(query.order_by(items_table.c.content_id))
+
+    def excluded(self, store: str, space: str) -> Sequence[AdoptedItem]:
+        """The items that are left out on purpose, in the order of the ids."""
+        query = _of(items_table, store, space).where(items_table.c.excluded_at.is_not(None))
         return self._select(query.order_by(items_table.c.content_id))
 
     def save(self, items: Iterable[AdoptedItem]) -> None:
@@ -218,7 +231,7 @@ class AdoptionCatalog:
     def totals(self, store: str, space: str) -> SpaceTotals:
         """How much of a space is adopted."""
         row, count = items_table.c, sa.func.count
-        there = row.vanished_at.is_(None)
+        there = is_listed(items_table)
         query = sa.select(
             count(sa.case((there, 1))),
             sa.func.coalesce(sa.func.sum(sa.case((there, row.size))), 0),
@@ -226,13 +239,14 @@ class AdoptionCatalog:
             count(sa.case((sa.and_(there, row.suspected.is_not(None)), 1))),
             count(row.vanished_at),
             sa.func.min(sa.case((there, row.last_read_at))),
+            count(row.excluded_at),
         ).where(row.store == store, row.space == space)
         with self.engine.connect() as connection:
             return SpaceTotals(*connection.execute(query).one())
 
     def reread_before(self, store: str, space: str, count: int) -> int | None:
         """When the item was last read that is the *count*-th in the order of last reading; None where there is none."""
-        there = sa.and_(items_table.c.store == store, items_table.c.space == space, items_table.c.vanished_at.is_(None))
+        there = sa.and_(items_table.c.store == store, items_table.c.space == space, is_listed(items_table))
         query = sa.select(items_table.c.last_read_at).where(there).order_by(items_table.c.last_read_at)
         with self.engine.connect() as connection:
             return connection.scalar(query.offset(count - 1).limit(1)) if count > 0 else None
@@ -290,6 +304,11 @@ _COLUMNS = tuple(column.name for column in items_table.columns)
 _REPLACE = "ON CONFLICT (store, space, content_id) DO UPDATE SET " + ", ".join(
     f"{name} = excluded.{name}" for name in _COLUMNS[3:]
 )
+
+
+def is_listed(table: sa.Table) -> sa.ColumnElement[bool]:
+    """The items of *table* that are there: see :attr:`AdoptedItem.is_there`."""
+    return sa.and_(table.c.vanished_at.is_(None), table.c.excluded_at.is_(None))
 
 
 def _of(table: sa.Table, store: str, space: str) -> sa.Select[Any]:

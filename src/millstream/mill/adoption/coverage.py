@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import sqlalchemy as sa
 
-from millstream.mill.adoption.catalog import items_table
+from millstream.mill.adoption.catalog import is_listed, items_table
 from millstream.mill.manifest_table import manifest_table
 
 
@@ -32,7 +32,7 @@ class CopyCoverage(msgspec.Struct, frozen=True):
 
 def copy_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
     """How the items adopted from *space* of *source* are covered by their copies in the store *copy*."""
-    return _coverage(engine, items_table, items_table.c.vanished_at.is_(None), (source, space, copy))
+    return _coverage(engine, items_table, is_listed(items_table), (source, space, copy))
 
 
 def recorded_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:

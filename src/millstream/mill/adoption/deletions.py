@@ -29,6 +29,13 @@ def forget_vanished(
     return _forget(target, space, gone)
 
 
+def count_kept(target: AdoptionTarget, space: str, destination: str) -> int:
+    """How many copies in *destination* are of items that are left out on purpose: they are kept."""
+    names = [item.content_id for item in target.catalog.excluded(target.store, space)]
+    rows = target.manifest.get_many(destination, space, names) if names else {}
+    return sum(not row.deleted for row in rows.values())
+
+
 def forget_renamed(target: AdoptionTarget, space: str, destinations: Collection[str]) -> Sequence[str]:
     """Record the deletion of each item that was renamed, once all *destinations* hold its bytes under the new name."""
     renamed = [item for item in target.catalog.vanished(target.store, space) if item.renamed_to is not None]

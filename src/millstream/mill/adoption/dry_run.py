@@ -21,7 +21,7 @@ from millstream.mill.adoption.adopter import Adopter, Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptionCatalog, AdoptionFinding, ItemKind
 from millstream.mill.adoption.checksum_files import ChecksumList
-from millstream.mill.adoption.deletions import forget_vanished
+from millstream.mill.adoption.deletions import count_kept, forget_vanished
 from millstream.mill.adoption.protection import Deletions
 from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan, count_differences
@@ -104,7 +104,8 @@ class DryRun:
                 known = catalog.space(self._store, space)
                 catalog.save_space(msgspec.structs.replace(known, deletions=deletions))
             found = Adopter(target, threads=threads).adopt(space, reading=reading, checksums=checksums)
-            self._forget(target, space)
+            if found.listed:
+                self._forget(target, space)
             stores = {self._store: AdoptedStore(self._source, self._store, catalog), **self._copies}
             providers = Providers(stores, self._clock)
             guard = ChangeGuard(engine, self._clock, manifest.count, self._budgets)
@@ -120,14 +121,17 @@ class DryRun:
                 vanished=totals.vanished - renamed,
                 adoption=found,
                 findings=catalog.findings(self._store, space),
-                copies=[self._copy_plan(plan, guard, renamed) for plan in plans],
+                copies=[
+                    self._copy_plan(plan, guard, renamed, count_kept(target, space, plan.pair.destination))
+                    for plan in plans
+                ],
             )
 
     def _forget(self, target: AdoptionTarget, space: str) -> None:
         follow = target.catalog.space(self._store, space).deletions == Deletions.FOLLOW
         forget_vanished(target, space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
 
-    def _copy_plan(self, plan: DuplicationPlan, guard: ChangeGuard, renamed: int) -> CopyPlan:
+    def _copy_plan(self, plan: DuplicationPlan, guard: ChangeGuard, renamed: int, kept: int) -> CopyPlan:
         held = guard.check(plan) is not None
         return CopyPlan(
             store=plan.pair.destination,
@@ -135,7 +139,7 @@ class DryRun:
             copies=plan.copies,
             replaced=plan.replaced,
             deletes=plan.deletes + (0 if held else renamed),
-            held=plan.held - renamed,
+            held=max(0, plan.held - renamed - kept),
             bytes=plan.bytes,
             is_held=held,
         )

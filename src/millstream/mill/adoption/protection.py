@@ -17,7 +17,7 @@ from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarge
 from millstream.mill.adoption.catalog import AdoptionFinding, ItemKind
 from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.coverage import copy_coverage, verification_times
-from millstream.mill.adoption.deletions import forget_renamed, forget_vanished
+from millstream.mill.adoption.deletions import count_kept, forget_renamed, forget_vanished
 from millstream.mill.adoption.renames import copy_renamed
 from millstream.mill.adoption.unknown_copies import find_differing
 from millstream.mill.adoption.verification import CopyFinding, CopyVerifier, Verified, due_since
@@ -31,6 +31,7 @@ from millstream.mill.tasks import Duplicate, decode_task
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import StoreError
+from millstream.stores.sources import exclusion_of
 
 
 class Deletions(enum.StrEnum):
@@ -74,7 +75,11 @@ class CopyReport(msgspec.Struct, kw_only=True):
 
 
 class ProtectionReport(msgspec.Struct, kw_only=True):
-    """A space and its copies after a run. ``adopted_only`` items have a checksum that nobody but we vouch for."""
+    """A space and its copies after a run. ``adopted_only`` items have a checksum that nobody but we vouch for.
+
+    ``exclude`` are the globs of what is left out, ``excluded`` the items among that which were adopted before: their
+    copies are kept.
+    """
 
     store: str
     space: str
@@ -83,11 +88,18 @@ class ProtectionReport(msgspec.Struct, kw_only=True):
     bytes: int = 0
     adopted_only: int = 0
     vanished: int = 0
+    excluded: int = 0
+    exclude: Sequence[str] = ()
     oldest_read: int | None = None
     adoption: AdoptionSummary = msgspec.field(default_factory=AdoptionSummary)
     findings: Sequence[AdoptionFinding] = ()
     copies: list[CopyReport] = []
     error: str = ""
+
+    @property
+    def is_emptied(self) -> bool:
+        """Whether everything that was adopted has vanished, as where a disk is not mounted."""
+        return not self.items and bool(self.vanished)
 
     @property
     def is_damaged(self) -> bool:
@@ -150,7 +162,8 @@ class Protection:
             report.adoption = adopter.adopt(
                 self._space, reading=reading, checksums=checksums, on_progress=progress.adopting
             )
-            self._forget()
+            if report.adoption.listed:
+                self._forget()
             touched = adopter.touched
         except StoreError as error:
             report.error = str(error)
@@ -177,7 +190,7 @@ class Protection:
         return copy
 
     def _forget(self) -> None:
-        """Follow the deletions of empty folders, and of everything where the space says so."""
+        """Follow the deletions of empty folders, and of everything where the space says so and something is left."""
         follow = self._catalog.space(self._target.store, self._space).deletions == Deletions.FOLLOW
         forget_vanished(self._target, self._space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
 
@@ -224,7 +237,8 @@ class Protection:
             except StoreError as error:
                 copy.error = str(error)
                 continue
-            copy.hold, copy.held = plan.hold, plan.held
+            copy.hold = plan.hold
+            copy.held = max(0, plan.held - count_kept(self._target, self._space, pair.destination))
             if plan.hold is None:
                 copy.copied += plan.copies + plan.replaced
                 copy.deleted += plan.deletes
@@ -285,6 +299,7 @@ class Protection:
         totals = self._catalog.totals(self._target.store, self._space)
         report.items, report.bytes, report.adopted_only = totals.items, totals.bytes, totals.computed
         report.vanished, report.oldest_read = totals.vanished, totals.oldest_read
+        report.excluded, report.exclude = totals.excluded, exclusion_of(self._target.source).globs
         report.findings = self._catalog.findings(self._target.store, self._space)
         for pair, copy in copies.items():
             found = copy_coverage(self._catalog.engine, self._target.store, self._space, pair.destination)

@@ -41,7 +41,7 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A space and its copies; times are in microseconds, None where it is not known.
 
     ``findings`` are those of the last adoption by kind; ``adopted_only`` items have a checksum that nobody but we vouch
-    for, None where the source records checksums of its own.
+    for, None where the source records checksums of its own; ``excluded`` ones are left out now, and have copies.
     """
 
     store: str
@@ -50,6 +50,7 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     adopted_only: int | None
     vanished: int
+    excluded: int
     last_run: int | None
     oldest_read: int | None
     findings: Mapping[str, int]
@@ -101,6 +102,7 @@ class ProtectionStatus:
             bytes=size[1],
             adopted_only=totals.computed if is_adopted else None,
             vanished=totals.vanished,
+            excluded=totals.excluded,
             last_run=self._catalog.space(store, space).ended_at,
             oldest_read=totals.oldest_read,
             findings=findings,

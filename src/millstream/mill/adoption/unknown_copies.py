@@ -28,7 +28,7 @@ def find_differing(target: AdoptionTarget, providers: Providers, space: str, des
         adopted = target.catalog.get_many(target.store, space, [entry.content_id for entry in group])
         for entry in group:
             item = adopted.get(entry.content_id)
-            if item is None or item.vanished_at is not None:
+            if item is None or not item.is_there:
                 continue
             if entry.size != item.size or _differs(
                 providers, ItemRef(destination, space, item.content_id), item.sha256

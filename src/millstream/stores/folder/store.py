@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from millstream.core.clock import SystemClock
-from millstream.stores.exclusion import Exclusion
 from millstream.stores.folder.listing import FolderListing, file_entry, folder_entry
 from millstream.stores.folder.path_names import decode_path, encode_name
 from millstream.stores.folder.properties import describe_entry
@@ -46,14 +45,13 @@ class FolderStore(ReadOnlySource):
 
     def __init__(self, root: str | os.PathLike[str], *, space: str | None = None, exclude: Iterable[str] = ()) -> None:
         self._root = str(Path(root).absolute())
-        super().__init__(encode_name(os.fsencode(Path(self._root).name)) if space is None else space)
-        self._exclusion = Exclusion(exclude)
+        super().__init__(encode_name(os.fsencode(Path(self._root).name)) if space is None else space, exclude)
         self._tree = SourceTree(self._root)
-        self._listing = FolderListing(self._tree, self._exclusion, SystemClock())
+        self._listing = FolderListing(self._tree, self.exclusion, SystemClock())
 
     @property
     def url(self) -> str:
-        return folder_url(self._root, self.space, self._exclusion.globs)
+        return folder_url(self._root, self.space, self.exclusion.globs)
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         self.require_space(space)
@@ -92,7 +90,7 @@ class FolderStore(ReadOnlySource):
         with translated(f"reading {content_id!r} in {self.url}"):
             try:
                 found = None
-                if path is not None and not self._exclusion.covers(content_id):
+                if path is not None and not self.exclusion.covers(content_id):
                     found = self._find_folder(path) if path.endswith(b"/") else self._find_file(path, content_id)
                 if found is None:
                     raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.retry import RetryPolicy
-from millstream.stores.exclusion import Exclusion
 from millstream.stores.names import MAX_CONTENT_ID_BYTES, check_content_id, order_key
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
@@ -52,9 +51,8 @@ class BucketStore(ReadOnlySource):
     ) -> None:
         if address.space is None:
             raise StoreInputError(f"{address}: name the space, with space=NAME in the URL")
-        super().__init__(address.space)
+        super().__init__(address.space, address.exclude)
         self._address = address
-        self._exclusion = Exclusion(address.exclude)
         self._calls = S3Calls(address, retries, clock or SystemClock(), client)
 
     @property
@@ -66,7 +64,7 @@ class BucketStore(ReadOnlySource):
         order_key(prefix)
         lines = list_objects(self._calls, self._address.prefix, prefix, order_key(after), min(PAGE, limit))
         entries = (self._entry(line) for line in lines) if limit > 0 else iter(())
-        return list(itertools.islice((one for one in entries if not self._exclusion.covers(one.content_id)), limit))
+        return list(itertools.islice((one for one in entries if not self.exclusion.covers(one.content_id)), limit))
 
     def info(self, space: str, content_id: str) -> ItemInfo:
         key = self._key(space, content_id)
@@ -95,7 +93,7 @@ class BucketStore(ReadOnlySource):
 
     def _key(self, space: str, content_id: str) -> str:
         self.require_space(space)
-        if self._exclusion.covers(check_content_id(content_id)):
+        if self.exclusion.covers(check_content_id(content_id)):
             raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
         return self._address.prefix + content_id
 
