@@ -18,8 +18,7 @@ import pytest
 from millstream.core.message import Message
 from millstream.pipeline.errors import PipelineInputError, SessionBusyError
 from millstream.pipeline.java import find_java
-from millstream.pipeline.scratch import scratch_folder
-from millstream.pipeline.session import SparkOptions, cores_of, spark_session
+from millstream.pipeline.session import SparkOptions, cores_of, scratch_folder, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +21,6 @@ from millstream.pipeline.errors import PipelineInputError, SessionBusyError, Ses
 from millstream.pipeline.gateway import start_gateway
 from millstream.pipeline.gateway_connection import connected, is_connected
 from millstream.pipeline.java import JavaCandidate, find_java
-from millstream.pipeline.scratch import scratch_folder
 from millstream.pipeline.source import register
 
 _STOPPING, _DUMPING = 20.0, 120.0
@@ -195,3 +196,25 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
     if partitions is not None:
         confs["spark.sql.shuffle.partitions"] = str(partitions)
     return confs | dict(options.confs)
+
+
+_PREFIX = "spark-"
+
+
+@contextlib.contextmanager
+def scratch_folder(work: Path) -> Iterator[Path]:
+    """A new folder in *work*, gone when the block is left; those of processes that are no more are removed too."""
+    work.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(work)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=work))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_abandoned(work: Path) -> None:
+    for folder in work.glob(f"{_PREFIX}[0-9]*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
-from millstream.stores.bulk import Bulk, bulk_of
-from millstream.stores.mounted_bulk import MountedBulk
+from millstream.stores.bulk import Bulk, NewItem, bulk_of
+from millstream.stores.hashing import Digests
 from millstream.stores.names import check_space, order_key
-from millstream.stores.protocol import ItemInfo, Store, StoreInputError
+from millstream.stores.protocol import ItemInfo, Store, StoreError, StoreInputError
 from millstream.stores.wrapper import Answer, StoreCall, StoreWrapper
 
 
@@ -55,3 +55,37 @@ class MountedStore(StoreWrapper):
 
     def _ordered(self) -> list[tuple[str, Store]]:
         return sorted(self._mounts.items(), key=lambda mount: order_key(mount[0]))
+
+
+class MountedBulk:
+    """The :class:`~millstream.stores.bulk.Bulk` of a store whose own one is *base*, with *mounts* by space.
+
+    Items of a mount that has no way of its own for many are errors: they are done one by one.
+    """
+
+    def __init__(self, base: Bulk, mounts: Mapping[str, Store]) -> None:
+        self._base = base
+        self._mounts = {space: bulk_of(store) for space, store in mounts.items()}
+
+    def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
+        bulk = self._bulk(space)
+        return _alone(space, len(content_ids)) if bulk is None else bulk.infos(space, content_ids)
+
+    def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
+        bulk = self._bulk(space)
+        return _alone(space, len(content_ids)) if bulk is None else bulk.read(space, content_ids)
+
+    def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
+        bulk = self._bulk(space)
+        return _alone(space, len(content_ids)) if bulk is None else bulk.hashes(space, content_ids)
+
+    def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
+        bulk = self._bulk(space)
+        return _alone(space, len(items)) if bulk is None else bulk.put(space, items)
+
+    def _bulk(self, space: str) -> Bulk | None:
+        return self._mounts.get(space, self._base)
+
+
+def _alone(space: str, count: int) -> Sequence[StoreError]:
+    return [StoreError(f"the items of the mounted space {space!r} are done one by one") for _ in range(count)]
