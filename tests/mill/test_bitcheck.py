@@ -37,12 +37,11 @@ def whole_space() -> list[Observation]:
         [NO.NOT_KEPT, None, A, B, C, D],
         range(1, LAST_ATTEMPT + 1),
         [False, True],
-        [False, True],
-        [False, True],
+        [(False, False, False), (True, False, False), (False, True, False), (True, True, False), (False, False, True)],
     )
     return [
-        Observation(manifest, store, content, deleted, audit, attempt, fresh, elsewhere, pending)
-        for (manifest, deleted), store, content, audit, attempt, fresh, elsewhere, pending in itertools.product(*axes)
+        Observation(manifest, store, content, deleted, audit, attempt, fresh, *others)
+        for (manifest, deleted), store, content, audit, attempt, fresh, others in itertools.product(*axes)
     ]
 
 
@@ -69,7 +68,7 @@ REFERENCE = [
     ("B7", seen(A, B, A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     ("B8", seen(A, B, B, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B8", seen(A, B, NO.NOT_READ, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B9", seen(A, B, B), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.BIT_ERROR),
+    ("B9", seen(A, B, B), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     ("B9", seen(A, B, B, elsewhere=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
     ("B9", seen(A, B, NO.NOT_READ), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     ("B10", seen(A, B, C), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
@@ -82,6 +81,8 @@ REFERENCE = [
     ("B15", seen(None, B, B), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
     ("B15", seen(None, B, NO.NOT_READ), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
     ("B16", seen(None, B, C), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B25", seen(None, B, B, contradicted=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B11", seen(None, B, B, contradicted=True, fresh=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
     ("B17", seen(A, NO.MISSING, NO.MISSING, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B18", seen(A, NO.MISSING, NO.MISSING), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
     (
@@ -130,7 +131,8 @@ DOCUMENT = [
     (7, seen(A, A, A, audit=None), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.AUDIT),
     (8, seen(A, NO.MISSING, NO.MISSING, audit=A), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
     (9, seen(None, B, B, audit=None), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
-    (10, seen(A, B, B, audit=A), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.AUDIT),
+    (10, seen(A, B, B, audit=A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (None, seen(None, B, B, audit=A, fresh=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     (11, seen(None, NO.MISSING, NO.MISSING, audit=None), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
 ]
 
@@ -188,14 +190,16 @@ def test_p9_success_means_that_nothing_contradicts_the_manifest() -> None:
             assert observation.audit in (observation.manifest, SourceAnswer.NOT_KEPT)
 
 
-def test_the_manifest_is_rewritten_only_where_bytes_and_provider_agree_or_the_bytes_are_never_read() -> None:
+def test_a_row_of_the_manifest_is_never_replaced_by_what_only_the_provider_and_the_bytes_say() -> None:
     for observation, outcome in every(lambda o: True):
         if outcome.manifest == ManifestAction.SET_TO_STORE:
             assert outcome.verdict == Verdict.FAILURE
-            assert observation.content == observation.store or observation.audit == observation.store
+            assert observation.audit == observation.store
         if outcome.manifest == ManifestAction.CREATE:
             assert observation.manifest is None
             assert observation.content in (observation.store, SourceAnswer.NOT_READ)
+            assert observation.audit in (observation.store, None, SourceAnswer.NOT_KEPT)
+            assert observation.audit == observation.store or not observation.contradicted
 
 
 def test_rot_is_reported_at_once_however_fresh_the_object_is() -> None:

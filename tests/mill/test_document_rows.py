@@ -14,6 +14,7 @@ from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.audit.audit_queue import AuditQueue
+from millstream.mill.integrity.acceptance import NotAcceptedError, accept_bytes
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.item_ref import ItemRef
@@ -85,6 +86,12 @@ class Mill:
 
     def open_tasks(self) -> dict[str, int]:
         return {name: queue.depth().open for name, queue in self.queues.items() if queue.depth().open}
+
+    def accept(self, store: str, name: str, *, told: bool = True) -> None:
+        """A person says that the bytes are right."""
+        world, lookup = self.world, AuditLookup(self.log, self.outbox, ["1"] if told else [])
+        place, audit = ItemRef(store, "s", name), (lookup, self.outbox)
+        accept_bytes(world.providers, world.manifest, place, sources={"1"}, audit=audit)
 
     def change(self, statement: str, **values: Any) -> None:
         with self.world.engine.begin() as connection:
@@ -197,12 +204,55 @@ def test_row_9_an_object_that_nobody_recorded_is_recorded_and_told_to_the_audit(
     assert mill.is_in_order("new")
 
 
-def test_row_10_an_object_that_was_changed_past_the_audit_is_recorded_and_told_to_it(mill: Mill) -> None:
+def test_row_10_an_object_that_was_changed_past_the_audit_is_recorded_once_a_person_accepts_it(mill: Mill) -> None:
     mill.inner.put("s", "alone", io.BytesIO(b"changed past the audit"))
     assert mill.check("alone") == ("B9", "FAILURE")
     assert mill.waited >= 300
     mill.settle()
+    assert (mill.world.manifest.get("1", "s", "alone").sha256, mill.last_event("alone").sha256) == (mill.sum, mill.sum)
+    (cause,) = mill.causes()
+    assert "B9 manifest" in cause and "or record these (`millstream mill accept`)" in cause
+    mill.accept("1", "alone")
+    mill.settle()
+    assert mill.last_event("alone").sha256 != mill.sum
     assert mill.is_in_order("alone")
+
+
+def test_row_10_the_bytes_of_a_copy_are_not_accepted_in_the_place_of_those_of_its_source(mill: Mill) -> None:
+    mill.world.stores["2"].put("s", "copied", io.BytesIO(b"forged"))
+    with pytest.raises(NotAcceptedError, match="whose source is in store '1': accept the bytes there"):
+        mill.accept("2", "copied")
+    flip_bit(mill.inner.path_of("s", "alone"))
+    with pytest.raises(NotAcceptedError, match="do not match the checksum that its provider states"):
+        mill.accept("1", "alone")
+    assert mill.world.manifest.get("1", "s", "alone").sha256 == mill.sum
+
+
+def test_row_10_an_old_version_with_its_old_checksum_is_not_taken_for_an_event_that_the_manifest_missed(
+    mill: Mill,
+) -> None:
+    mill.world.clock.advance(1)
+    mill.inner.put("s", "alone", io.BytesIO(b"the next version"))
+    mill.accept("1", "alone", told=False)  # the audit log still has the old version as the last
+    next_sum = mill.world.manifest.get("1", "s", "alone").sha256
+    mill.inner.put("s", "alone", io.BytesIO(BODY))
+    assert mill.check("alone") == ("B9", "FAILURE")
+    assert mill.world.manifest.get("1", "s", "alone").sha256 == next_sum
+
+
+@pytest.mark.parametrize("name", ["alone", "copied"])
+def test_row_9_an_object_whose_row_was_lost_is_not_recorded_with_other_bytes_than_our_records_have(
+    mill: Mill, name: str
+) -> None:
+    mill.change("DELETE FROM mill_manifest WHERE store = '1' AND content_id = :name", name=name)
+    if name == "copied":  # what the audit log has lost, the row of the copy still knows
+        mill.change("DELETE FROM mill_audit_log WHERE content_id = :name", name=name)
+    mill.inner.put("s", name, io.BytesIO(b"forged"))
+    assert mill.check(name) == ("B25", "FAILURE")
+    mill.settle()
+    assert mill.world.manifest.get("1", "s", name) is None
+    (cause,) = mill.causes()
+    assert "our records have other bytes of this object" in cause
 
 
 def test_row_10_a_change_that_a_copy_contradicts_is_never_recorded_by_itself(mill: Mill) -> None:

@@ -108,6 +108,28 @@ def test_a_repair_of_the_queue_prints_the_reason_of_each_refusal(data: Path, mil
     assert "manifest and copies all disagree" in [one.get("reason") for one in told]
 
 
+def test_bytes_that_were_forged_alike_in_all_copies_are_named_until_a_person_accepts_them(
+    data: Path, mill: Run
+) -> None:
+    mill("duplicate")
+    for store in ("one", "two", "three"):
+        local(data, store).put("s", "item 1", io.BytesIO(b"forged"))  # with a sidecar that fits them
+    code, reports = mill("check")
+    assert code == 1
+    assert [[(f["row"], "millstream mill accept" in f["detail"]) for f in r["findings"]] for r in reports] == [
+        [("B9", True)] * 1
+    ] * 3
+    code, (event,) = mill("repair", "s", "item 1")
+    assert (code, event["healed"]) == (1, False)
+    assert "the copies agree with one another against the manifest" in event["reason"]
+    assert mill("check")[0] == 1
+    assert mill("accept", "two", "s", "item 1")[0] == 1
+    code, (accepted,) = mill("accept", "one", "s", "item 1")
+    assert (code, accepted["size"]) == (0, 6)
+    assert mill("duplicate")[0] == 0
+    assert mill("check")[0] == 0
+
+
 def test_a_deletion_reaches_the_copies_only_once_it_is_recorded(data: Path, mill: Run) -> None:
     mill("duplicate")
     local(data, "one").delete("s", "item 0")

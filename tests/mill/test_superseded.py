@@ -12,7 +12,7 @@ import pytest
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.bit_check_table import ManifestAction, Verdict
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.superseded import recheck_superseded
 from millstream.mill.item_ref import ItemRef
@@ -63,6 +63,19 @@ def test_a_change_that_waits_in_the_outbox_is_no_finding_of_the_sweep(world: Any
     checker = BitChecker(world.providers, world.manifest, AuditLookup(AuditLog(world.engine), outbox, ["1"]))
     (again,) = recheck_superseded(findings, world.manifest, checker)
     assert (again.content_id, again.row, again.verdict) == ("waiting", "B11", Verdict.IGNORE)
+
+
+def test_an_object_that_the_row_of_another_store_contradicts_is_not_recorded_by_a_sweep(world: Any) -> None:
+    for name in ("forged", "new"):
+        world.put(ItemRef("1", "s", name), b"bytes", record=False)
+    world.clock.advance(2 * 24 * 3600)
+    findings = [
+        BitChecker(world.providers, world.manifest).check(ItemRef("1", "s", name)).result for name in ("forged", "new")
+    ]
+    assert [(one.row, one.action) for one in findings] == [("B15", ManifestAction.CREATE)] * 2
+    world.record(ItemRef("2", "s", "forged"), "a" * 64)
+    (again,) = recheck_superseded(findings, world.manifest, BitChecker(world.providers, world.manifest))
+    assert (again.content_id, again.row, again.action) == ("forged", "B25", ManifestAction.KEEP)
 
 
 def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: list[CheckResult], tmp_path: Path) -> None:

@@ -1,15 +1,20 @@
-"""``millstream mill accept``: adopt the bytes of a source as they are now."""
+"""``millstream mill accept``: record the bytes of items as they are now."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.protect_parts import adoption_target
 from millstream.core.errors import MillstreamError
+from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.adoption.adopter import Adopter
+from millstream.mill.adoption.catalog import AdoptedItem
+from millstream.mill.integrity.acceptance import accept_bytes
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import ManifestEvent
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -21,17 +26,18 @@ from millstream.settings import Settings
 @data_options
 @json_option
 def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> int:
-    """Adopt the bytes of items of STORE as they are now, whatever was recorded or listed of them.
+    """Record the bytes of items of STORE as they are now, whatever was recorded or listed of them.
 
-    That is for items with suspected rot, or with another checksum than a list says, which turn out to be as they should
-    be. The next `millstream protect` replaces their copies. Exit code 1 if one of them could not be read.
+    That is for items with suspected rot, with another checksum than a list says, or changed past the node (B9), which
+    turn out to be as they should be. The next `millstream protect`, or `mill duplicate`, replaces their copies. STORE
+    is the source of the items. Exit code 1 if one of them could not be recorded.
     """
     failed = 0
     with Node.open(settings) as node:
-        adopter = Adopter(adoption_target(node, store))
+        accept_item = _acceptor(node, store)
         for content_id in content_ids:
             try:
-                item = adopter.accept(space, content_id)
+                item = accept_item(space, content_id)
             except MillstreamError as error:
                 click.echo(f"{content_id}: {error}", err=True)
                 failed += 1
@@ -41,3 +47,20 @@ def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[
             else:
                 click.echo(f"{content_id}: adopted as {item.sha256}")
     return 1 if failed else 0
+
+
+def _acceptor(node: Node, store: str) -> Callable[[str, str], AdoptedItem | ManifestEvent]:
+    """Records an item of a space of *store*: in the catalog of what is adopted there, or else in the manifest."""
+    if find_adopted_store(node.stores.providers[store]) is not None:
+        return Adopter(adoption_target(node, store)).accept
+
+    def accept_recorded(space: str, content_id: str) -> ManifestEvent:
+        return accept_bytes(
+            node.stores.providers,
+            node.stores.manifest,
+            ItemRef(store, space, content_id),
+            sources=node.policies.current.sources(space),
+            audit=(node.mill.audit.lookup, node.stores.outbox),
+        )
+
+    return accept_recorded

@@ -6,8 +6,10 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 
 - B3 with bytes that cannot be found is a row of its own, B3V "vanished during the check", and is tried again first.
 - B6, B8, B14 and B17 ask for a delay on the queue; no worker sleeps.
-- B9 rewrites the manifest only where bytes and provider agree and no other copy still matches the manifest; where the
-  provider alone disagrees (the document's row 4) it is an error for people. B10 and B16 never rewrite it.
+- B9, B10 and B16 never rewrite the manifest: what was recorded when the bytes arrived is not replaced by what stands
+  beside a copy, since whoever forges the copy forges that, too. Only the audit log corrects it (A5: it has the checksum
+  as the last one that the item was written with, so the manifest missed an event).
+- B25: an object without a row, of which other records of ours have other bytes, is never recorded by itself.
 - B11 excuses only what the manifest cannot know yet: an item without a row, or one whose change waits in the audit
   outbox. A row that contradicts the object is judged at once, however recent the object's time is: a forger sets it.
 - B12 and B13: an unknown age counts as old.
@@ -83,7 +85,8 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     UNREADABLE or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt`` counts from 1, :data:`LAST_ATTEMPT` is
     final and what a sweep uses. ``fresh``: the provider took the object less than a day ago (:func:`is_fresh`).
     ``pending``: an audited change of the item is not in the manifest yet.
-    ``elsewhere``: another store's manifest row of this item is live and has the same sum.
+    ``elsewhere``: another store's manifest row of this item is live and has the same sum. ``contradicted``: there is no
+    row, and a live row of another store has another sum than the provider states.
     """
 
     manifest: str | None
@@ -95,6 +98,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     fresh: bool = False
     elsewhere: bool = False
     pending: bool = False
+    contradicted: bool = False
 
     @property
     def excused(self) -> bool:
@@ -126,6 +130,9 @@ class _Row(msgspec.Struct, frozen=True):
     document: int | None = None
 
 
+_RESTORE = "restore the recorded ones (`millstream mill repair`, or `store put`)"
+_WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
+
 ROWS: Mapping[str, _Row] = {
     "B1": _Row("intact", "bytes, provider and manifest agree", 1),
     "B2": _Row("intact", "provider and manifest agree; bytes are not read on this store", 1),
@@ -136,8 +143,8 @@ ROWS: Mapping[str, _Row] = {
     "B6": _Row("store-checksum", "the provider's checksum differs from bytes and manifest", 3),
     "B7": _Row("store-checksum", "the provider's checksum differs from bytes and manifest: ask the provider", 3),
     "B8": _Row("manifest", "the manifest differs from the provider's checksum", 4),
-    "B9": _Row("manifest", "the provider holds other bytes than the manifest says", 10),
-    "B10": _Row("neither", "bytes, provider and manifest all differ"),
+    "B9": _Row("manifest", f"the provider holds other bytes than the manifest says: {_WAYS_OUT}", 10),
+    "B10": _Row("neither", f"bytes, provider and manifest all differ: {_RESTORE}"),
     "B11": _Row("fresh", "changed less than a day ago: the manifest may not know yet"),
     "B14": _Row("unrecorded", "the manifest does not know this object", 9),
     "B15": _Row("unrecorded", "the manifest does not know this object", 9),
@@ -149,6 +156,7 @@ ROWS: Mapping[str, _Row] = {
     "B21": _Row("gone", "deleted, as the manifest says", 11),
     "B22": _Row("unreachable", "the provider did not answer"),
     "B24": _Row("undeleted", "deleted in the manifest and still in the store"),
+    "B25": _Row("contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one"),
     "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
     "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
     "A7": _Row("audit", "the audit log does not know this object", 7),
@@ -185,6 +193,7 @@ def canonical_observation(seen: Observation) -> Observation:
         fresh=seen.fresh,
         elsewhere=seen.elsewhere and seen.manifest is not None and not seen.deleted,
         pending=seen.pending and seen.fresh and seen.manifest is not None,
+        contradicted=seen.contradicted and seen.manifest is None,
     )
 
 
@@ -248,6 +257,10 @@ def _decide_unrecorded(seen: Observation) -> BitCheckOutcome:
         return _fail_old(seen, "B14", "B16")
     if seen.audit == seen.store:  # row 5: only the manifest does not know
         return _outcome("A5", Verdict.FAILURE, ManifestAction.CREATE)
+    if seen.audit not in (None, SourceAnswer.NOT_KEPT):  # the log knows it with other bytes: its row was lost
+        return _retry("B14", seen) if seen.attempt < LAST_ATTEMPT else _fail("B25", seen)
+    if seen.contradicted:
+        return _fail_old(seen, "B14", "B25")
     return _fail_old(seen, "B14", "B15", ManifestAction.CREATE, FollowUp.AUDIT)
 
 
@@ -270,13 +283,7 @@ def _decide_differing(seen: Observation) -> BitCheckOutcome:
         return _fail_old(seen, "B8", "B10")
     if seen.audit == seen.store:  # row 5
         return _outcome("A5", Verdict.FAILURE, ManifestAction.SET_TO_STORE)
-    proven = seen.content == seen.store and not seen.elsewhere
-    if not proven:
-        return _fail_old(seen, "B8", "B9")
-    told = (
-        FollowUp.NONE if seen.audit == SourceAnswer.NOT_KEPT else FollowUp.AUDIT
-    )  # row 10: neither index nor log knows it
-    return _fail_old(seen, "B8", "B9", ManifestAction.SET_TO_STORE, told)
+    return _fail_old(seen, "B8", "B9")
 
 
 def _audited(seen: Observation, row: str) -> BitCheckOutcome:

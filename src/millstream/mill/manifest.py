@@ -79,6 +79,13 @@ class Manifest:
         query = sa.select(_manifest).where(_manifest.c.space == space, _manifest.c.content_id == content_id)
         return list(self._select(query.order_by(_manifest.c.store)))
 
+    def replicas_of(self, space: str, content_ids: Sequence[str]) -> Iterator[ManifestRow]:
+        """The rows of *content_ids* in every store, tombstones included."""
+        for ids in groups(content_ids, _VARIABLES):
+            yield from self._select(
+                sa.select(_manifest).where(_manifest.c.space == space, _manifest.c.content_id.in_(ids))
+            )
+
     def rows(self, store: str | None = None, space: str | None = None, *, live_only: bool = False) -> pa.Table:
         """All rows of a store and space (of all, where None) as a table of :data:`MANIFEST_SCHEMA`, by key."""
         return pa.Table.from_batches(self.batches(store, space, live_only=live_only), MANIFEST_SCHEMA)

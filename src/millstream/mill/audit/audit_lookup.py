@@ -57,6 +57,14 @@ class AuditLookup:
         waiting = [event for event in self._outbox.waiting(store, space, content_id) if event.action in CONTENT_CHANGES]
         return waiting[-1] if waiting else self._log.last(store, space, [content_id]).get(content_id)
 
+    def is_missed(self, place: ItemRef, recorded: int) -> bool:
+        """Whether the last event of an item in the log is not older than its manifest row, *recorded* (microseconds).
+
+        Then a row that differs from it missed the event, or was damaged.
+        """
+        event = self._log.last(place.store, place.space, [place.content_id]).get(place.content_id)
+        return event is not None and event.at >= recorded
+
     def pending(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
         """Which of these items (some 1,000 at most) have a change, done or begun, that waits in the outbox."""
         return self._outbox.pending(store, space, content_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -13,6 +13,7 @@ from millstream.mill.bit_check_table import (
     LAST_ATTEMPT,
     BitCheckOutcome,
     FollowUp,
+    ManifestAction,
     Observation,
     SourceAnswer,
     Verdict,
@@ -79,6 +80,20 @@ class BitChecker:
         """Which of some items have a change that waits in the audit outbox (:meth:`AuditLookup.pending`)."""
         return set() if self._audit_lookup is None else self._audit_lookup.pending(store, space, content_ids)
 
+    def contradicted(self, store: str, space: str, found: Collection[tuple[str, str]]) -> set[str]:
+        """The ids of those items of *store*, *found* with their sums, that live rows of other stores have otherwise."""
+        rows = self._manifest.replicas_of(space, [name for name, _ in found])
+        sums = dict(found)
+        return {
+            row.content_id
+            for row in rows
+            if row.store != store
+            and row.store in self._providers
+            and not row.deleted
+            and row.sha256
+            and row.sha256 != sums[row.content_id]
+        }
+
     def sweep(
         self,
         place: ItemRef,
@@ -124,7 +139,14 @@ class BitChecker:
         if observation.fresh and row is not None and outcome.verdict == Verdict.FAILURE and self._is_pending(place):
             observation = msgspec.structs.replace(observation, pending=True)
             outcome = decide_bit_check(observation)
-        if outcome.task in (FollowUp.BIT_ERROR, FollowUp.AUDIT) and self._is_elsewhere(row):
+        if outcome.manifest == ManifestAction.SET_TO_STORE and not self._is_missed(place, row):
+            observation = msgspec.structs.replace(observation, audit=SourceAnswer.NOT_KEPT)
+            outcome = decide_bit_check(observation)
+        if outcome.manifest == ManifestAction.CREATE and self.contradicted(
+            place.store, place.space, [(place.content_id, seen.provider)]
+        ):
+            outcome = decide_bit_check(msgspec.structs.replace(observation, contradicted=True))
+        if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(row):
             outcome = decide_bit_check(msgspec.structs.replace(observation, elsewhere=True))
         result = _result(place, observation, seen, outcome, now)
         missed = None
@@ -184,6 +206,12 @@ class BitChecker:
 
     def _is_pending(self, place: ItemRef) -> bool:
         return bool(self.pending(place.store, place.space, [place.content_id]))
+
+    def _is_missed(self, place: ItemRef, row: ManifestRow | None) -> bool:
+        """Whether the manifest missed the event that the audit log has last."""
+        if self._audit_lookup is None or row is None:
+            return False
+        return self._audit_lookup.is_missed(place, row.modified)
 
     def _is_elsewhere(self, row: ManifestRow | None) -> bool:
         if row is None or row.deleted or row.sha256 is None:

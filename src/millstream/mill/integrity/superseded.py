@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from millstream.mill.bit_check_table import ManifestAction, SourceAnswer
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
@@ -19,15 +20,25 @@ def recheck_superseded(
     """A new result for each of *findings* whose item was changed, added or deleted since the sweep began.
 
     So an item that somebody deleted meanwhile is not reported as missing until the next sweep. An item with a change
-    that waits in the audit outbox is checked again too: only *checker* knows of it, and sets it aside as too recent.
+    that waits in the audit outbox is checked again too: only *checker* knows of it, and sets it aside as too recent. So
+    is one that would be recorded, and that the audit log or the rows of other stores have with other bytes.
     """
     for (store, space), some in groupby(findings, key=lambda found: (found.store, found.space)):
         for group in groups(some, _GROUP):
             names = [found.content_id for found in group]
             rows, pending = manifest.get_many(store, space, names), checker.pending(store, space, names)
+            again = pending | _known_otherwise(store, space, group, checker)
             for found in group:
-                if found.content_id in pending or is_superseded(found, rows.get(found.content_id)):
+                if found.content_id in again or is_superseded(found, rows.get(found.content_id)):
                     yield checker.check(ItemRef(store, space, found.content_id)).result
+
+
+def _known_otherwise(store: str, space: str, findings: Iterable[CheckResult], checker: BitChecker) -> set[str]:
+    """Which of *findings* would record a sum that another record of ours contradicts."""
+    new = {one.content_id: one.provider or "" for one in findings if one.action == ManifestAction.CREATE}
+    audit = checker.audit_sums(store, space, list(new)) if new else {}
+    known = {name for name, sha256 in audit.items() if sha256 not in (None, SourceAnswer.NOT_KEPT, new[name])}
+    return known | checker.contradicted(store, space, new.items())
 
 
 def is_superseded(found: CheckResult, row: ManifestRow | None) -> bool:

@@ -15,6 +15,7 @@ REFUSED = "repair"
 """The row of an error that a repair has left: there is nothing that could be tried again."""
 
 _AUDIT = "A6"
+_UNRECORDED = ("B16", "B25")
 
 
 class BitErrorProcessor:
@@ -49,9 +50,11 @@ class BitErrorProcessor:
         result = self._repairer.repair(place.space, place.content_id, f"{place.store}: {found.row} {found.kind}")
         if result.healed and not result.refused:
             return TaskResult(f"{place}: {result.healed} copies healed")
-        raise UnresolvedError(f"{place}: {found.row} {found.kind}: {found.detail} ({_reason(result)})")
+        raise UnresolvedError(f"{place}: {found.row} {found.kind}: {found.detail} ({_reason(result, found.row)})")
 
 
-def _reason(result: RepairResult) -> str:
+def _reason(result: RepairResult, row: str) -> str:
     reasons = [event.reason for event in result.refused]
-    return "; ".join(reasons) or "every copy agrees with the manifest: ask the storage provider for its checksum"
+    in_order = "every copy agrees with the manifest: ask the storage provider for its checksum"
+    unknown = "the copies that the manifest knows are in order, and this one is not among them"
+    return "; ".join(reasons) or (unknown if row in _UNRECORDED else in_order)

@@ -1,0 +1,75 @@
+"""Recording, because a person says so, that the bytes an item has now are the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from millstream.core.errors import InputError
+from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.bit_check_table import Verdict
+from millstream.mill.errors import MillError
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import CheckResult, Manifest, ManifestEvent
+from millstream.mill.providers import Providers
+from millstream.stores.audit import AuditOutbox
+from millstream.stores.protocol import ItemNotFoundError
+
+
+class NotAcceptedError(MillError, InputError):
+    """The bytes of an item cannot be recorded as the right ones."""
+
+
+def accept_bytes(
+    providers: Providers,
+    manifest: Manifest,
+    place: ItemRef,
+    *,
+    sources: Collection[str],
+    audit: tuple[AuditLookup, AuditOutbox],
+) -> ManifestEvent:
+    """Read the item at *place* and record its bytes, in the manifest and, where its store is audited, in the audit.
+
+    *sources* are the stores that are sources of its space, if there are any. Raises :class:`NotAcceptedError` where
+    the store is none of them, or its provider states another checksum than the bytes have.
+    """
+    if sources and place.store not in sources:
+        raise NotAcceptedError(
+            f"store {place.store!r} has a copy of {place.content_id!r}, whose source is in store "
+            f"{' or '.join(map(repr, sorted(sources)))}: accept the bytes there, or repair the copy"
+        )
+    info = providers.find(place)
+    if info is None:
+        raise ItemNotFoundError(f"there is no {place}")
+    read, stated = providers.hash(place), info.checksum()
+    if stated not in (None, read.sha256):
+        raise NotAcceptedError(f"the bytes of {place} do not match the checksum that its provider states: put it again")
+    row, now = manifest.get(place.store, place.space, place.content_id), providers.clock.now()
+    event = ManifestEvent(
+        place.store,
+        place.space,
+        place.content_id,
+        now if row is None else max(now, row.modified),  # what is recorded now counts, whatever the clocks say
+        read.sha256,
+        read.size,
+        info.mimetype,
+    )
+    manifest.writer.record([event])
+    lookup, outbox = audit
+    if place.store in lookup.audited:
+        outbox.add([lookup.missing_event(_found(event), info.mimetype)])
+    return event
+
+
+def _found(event: ManifestEvent) -> CheckResult:
+    return CheckResult(
+        store=event.store,
+        space=event.space,
+        content_id=event.content_id,
+        verdict=Verdict.SUCCESS,
+        row="B1",
+        kind="accepted",
+        detail="",
+        checked_at=event.at,
+        size=event.size,
+        content=event.sha256,
+    )
