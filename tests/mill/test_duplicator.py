@@ -144,6 +144,20 @@ def test_d7_a_copy_in_order_is_left_alone_and_recorded(world: Any) -> None:
     assert duplicate(world).events == ()
 
 
+def test_d7_a_copy_is_recorded_with_other_bytes_only_where_our_record_of_the_source_has_them(world: Any) -> None:
+    for place in (SOURCE, COPY):
+        recorded = world.put(place)
+        world.put(place, b"forged", record=False)
+    world.clock.advance(1)
+    processor = DuplicationProcessor(world.providers, world.manifest)
+    assert duplicate(world).summary.startswith("D7")
+    assert processor.process_group([Duplicate("1", "2", "s", "c")]) == [None]
+    assert world.manifest.get("2", "s", "c").sha256 == recorded
+    world.record(SOURCE, world.stores["1"].info("s", "c").checksum())  # it was a change, and the copy's writer died
+    assert duplicate(world).summary.startswith("D7")
+    assert world.manifest.get("2", "s", "c").sha256 == hashlib.sha256(b"forged").hexdigest()
+
+
 def test_d8_differing_properties_are_set_once_to_the_cleaned_ones_of_the_source(world: Any) -> None:
     world.put(SOURCE, ETag="x", user="me")
     world.put(COPY, user="you", more="old")

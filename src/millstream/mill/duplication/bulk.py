@@ -18,7 +18,7 @@ from millstream.mill.duplication.decision_table import (
     decide_duplication,
 )
 from millstream.mill.errors import UnknownStoreError
-from millstream.mill.manifest import Manifest, ManifestEvent
+from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
 from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
@@ -79,7 +79,9 @@ class _BulkGroup:
                 same[name] = copy
             elif action.act == DuplicationAct.COPY and not isinstance(copy, ItemInfo) and source.size <= SMALL:
                 new[name] = source
-        events = self._adopted(same)
+        rows = self._manifest.get_many(self._destination, self._space, list(same)) if same else {}
+        same = {name: info for name, info in same.items() if not _is_recorded_otherwise(rows.get(name), info)}
+        events = {name: self._event(info) for name, info in same.items() if not _is_live(rows.get(name))}
         for some in _portions(new):
             events |= self._copied(some)
         done = [*same, *(name for name in new if name in events)]
@@ -113,15 +115,6 @@ class _BulkGroup:
             if isinstance(one, ItemInfo) and one.checksum() == item.sha256
         }
 
-    def _adopted(self, same: Mapping[str, ItemInfo]) -> dict[str, ManifestEvent]:
-        """An event for each copy that is in place and that the manifest does not know yet."""
-        rows = self._manifest.get_many(self._destination, self._space, list(same)) if same else {}
-        return {
-            name: self._event(info)
-            for name, info in same.items()
-            if (row := rows.get(name)) is None or row.deleted or row.sha256 != info.checksum()
-        }
-
     def _event(self, info: ItemInfo) -> ManifestEvent:
         now = self._providers.clock.now()
         sha256, mimetype = info.checksum(), info.mimetype
@@ -134,6 +127,15 @@ class _BulkGroup:
             size=info.size,
             mimetype=mimetype,
         )
+
+
+def _is_live(row: ManifestRow | None) -> bool:
+    return row is not None and not row.deleted
+
+
+def _is_recorded_otherwise(row: ManifestRow | None, copy: ItemInfo) -> bool:
+    """Whether the manifest has other bytes of the *copy* than its provider: such an item is done alone."""
+    return row is not None and not row.deleted and row.sha256 != copy.checksum()
 
 
 def _portions(infos: Mapping[str, ItemInfo]) -> Iterator[Mapping[str, ItemInfo]]:

@@ -219,12 +219,19 @@ class DuplicationProcessor:
         self._providers.call(lambda: store.set_properties(task.space, task.content_id, properties))
 
     def _adopt(self, task: Duplicate, destination: _LookedUpEnd) -> tuple[ManifestEvent, ...]:
-        """Record a copy that is in place and that the manifest does not know yet."""
+        """Record a copy that is in place and that the manifest does not know yet.
+
+        Where it is recorded with other bytes, only if our record of the source has these: then it was copied by a
+        process that died. What both providers say is no evidence, since both copies may have been replaced alike.
+        """
         if destination.info is None or destination.sha256 is None:
             return ()
         row = self._manifest.get(task.destination, task.space, task.content_id)
-        if row is not None and not row.deleted and row.sha256 == destination.sha256:
-            return ()
+        if row is not None and not row.deleted:
+            source = self._manifest.get(task.source, task.space, task.content_id)
+            recorded = None if source is None or source.deleted else source.sha256
+            if row.sha256 == destination.sha256 or recorded != destination.sha256:
+                return ()
         return (self._event(task, destination.info),)
 
     def _event(self, task: Duplicate, info: ItemInfo) -> ManifestEvent:
