@@ -16,7 +16,7 @@ from grpc.aio import AioRpcError
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import GroupInfo
+from millstream.messaging.broker import admin
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.client.errors import TransportError
 from millstream.messaging.client.signing import Signer
@@ -133,7 +133,7 @@ async def wreck(broker: BrokerProcess, client: Client, rounds: int) -> None:
 
 
 def _open_messages(broker: BrokerProcess) -> int:
-    (info,) = call_broker(broker.place, "Groups", "group", list[GroupInfo])
+    (info,) = call_broker(broker.place, admin.GROUPS, "group")
     return info.lag + info.in_flight
 
 

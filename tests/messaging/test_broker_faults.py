@@ -17,7 +17,7 @@ from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.address import Address
-from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
@@ -55,7 +55,7 @@ def test_p2_a_full_disk_is_told_and_the_broker_goes_on_when_there_is_room(fault:
         async with BrokerServer(store, Address("127.0.0.1", 0), limits=IMPATIENT) as server:
             at = f"127.0.0.1:{server.port}"
             place = Address("127.0.0.1", server.port)
-            await asyncio.to_thread(call_broker, place, "MakeTopic", TopicSpec("t"), TopicInfo)
+            await asyncio.to_thread(call_broker, place, CREATE_TOPIC, TopicSpec("t"))
             async with (
                 Producer(at, ["t"], options=ONCE) as producer,
                 SimpleConsumer(at, "g", {"t": "*"}, await_duration=0.2, options=ONCE) as consumer,

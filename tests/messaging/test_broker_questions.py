@@ -9,7 +9,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import ClientInfo
+from millstream.messaging.broker.admin import CLIENTS
 from millstream.messaging.broker.clients import client_commands
 from millstream.messaging.broker.clients.client_commands import ClientCommands
 from millstream.messaging.broker.clients.sessions import ClientSession
@@ -57,7 +57,7 @@ def test_clients_are_listed_and_asked(broker: BrokerProcess, capsys: pytest.Capt
             assert (code, text.partition("\n")[0].partition(":")[0]) == (1, "NOT_IMPLEMENTED")
             assert await ask("verify", consumer.id, "asked", "99") == (3, "")
             assert await ask("verify", "nobody", "asked", "1") == (3, "")
-        assert call_broker(broker.place, "Clients", "listeners", list[ClientInfo]) == []
+        assert call_broker(broker.place, CLIENTS, "listeners") == []
 
     asyncio.run(talk())
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.admin import TOPICS
 from millstream.messaging.client import (
     BadRequestError,
     Intervals,
@@ -78,7 +78,7 @@ async def drain(source: SimpleConsumer, count: int) -> list[Received]:
 
 
 def topics(broker: BrokerProcess) -> set[str]:
-    return {topic.name for topic in call_broker(broker.place, "Topics", "", list[TopicInfo])}
+    return {topic.name for topic in call_broker(broker.place, TOPICS, "")}
 
 
 def bodies(messages: list[Received]) -> list[bytes]:

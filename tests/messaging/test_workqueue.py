@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.admin import TOPICS
 from millstream.messaging.client import Credentials
 from millstream.messaging.rocketmq_work_queue import RocketNotices, RocketWorkQueue, read_url
 from millstream.node import Node
@@ -72,7 +72,7 @@ def test_many_tasks_are_few_messages(broker: BrokerProcess, engine: sa.Engine) -
     name = new_name()
     with RocketWorkQueue(url(broker), engine, name) as queue:
         queue.put([b"%d" % n for n in range(1000)])
-        (topic,) = call_broker(broker.place, "Topics", name, list[TopicInfo])
+        (topic,) = call_broker(broker.place, TOPICS, name)
         assert topic.messages == 10
         assert [lease.body for lease in queue.lease(1000, visibility=30)] == [b"%d" % n for n in range(1000)]
 
@@ -138,7 +138,7 @@ def test_a_node_puts_its_queues_on_the_broker_that_its_settings_name(
         assert [lease.body for lease in queue.lease(1, visibility=30)] == [b"a"]
         queue.put([b"poison"])
         queue.dead_letter(queue.lease(1, visibility=30)[0], cause="drill")
-    assert call_broker(broker.place, "Topics", "millstream-bits", list[TopicInfo])
+    assert call_broker(broker.place, TOPICS, "millstream-bits")
     data = ["--data", str(tmp_path / "node")]
     capsys.readouterr()
     assert run(["queue", "depth", *data]) == 0

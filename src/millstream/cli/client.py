@@ -12,13 +12,21 @@ import click
 from millstream.cli.common import json_option, print_json
 from millstream.cli.connection import connection_options
 from millstream.core.clock import MICROSECONDS
-from millstream.messaging.admin_client import call_broker
+from millstream.messaging.admin_client import AskBroker, call_broker
 from millstream.messaging.broker.address import parse_address
-from millstream.messaging.broker.admin import ClientInfo, VerificationRequest, VerificationResult
+from millstream.messaging.broker.admin import (
+    CLIENTS,
+    STACK_TRACE,
+    VERIFY,
+    AdminCall,
+    VerificationRequest,
+)
 
 if TYPE_CHECKING:
     from millstream.messaging.client import Options
 
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -31,8 +39,8 @@ def endpoint_options(command: Command) -> Command:
     @connection_options
     @functools.wraps(command)
     def with_broker(*args: Any, endpoint: str, options: Options, **kwargs: Any) -> Any:
-        def ask(name: str, request: Any, kind: Any) -> Any:
-            return call_broker(parse_address(endpoint), name, request, kind, options)
+        def ask(call: AdminCall[Request, Result], request: Request) -> Result:
+            return call_broker(parse_address(endpoint), call, request, options)
 
         return command(ask, *args, **kwargs)
 
@@ -48,9 +56,9 @@ def client() -> None:
 @click.option("--group", default="", help="Only the consumers of this group.")
 @json_option
 @endpoint_options
-def list_clients(ask: Callable[..., Any], group: str, as_json: bool) -> None:
+def list_clients(ask: AskBroker, group: str, as_json: bool) -> None:
     """List all clients: what they are, and when they were last heard of."""
-    for each in ask("Clients", group, list[ClientInfo]):
+    for each in ask(CLIENTS, group):
         if as_json:
             print_json(each)
             continue
@@ -63,9 +71,9 @@ def list_clients(ask: Callable[..., Any], group: str, as_json: bool) -> None:
 @client.command()
 @click.argument("client_id")
 @endpoint_options
-def stack(ask: Callable[..., Any], client_id: str) -> None:
+def stack(ask: AskBroker, client_id: str) -> None:
     """Print what the threads of the client CLIENT_ID are doing."""
-    click.echo(ask("StackTrace", client_id, str))
+    click.echo(ask(STACK_TRACE, client_id))
 
 
 @client.command()
@@ -74,12 +82,12 @@ def stack(ask: Callable[..., Any], client_id: str) -> None:
 @click.argument("message", type=click.IntRange(1))
 @json_option
 @endpoint_options
-def verify(ask: Callable[..., Any], client_id: str, topic: str, message: int, as_json: bool) -> None:
+def verify(ask: AskBroker, client_id: str, topic: str, message: int, as_json: bool) -> None:
     """Let the push consumer CLIENT_ID handle the message with the id MESSAGE of TOPIC once, and say what came of it.
 
     The group's progress stays as it is. The exit code is 0 where the listener was content.
     """
-    found = ask("Verify", VerificationRequest(client_id, topic, message), VerificationResult)
+    found = ask(VERIFY, VerificationRequest(client_id, topic, message))
     if as_json:
         print_json(found)
     else:

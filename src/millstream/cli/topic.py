@@ -13,9 +13,22 @@ from millstream.cli.connection import connection_options
 from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.log import WriterBusyError
-from millstream.messaging.admin_client import call_broker, call_store
+from millstream.messaging.admin_client import AskBroker, call_broker, call_store
 from millstream.messaging.broker.address import parse_address
-from millstream.messaging.broker.admin import GroupConfigRequest, GroupInfo, OffsetResetRequest, TopicInfo
+from millstream.messaging.broker.admin import (
+    CONFIGURE_GROUP,
+    CREATE_TOPIC,
+    DROP_TOPIC,
+    GROUP_SPECS,
+    GROUPS,
+    RESET_OFFSET,
+    TOPICS,
+    AdminCall,
+    GroupConfigRequest,
+    GroupInfo,
+    OffsetResetRequest,
+    TopicInfo,
+)
 from millstream.messaging.broker.limits import GroupSpec, limits_of
 from millstream.messaging.broker.storage.topic import TYPES, TopicSpec
 from millstream.settings import Settings
@@ -25,7 +38,8 @@ if TYPE_CHECKING:
     from millstream.messaging.client import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Asks = Callable[[str, Any, Any], Any]
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
 def broker_options(command: Command) -> Command:
@@ -57,41 +71,41 @@ def topic() -> None:
 @click.option("--queues", type=click.IntRange(1, 256), default=4, show_default=True, help="Its queues; never fewer.")
 @json_option
 @broker_options
-def create(ask: Asks, name: str, kind: str, queues: int, as_json: bool) -> None:
+def create(ask: AskBroker, name: str, kind: str, queues: int, as_json: bool) -> None:
     """Make the topic NAME; nothing happens where it is there as asked. Its messages are the log NAME."""
-    found = ask("MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
+    found = ask(CREATE_TOPIC, TopicSpec(name, kind, queues))
     _print_topics([found], as_json)
 
 
 @topic.command("list")
 @json_option
 @broker_options
-def list_topics(ask: Asks, as_json: bool) -> None:
+def list_topics(ask: AskBroker, as_json: bool) -> None:
     """List all topics."""
-    _print_topics(ask("Topics", "", list[TopicInfo]), as_json)
+    _print_topics(ask(TOPICS, ""), as_json)
 
 
 @topic.command()
 @click.argument("name")
 @json_option
 @broker_options
-def describe(ask: Asks, name: str, as_json: bool) -> None:
+def describe(ask: AskBroker, name: str, as_json: bool) -> None:
     """Show the status of the topic NAME and of its groups."""
-    topics = ask("Topics", name, list[TopicInfo])
+    topics = ask(TOPICS, name)
     _print_topics(topics, as_json)
     for each in topics:
         if not as_json:
             click.echo(f"messages {each.first:,} to {each.messages:,}; {each.held:,} held back")
-        standings = [found for member in each.groups for found in ask("Groups", member, list[GroupInfo])]
+        standings = [found for member in each.groups for found in ask(GROUPS, member)]
         _print_groups([found for found in standings if found.topic == name], as_json)
 
 
 @topic.command()
 @click.argument("name")
 @broker_options
-def delete(ask: Asks, name: str) -> None:
+def delete(ask: AskBroker, name: str) -> None:
     """Forget the topic NAME and how groups stand with it. Its messages stay: the log NAME is not touched."""
-    ask("DropTopic", name, str)
+    ask(DROP_TOPIC, name)
     click.echo(f"topic {name} is gone; its log stays")
 
 
@@ -103,21 +117,21 @@ def group() -> None:
 @group.command("list")
 @json_option
 @broker_options
-def list_groups(ask: Asks, as_json: bool) -> None:
+def list_groups(ask: AskBroker, as_json: bool) -> None:
     """List all groups, a line for each of their topics."""
-    _print_groups(ask("Groups", "", list[GroupInfo]), as_json)
+    _print_groups(ask(GROUPS, ""), as_json)
 
 
 @group.command("describe")
 @click.argument("name")
 @json_option
 @broker_options
-def describe_group(ask: Asks, name: str, as_json: bool) -> None:
+def describe_group(ask: AskBroker, name: str, as_json: bool) -> None:
     """Show the status of the group NAME, its topics and its delivery limits."""
-    groups = ask("Groups", name, list[GroupInfo])
+    groups = ask(GROUPS, name)
     _print_groups(groups, as_json)
     if not groups:  # it has rules of its own, and has consumed nothing yet
-        _print_rules(ask("GroupSpecs", name, list[GroupSpec]), as_json)
+        _print_rules(ask(GROUP_SPECS, name), as_json)
     elif not as_json:
         _print_rules([GroupSpec(name, groups[0].max_attempts, groups[0].backoff)], as_json)
 
@@ -130,7 +144,7 @@ def describe_group(ask: Asks, name: str, as_json: bool) -> None:
 @json_option
 @broker_options
 def configure(
-    ask: Asks, name: str, max_attempts: int | None, backoff: str | None, defaults: bool, as_json: bool
+    ask: AskBroker, name: str, max_attempts: int | None, backoff: str | None, defaults: bool, as_json: bool
 ) -> None:
     """Say how often messages are delivered to the group NAME, and how long consumers wait between deliveries.
 
@@ -143,7 +157,7 @@ def configure(
     except ValueError as error:
         raise click.UsageError(f"--backoff: {error}") from error
     change = GroupConfigRequest(name, max_attempts, pauses, defaults)
-    _print_rules([ask("ConfigureGroup", change, GroupSpec)], as_json)
+    _print_rules([ask(CONFIGURE_GROUP, change)], as_json)
 
 
 @group.command()
@@ -153,23 +167,25 @@ def configure(
 @click.option("--time", "time", type=click.IntRange(0), help="Begin with what was stored then (microseconds).")
 @json_option
 @broker_options
-def reset(ask: Asks, name: str, topic_name: str, next_id: int | None, time: int | None, as_json: bool) -> None:
+def reset(ask: AskBroker, name: str, topic_name: str, next_id: int | None, time: int | None, as_json: bool) -> None:
     """Let the group NAME go on at a message or a time: all before counts as done, nothing from it on."""
     if (next_id is None) == (time is None):
         raise click.UsageError("give either --to ID or --time T")
-    _print_groups([ask("RestartGroup", OffsetResetRequest(name, topic_name, next_id, time), GroupInfo)], as_json)
+    _print_groups([ask(RESET_OFFSET, OffsetResetRequest(name, topic_name, next_id, time))], as_json)
 
 
-def _ask(settings: Settings, endpoint: str | None, options: Options, name: str, request: Any, kind: Any) -> Any:
+def _ask(
+    settings: Settings, endpoint: str | None, options: Options, call: AdminCall[Request, Result], request: Request
+) -> Result:
     if endpoint:
-        return call_broker(parse_address(endpoint), name, request, kind, options)
+        return call_broker(parse_address(endpoint), call, request, options)
     if settings.log_url.startswith("memory:"):
         raise InputError("a memory: store ends with the command that opens it; name one on a disk")
     if not settings.log.store:
         settings.folder.mkdir(parents=True, exist_ok=True)
     try:
         with open_store(settings.log_url) as store:
-            return call_store(store, name, request, kind, limits=limits_of(settings.broker))
+            return call_store(store, call, request, limits=limits_of(settings.broker))
     except WriterBusyError as error:
         raise WriterBusyError(f"a broker has these topics open; ask it, with --broker HOST:PORT ({error})") from error
 

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.core.errors import MillstreamError
 from millstream.log import LogStore
 from millstream.messaging.broker.address import Address
-from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse, AdminService
+from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminCall, AdminCallError, AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.signing import Signer
-from millstream.messaging.errors import BrokerError, MissingExtraError, UnreachableError
+from millstream.messaging.errors import MissingExtraError, UnreachableError
 
+Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 _SECONDS = 30.0
 
 
-class AdminCallError(BrokerError):
-    """The broker refused."""
+class AskBroker(Protocol):
+    """Makes a call of a broker's administration service."""
+
+    def __call__(self, call: AdminCall[Request, Result], request: Request) -> Result:
+        """What *call* returns for *request*."""
+        ...
 
 
-def call_broker(place: Address, name: str, request: Any, kind: type[Result], options: Options = DEFAULTS) -> Result:
-    """What the call *name* of the broker at *place* returns, signed and encrypted as *options* say.
+def call_broker(
+    place: Address, call: AdminCall[Request, Result], request: Request, options: Options = DEFAULTS
+) -> Result:
+    """What *call* of the broker at *place* returns, signed and encrypted as *options* say.
 
     Raises :class:`UnreachableError`, and what the broker raised.
     """
@@ -44,9 +50,9 @@ def call_broker(place: Address, name: str, request: Any, kind: type[Result], opt
         if tls
         else grpc.insecure_channel(target)
     ) as channel:
-        call: Any = channel.unary_unary(f"/{ADMIN_SERVICE}/{name}")
+        send: Any = channel.unary_unary(f"/{ADMIN_SERVICE}/{call.name}")
         try:
-            return read_response(call(msgspec.json.encode(request), timeout=_SECONDS, metadata=headers), kind)
+            return call.result_of(send(msgspec.json.encode(request), timeout=_SECONDS, metadata=headers))
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 raise AdminCallError(f"the broker at {place} is of an earlier release, and cannot do this") from error
@@ -55,9 +61,8 @@ def call_broker(place: Address, name: str, request: Any, kind: type[Result], opt
 
 def call_store(
     store: LogStore,
-    name: str,
-    request: Any,
-    kind: type[Result],
+    call: AdminCall[Request, Result],
+    request: Request,
     *,
     clock: Clock | None = None,
     limits: Limits | None = None,
@@ -67,22 +72,8 @@ def call_store(
     async def ask() -> bytes:
         core = BrokerCore(store, clock or SystemClock(), limits)
         try:
-            return await AdminService(core).calls()[name](msgspec.json.encode(request))
+            return await AdminService(core).calls[call.name](msgspec.json.encode(request))
         finally:
             core.close()
 
-    return read_response(asyncio.run(ask()), kind)
-
-
-def read_response(answer: bytes, kind: type[Result]) -> Result:
-    """What the call of :class:`~millstream.messaging.broker.admin.AdminService` returned, or its error raised."""
-    found = msgspec.json.decode(answer, type=AdminResponse)
-    if found.error:
-        raise _error(found)
-    return msgspec.convert(found.result, kind)
-
-
-def _error(answer: AdminResponse) -> MillstreamError:
-    error = AdminCallError(answer.error)
-    error.exit_code = answer.exit_code  # type: ignore[misc]
-    return error
+    return call.result_of(asyncio.run(ask()))

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.address import Address, parse_address
-from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import (
     Credentials,
@@ -207,7 +207,7 @@ class RocketNotices:
 
     def _make_topics(self) -> None:
         for spec in (TopicSpec(self._name, "NORMAL", 1), TopicSpec(self._delayed, "DELAY", 1)):
-            call_broker(self._place, "MakeTopic", spec, TopicInfo, self._options)
+            call_broker(self._place, CREATE_TOPIC, spec, self._options)
 
     def _forget(self) -> None:
         clients, self._clients = self._clients, None

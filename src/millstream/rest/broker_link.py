@@ -11,8 +11,10 @@ import msgspec
 from millstream.log import Message
 
 if TYPE_CHECKING:
+    from millstream.messaging.broker.admin import AdminCall
     from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 
+Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 _ANSWER_SECONDS = 10.0
@@ -24,14 +26,13 @@ class BrokerLink:
     def __init__(self, supervisor: Callable[[], BrokerSupervisor], loop: asyncio.AbstractEventLoop) -> None:
         self._supervisor, self._loop = supervisor, loop
 
-    def ask(self, call: str, request: Any, kind: type[Result]) -> Result:
-        """The answer of the call of this name (see :class:`~millstream.messaging.broker.admin.AdminService`)."""
-        from millstream.messaging.admin_client import read_response
+    def ask(self, call: AdminCall[Request, Result], request: Request) -> Result:
+        """What *call* returns for *request*."""
 
         async def asked() -> bytes:
-            return await self._supervisor().admin.calls()[call](msgspec.json.encode(request))
+            return await self._supervisor().admin.calls[call.name](msgspec.json.encode(request))
 
-        return read_response(self._wait(asked()), kind)
+        return call.result_of(self._wait(asked()))
 
     def publish(self, topic: str, message: Message) -> int:
         """Append *message* to a topic, as the broker does; its id."""

@@ -17,7 +17,7 @@ import msgspec
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.address import Address
-from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.storage.topic import TopicSpec
@@ -89,7 +89,7 @@ class BrokerProcess:
 
     def create_topic(self, name: str, kind: str = "NORMAL", queues: int = 4) -> None:
         """Make the topic *name*, which takes messages of the type *kind*."""
-        call_broker(self.place, "MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
+        call_broker(self.place, CREATE_TOPIC, TopicSpec(name, kind, queues))
 
 
 async def _serve(url: str, port: int, limits: Limits, death: CrashPoint | None, calls: str) -> None:

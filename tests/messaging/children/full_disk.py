@@ -16,7 +16,7 @@ from millstream.core.clock import SystemClock
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
 from millstream.messaging.broker.address import Address
-from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import ClientError, Message, Options, Producer, SimpleConsumer
@@ -67,7 +67,7 @@ async def main() -> dict[str, Any]:
         async with BrokerServer(store, Address("127.0.0.1", 0), limits=IMPATIENT) as server:
             at = f"127.0.0.1:{server.port}"
             place = Address("127.0.0.1", server.port)
-            await asyncio.to_thread(call_broker, place, "MakeTopic", TopicSpec("t"), TopicInfo)
+            await asyncio.to_thread(call_broker, place, CREATE_TOPIC, TopicSpec("t"))
             async with (
                 Producer(at, ["t"], options=ONCE) as producer,
                 SimpleConsumer(at, "g", {"t": "*"}, await_duration=0.5, options=ONCE) as consumer,

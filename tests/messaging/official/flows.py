@@ -12,7 +12,7 @@ from official.clients import SECONDS, ClientError, Driver, OfficialClient
 
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.admin import TOPICS, TopicInfo
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.waiting import until
 
@@ -64,7 +64,7 @@ class Stage(msgspec.Struct):
         until(lambda: body in [each["body"] for each in self.driver.drain("dead", 1)], body, seconds=SECONDS)
 
     def topics(self) -> list[TopicInfo]:
-        return call_broker(self.broker.place, "Topics", "", list[TopicInfo])
+        return call_broker(self.broker.place, TOPICS, "")
 
 
 def succeeds(work: Callable[[], Any]) -> bool:

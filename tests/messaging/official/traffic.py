@@ -12,7 +12,7 @@ from official.clients import SECONDS, ClientError, Driver, OfficialClient
 
 from millstream.log import LogSpec, open_store
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.admin import GroupInfo
+from millstream.messaging.broker import admin
 from millstream.messaging.broker.storage.journal import JOURNAL
 from millstream.messaging.broker.storage.journal_events import Finished, MessagesLeased, read_event
 from millstream.messaging.broker.storage.wire_codec import message_id
@@ -184,7 +184,7 @@ class Traffic:
 
     def _is_quiet(self) -> bool:
         try:
-            found = call_broker(self._broker.place, "Groups", GROUP, list[GroupInfo])
+            found = call_broker(self._broker.place, admin.GROUPS, GROUP)
         except UnreachableError:
             return False
         return all(info.lag == info.in_flight == 0 for info in found)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -16,8 +16,11 @@ from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.names import enum_name, split_name
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
-from millstream.messaging.errors import ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
+from millstream.messaging.errors import BrokerError, ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
 from millstream.messaging.protocol import v2
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
 
@@ -104,26 +107,70 @@ class GroupConfigRequest(msgspec.Struct, frozen=True):
     defaults: bool = False
 
 
+class AdminCallError(BrokerError):
+    """The broker refused."""
+
+
+class AdminCall(Generic[Request, Result]):
+    """A call of the service: its *name*, and the types of what it takes and returns."""
+
+    def __init__(self, name: str, request: type[Request], result: type[Result]) -> None:
+        self.name, self._request, self._result = name, request, result
+
+    def served_by(self, method: Callable[[Request], Awaitable[Result]]) -> Callable[[bytes], Awaitable[bytes]]:
+        """The call from JSON to JSON, done by *method*."""
+
+        async def serve(request: bytes) -> bytes:
+            try:
+                answer = AdminResponse(result=await method(msgspec.json.decode(request, type=self._request)))
+            except MillstreamError as error:
+                answer = AdminResponse(error=str(error), exit_code=error.exit_code)
+            except msgspec.ValidationError as error:
+                answer = AdminResponse(error=f"this is no request: {error}", exit_code=2)
+            return msgspec.json.encode(answer)
+
+        return serve
+
+    def result_of(self, response: bytes) -> Result:
+        """What the call returned. Raises :class:`AdminCallError` with the error of the broker."""
+        answer = msgspec.json.decode(response, type=AdminResponse)
+        if not answer.error:
+            return msgspec.convert(answer.result, self._result)
+        error = AdminCallError(answer.error)
+        error.exit_code = answer.exit_code  # type: ignore[misc]
+        raise error
+
+
+CREATE_TOPIC = AdminCall("MakeTopic", TopicSpec, TopicInfo)
+DROP_TOPIC = AdminCall("DropTopic", str, str)
+TOPICS = AdminCall("Topics", str, list[TopicInfo])
+GROUPS = AdminCall("Groups", str, list[GroupInfo])
+CONFIGURE_GROUP = AdminCall("ConfigureGroup", GroupConfigRequest, GroupSpec)
+GROUP_SPECS = AdminCall("GroupSpecs", str, list[GroupSpec])
+RESET_OFFSET = AdminCall("RestartGroup", OffsetResetRequest, GroupInfo)
+CLIENTS = AdminCall("Clients", str, list[ClientInfo])
+STACK_TRACE = AdminCall("StackTrace", str, str)
+VERIFY = AdminCall("Verify", VerificationRequest, VerificationResult)
+
+
 class AdminService:
     """The calls, on *core*."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
-
-    def calls(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
-        """Every call by its name, from JSON to JSON."""
-        return {
-            "MakeTopic": _call(TopicSpec, self.create_topic),
-            "DropTopic": _call(str, self.drop_topic),
-            "Topics": _call(str, self.topics),
-            "Groups": _call(str, self.groups),
-            "ConfigureGroup": _call(GroupConfigRequest, self.configure_group),
-            "GroupSpecs": _call(str, self.group_specs),
-            "RestartGroup": _call(OffsetResetRequest, self.reset_offset),
-            "Clients": _call(str, self.clients),
-            "StackTrace": _call(str, self.stack_trace),
-            "Verify": _call(VerificationRequest, self.verify),
+        self.calls: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
+            CREATE_TOPIC.name: CREATE_TOPIC.served_by(self.create_topic),
+            DROP_TOPIC.name: DROP_TOPIC.served_by(self.drop_topic),
+            TOPICS.name: TOPICS.served_by(self.topics),
+            GROUPS.name: GROUPS.served_by(self.groups),
+            CONFIGURE_GROUP.name: CONFIGURE_GROUP.served_by(self.configure_group),
+            GROUP_SPECS.name: GROUP_SPECS.served_by(self.group_specs),
+            RESET_OFFSET.name: RESET_OFFSET.served_by(self.reset_offset),
+            CLIENTS.name: CLIENTS.served_by(self.clients),
+            STACK_TRACE.name: STACK_TRACE.served_by(self.stack_trace),
+            VERIFY.name: VERIFY.served_by(self.verify),
         }
+        """Every call by its name, from JSON to JSON."""
 
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         """Make a topic, or give it more queues."""
@@ -240,16 +287,3 @@ class AdminService:
             max_attempts=rules.max_attempts,
             backoff=rules.backoff,
         )
-
-
-def _call(kind: Any, method: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:
-    async def call(request: bytes) -> bytes:
-        try:
-            answer = AdminResponse(result=await method(msgspec.json.decode(request, type=kind)))
-        except MillstreamError as error:
-            answer = AdminResponse(error=str(error), exit_code=error.exit_code)
-        except msgspec.ValidationError as error:
-            answer = AdminResponse(error=f"this is no request: {error}", exit_code=2)
-        return msgspec.json.encode(answer)
-
-    return call

@@ -11,7 +11,7 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.errors import NotFoundError
 from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemLogError, WriterBusyError
-from millstream.messaging.broker.admin import GroupInfo, TopicInfo
+from millstream.messaging.broker.admin import GROUPS, TOPICS, GroupInfo, TopicInfo
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
 from millstream.rest.status_snapshot import Lag, LogRow, log_row
@@ -197,12 +197,12 @@ def topics(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[TopicInfo]:
 @endpoints.get("/groups")
 def groups(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[GroupInfo]:
     """List the consumer groups of the broker in this node, a row for each of their topics."""
-    found = app.broker.ask("Groups", "", list[GroupInfo]) if app.broker else []
+    found = app.broker.ask(GROUPS, "") if app.broker else []
     return Listing(found, total=len(found))
 
 
-def _topics(app: AppContext) -> Sequence[TopicInfo]:
-    return app.broker.ask("Topics", "", list[TopicInfo]) if app.broker else []
+def _topics(app: AppContext) -> list[TopicInfo]:
+    return app.broker.ask(TOPICS, "") if app.broker else []
 
 
 def _append(app: AppContext, found: Log, new: Message) -> int:

@@ -13,7 +13,7 @@ import msgspec
 from millstream import __version__
 from millstream.console_settings import HIDDEN, SECRETS
 from millstream.log.backends.database.address import mask_password
-from millstream.messaging.broker.admin import GroupInfo
+from millstream.messaging.broker.admin import GROUPS
 from millstream.queue import queue_name
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
@@ -93,7 +93,7 @@ def workers(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[WorkerRow]:
         if row.writer
     ]
     if app.broker is not None:
-        for group in app.broker.ask("Groups", "", list[GroupInfo]):
+        for group in app.broker.ask(GROUPS, ""):
             detail = f"{group.consumers:,} connected, {group.in_flight:,} in flight, {group.lag:,} to come"
             rows.append(WorkerRow(group.group, "group", group.topic, detail))
     return Listing(rows, total=len(rows))
