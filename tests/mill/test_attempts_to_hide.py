@@ -13,7 +13,7 @@ from mill_looping import MONTH, TO_2, Bits, Producer, fill, numbered, one_policy
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import LAST_ATTEMPT, Verdict
+from millstream.mill.bit_check_table import LAST_ATTEMPT, ManifestAction, Verdict
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
@@ -25,7 +25,7 @@ from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, Loo
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, build_report
 from millstream.mill.tasks import BitCheck, BitReport, Duplicate
-from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, AuditOutbox
 from millstream.stores.wrapper import StoreCall
 from millstream.testing.faulty_store import FaultyStore, UnavailableStore
 
@@ -259,6 +259,34 @@ def test_p9_b11_a_forged_copy_with_a_checksum_of_its_own_and_a_recent_time_is_fo
     assert (checked.result.row, checked.result.verdict) == ("B9", Verdict.FAILURE)
     tally = check_space(world.providers, world.manifest, "2", "s")
     assert (tally.result, tally.failed) == (ReportResult.FAILURE, 1)
+
+
+@pytest.mark.parametrize("attempt", [1, LAST_ATTEMPT])
+def test_b18_an_item_whose_deletion_waits_in_the_outbox_is_not_missing(world: Any, attempt: int) -> None:
+    outbox = AuditOutbox(world.engine, world.clock)
+    for name in "ab":
+        world.put(ItemRef("1", "s", name))
+    world.stores["1"].delete("s", "b")  # past the audit
+    world.clock.advance(1)
+    world.stores["1"] = AuditedStore(world.stores["1"], outbox, "1")
+    world.stores["1"].delete("s", "a")
+    checker = BitChecker(world.providers, world.manifest, AuditLookup(AuditLog(world.engine), outbox, ["1"]))
+    checks = [checker.check(ItemRef("1", "s", name), attempt=attempt).result for name in "ab"]
+    assert [(one.row, one.verdict) for one in checks] == [
+        ("B21", Verdict.IGNORE),
+        ("B17", Verdict.RETRY) if attempt == 1 else ("B18", Verdict.FAILURE),
+    ]
+    world.put(ItemRef("1", "s", "a"), record=False)
+    world.stores["1"].store.delete("s", "a")  # it was added again, and is lost
+    assert checker.check(ItemRef("1", "s", "a")).result.row == "B18"
+
+
+def test_b24_the_tombstone_of_an_item_that_the_manifest_did_not_know_is_not_made_a_live_row(world: Any) -> None:
+    world.record(ItemRef("1", "s", "a"), None, deleted=True)
+    world.put(ItemRef("1", "s", "a"), record=False)
+    world.clock.advance(2 * 24 * HOUR)
+    checked = BitChecker(world.providers, world.manifest).check(ItemRef("1", "s", "a"))
+    assert (checked.result.row, checked.result.action) == ("B24", ManifestAction.KEEP)
 
 
 def test_b11_a_change_that_waits_in_the_outbox_is_no_damage_yet(world: Any) -> None:

@@ -31,7 +31,7 @@ PENULTIMATE = LAST_ATTEMPT - 1
 def whole_space() -> list[Observation]:
     """Every combination of what the sources can say, with real sums."""
     axes = (
-        [(None, False), (A, False), (A, True)],
+        [(None, False), (None, True), (A, False), (A, True)],
         [A, B, NO.MISSING, NO.NO_CHECKSUM, NO.UNREACHABLE],
         [A, B, C, NO.MISSING, NO.UNREADABLE, NO.NOT_READ],
         [NO.NOT_KEPT, None, A, B, C, D],
@@ -196,7 +196,7 @@ def test_a_row_of_the_manifest_is_never_replaced_by_what_only_the_provider_and_t
             assert outcome.verdict == Verdict.FAILURE
             assert observation.audit == observation.store
         if outcome.manifest == ManifestAction.CREATE:
-            assert observation.manifest is None
+            assert observation.manifest is None and not observation.deleted
             assert observation.content in (observation.store, SourceAnswer.NOT_READ)
             assert observation.audit in (observation.store, None, SourceAnswer.NOT_KEPT)
             assert observation.audit == observation.store or not observation.contradicted

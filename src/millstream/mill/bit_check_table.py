@@ -14,7 +14,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
   outbox. A row that contradicts the object is judged at once, however recent the object's time is: a forger sets it.
 - B12 and B13: an unknown age counts as old.
 - B19: an object without a provider checksum is judged by its bytes against the manifest.
-- B21: a tombstone without an object is as it should be. B24: a tombstone with an object is a failure of its own.
+- B21: a tombstone without an object is as it should be; so is a deletion that waits in the audit outbox. B24: a
+  tombstone with an object is a failure of its own.
 - A failure whose manifest sum is recorded for another copy asks for a repair instead of a bit error.
 
 The result depends only on which sums are equal, so there are finitely many cases (:func:`canonical_observation`);
@@ -153,7 +154,7 @@ ROWS: Mapping[str, _Row] = {
     "B18": _Row("missing", "listed in the manifest but missing from the store", 8),
     "B19": _Row("no-checksum", "the provider keeps no checksum of this object"),
     "B20": _Row("gone", "neither the store nor the manifest has it", 11),
-    "B21": _Row("gone", "deleted, as the manifest says", 11),
+    "B21": _Row("gone", "deleted, as recorded", 11),
     "B22": _Row("unreachable", "the provider did not answer"),
     "B24": _Row("undeleted", "deleted in the manifest and still in the store"),
     "B25": _Row("contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one"),
@@ -187,7 +188,7 @@ def canonical_observation(seen: Observation) -> Observation:
         manifest=_rename(seen.manifest, names),
         store=_rename(seen.store, names) or "",
         content=_rename(seen.content, names) or "",
-        deleted=seen.deleted and seen.manifest is not None,
+        deleted=seen.deleted,
         audit=_rename(seen.audit, names),
         attempt=min(max(seen.attempt, 1), LAST_ATTEMPT),
         fresh=seen.fresh,

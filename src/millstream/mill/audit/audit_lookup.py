@@ -69,6 +69,10 @@ class AuditLookup:
         """Which of these items (some 1,000 at most) have a change, done or begun, that waits in the outbox."""
         return self._outbox.pending(store, space, content_ids)
 
+    def deleted_at(self, place: ItemRef) -> int | None:
+        """When an item was deleted (microseconds), where that waits in the outbox and no later addition does."""
+        return self._outbox.deletions(place.store, place.space, [place.content_id]).get(place.content_id)
+
     def missing_event(self, found: CheckResult, mimetype: str | None) -> AuditEvent:
         """The event that the audit log lacks, by what a check *found*: that the item was added as it is."""
         sums = [each for each in (found.content, found.provider) if each not in _ANSWERS]

@@ -135,6 +135,8 @@ class BitChecker:
             attempt=attempt,
             fresh=is_fresh(seen.modified, now),
         )
+        if self._is_deletion_waiting(place, row, seen):
+            observation = msgspec.structs.replace(observation, deleted=True)
         outcome = decide_bit_check(observation)
         if observation.fresh and row is not None and outcome.verdict == Verdict.FAILURE and self._is_pending(place):
             observation = msgspec.structs.replace(observation, pending=True)
@@ -206,6 +208,13 @@ class BitChecker:
 
     def _is_pending(self, place: ItemRef) -> bool:
         return bool(self.pending(place.store, place.space, [place.content_id]))
+
+    def _is_deletion_waiting(self, place: ItemRef, row: ManifestRow | None, seen: ItemReading) -> bool:
+        """Whether an item that is not there was deleted, by an event that waits in the audit outbox: it is recorded."""
+        if SourceAnswer.MISSING not in (seen.provider, seen.content) or row is None or self._audit_lookup is None:
+            return False
+        deleted_at = self._audit_lookup.deleted_at(place)
+        return deleted_at is not None and deleted_at >= row.modified
 
     def _is_missed(self, place: ItemRef, row: ManifestRow | None) -> bool:
         """Whether the manifest missed the event that the audit log has last."""
