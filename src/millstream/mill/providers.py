@@ -13,7 +13,7 @@ from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.mount_check import MountCheck
-from millstream.stores.bulk import bulk_of
+from millstream.stores.bulk import bulk_of, reads_together
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import (
     ContentIdTooLongError,
@@ -113,6 +113,11 @@ class Providers(Mapping[str, Store]):
             return [None] * len(content_ids)
         found = self.call(lambda: bulk.infos(space, content_ids))
         return [one if isinstance(one, ItemInfo) else None for one in found]
+
+    def reads_together(self, store: str) -> bool:
+        """Whether items of *store* are to be looked at and read together."""
+        bulk = bulk_of(self[store])
+        return bulk is not None and reads_together(bulk)
 
     def hash_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[Digests | None]:
         """:meth:`hash` for those of *content_ids* that the store can read together; None for the others."""

@@ -57,6 +57,17 @@ class Bulk(Protocol):
         ...
 
 
+def listed_infos(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
+    """What *bulk* says of each item, for whoever puts what is new: an item that was put a moment ago may be missing."""
+    own = getattr(bulk, "listed_infos", bulk.infos)
+    return cast("Sequence[ItemInfo | StoreError]", own(space, content_ids))
+
+
+def reads_together(bulk: Bulk) -> bool:
+    """Whether items are to be checked together: with some stores that costs more than it saves."""
+    return bool(getattr(bulk, "reads_together", True))
+
+
 def bulk_of(store: Store) -> Bulk | None:
     """What *store* does with many items at once; None where it has no way of its own for them."""
     return cast("Bulk | None", getattr(store, "bulk", None))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
 import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionCatalog
-from millstream.mill.adoption.sources import item_of
+from millstream.mill.adoption.sources import SourceItem, item_of, opened
 from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import (
@@ -27,6 +28,9 @@ from millstream.stores.protocol import (
     StoreInputError,
     StoreRefusedError,
 )
+
+_REQUESTS = 8
+"""Items of a bucket that are read at the same time."""
 
 
 class ChangedSinceAdoptionError(StoreError):
@@ -92,13 +96,23 @@ class AdoptedStore:
     @contextlib.contextmanager
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> Iterator[BinaryIO]:
         row = self.catalog.get_many(self.name, space, [content_id]).get(content_id)
-        self.require_same(space, content_id, row)
+        if start == 0 and length is None:
+            with self.opened(space, content_id, row) as file:
+                yield file
+            return
+        self._require_same(space, content_id, row, item_of(self.source, space, content_id))
         with self.source.open(space, content_id, start=start, length=length) as file:
             yield file
 
-    def require_same(self, space: str, content_id: str, adopted: AdoptedItem | None) -> None:
+    @contextlib.contextmanager
+    def opened(self, space: str, content_id: str, adopted: AdoptedItem | None) -> Iterator[BinaryIO]:
+        """All bytes of the version that was *adopted*."""
+        with opened(self.source, space, content_id) as (file, now):
+            self._require_same(space, content_id, adopted, now)
+            yield file
+
+    def _require_same(self, space: str, content_id: str, adopted: AdoptedItem | None, now: SourceItem | None) -> None:
         """Raise :class:`ChangedSinceAdoptionError` where the source has another version than was *adopted*."""
-        now = item_of(self.source, space, content_id)
         if adopted is None or now is None or not adopted.is_there:
             raise ItemNotFoundError(
                 f"{content_id!r} in {self.url}/{space} was not adopted, is left out, or has vanished"
@@ -160,7 +174,10 @@ class AdoptedBulk:
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         """The bytes of each item, or an error where it changed or is large."""
         rows = self._store.catalog.get_many(self._store.name, space, content_ids)
-        return [self._read(space, content_id, rows.get(content_id)) for content_id in content_ids]
+        if len(content_ids) <= 1 or not self._store.url.startswith("s3:"):
+            return [self._read(space, content_id, rows.get(content_id)) for content_id in content_ids]
+        with ThreadPoolExecutor(min(_REQUESTS, len(content_ids)), thread_name_prefix="mill-source") as pool:
+            return list(pool.map(lambda one: self._read(space, one, rows.get(one)), content_ids))
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
         """The size and SHA-256 of each item, or an error where it changed or is large."""
@@ -173,9 +190,8 @@ class AdoptedBulk:
 
     def _read(self, space: str, content_id: str, row: AdoptedItem | None) -> bytes | StoreError:
         try:
-            self._store.require_same(space, content_id, row)
-            with self._store.source.open(space, content_id, length=SMALL + 1) as file:
-                data = file.read()
+            with self._store.opened(space, content_id, row) as file:
+                data = file.read(SMALL + 1)
         except StoreError as error:
             return error
         except OSError as error:

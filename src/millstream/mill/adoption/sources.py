@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 import msgspec
 
@@ -58,9 +60,26 @@ def entries_of(source: Store, space: str) -> Iterator[SourceEntry | SourceProble
 def item_of(source: Store, space: str, content_id: str) -> SourceItem | None:
     """What *source* says of an item now; None where there is nothing. Raises :class:`StoreError`."""
     try:
-        info = source.info(space, content_id)
+        return _described(source.info(space, content_id))
     except NotFoundError:
         return None
+
+
+@contextlib.contextmanager
+def opened(source: Store, space: str, content_id: str) -> Iterator[tuple[BinaryIO, SourceItem]]:
+    """All bytes of an item, and what *source* says of it. Raises :class:`StoreError`, ``ItemNotFoundError``."""
+    together = getattr(source, "open_described", None)
+    if together is None:
+        item = _described(source.info(space, content_id))
+        with source.open(space, content_id) as file:
+            yield file, item
+        return
+    file, info = together(space, content_id)
+    with file:
+        yield file, _described(info)
+
+
+def _described(info: ItemInfo) -> SourceItem:
     sums = tuple(one for one in info.checksums if one.origin == ChecksumOrigin.PROVIDER)
     return SourceItem(info.size, _version(info), info.mimetype, info.properties, sums)
 

@@ -22,7 +22,7 @@ from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
 from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
-from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of
+from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of, listed_infos
 from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
 
 HELD = 8 * SMALL
@@ -90,11 +90,11 @@ class _BulkGroup:
     def _copies(self, ids: Sequence[str], *, wanted: bool) -> Sequence[ItemInfo | StoreError]:
         """What the destination says of each item; where one of them is *wanted* there, its space is made (D23)."""
         call, space = self._providers.call, self._space
-        found = call(lambda: self._to.infos(space, ids))
+        found = call(lambda: listed_infos(self._to, space, ids))
         if not wanted or not any(isinstance(one, SpaceNotFoundError) for one in found):
             return found
         self._providers.make_space(self._destination, space)
-        return call(lambda: self._to.infos(space, ids))
+        return call(lambda: listed_infos(self._to, space, ids))
 
     def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, ManifestEvent]:
         """The event of each of *new* that was copied, and is proven to be what the source's provider recorded.

@@ -198,6 +198,8 @@ class BitChecker:
     def observe_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemReading | None]:
         """:meth:`observe` for those of *content_ids* that can be looked at and read together; None for the others."""
         try:
+            if not self._providers.reads_together(store):
+                return [None] * len(content_ids)
             infos = self._providers.head_many(store, space, content_ids)
             there = [info for info in infos if info is not None and info.size <= SMALL]
             read = self._providers.hash_many(store, space, [info.content_id for info in there])

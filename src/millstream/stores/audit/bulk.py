@@ -10,7 +10,7 @@ import msgspec
 
 from millstream.stores.audit.events import AuditAction, AuditEvent
 from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
-from millstream.stores.bulk import Bulk, NewItem
+from millstream.stores.bulk import Bulk, NewItem, listed_infos, reads_together
 from millstream.stores.hashing import Digests
 from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoundError, StoreError
 
@@ -34,6 +34,14 @@ class AuditedBulk:
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
         return self._bulk.infos(space, content_ids)
+
+    def listed_infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
+        return listed_infos(self._bulk, space, content_ids)
+
+    @property
+    def reads_together(self) -> bool:
+        """See :func:`millstream.stores.bulk.reads_together`."""
+        return reads_together(self._bulk)
 
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         return self._bulk.read(space, content_ids)
@@ -64,7 +72,7 @@ class AuditedBulk:
     def _taken(self, space: str, ids: Sequence[str]) -> dict[str, ItemInfo | StoreError]:
         """The error of each item that is there, is being changed, or cannot be looked at."""
         found: dict[str, ItemInfo | StoreError] = {}
-        for content_id, one in zip(ids, self._bulk.infos(space, ids), strict=True):
+        for content_id, one in zip(ids, self.listed_infos(space, ids), strict=True):
             if isinstance(one, ItemInfo):
                 found[content_id] = AlreadyExistsError(f"{content_id!r} exists in the space {space!r} already")
             elif not isinstance(one, ItemNotFoundError):

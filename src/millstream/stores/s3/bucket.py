@@ -23,7 +23,7 @@ from millstream.stores.s3.address import S3Address
 from millstream.stores.s3.client import RETRIES, S3Calls
 from millstream.stores.s3.listing import PAGE, list_objects
 from millstream.stores.s3.objects import microseconds, provider_checksums
-from millstream.stores.s3.reading import open_object
+from millstream.stores.s3.reading import get_object, open_object
 from millstream.stores.sources import ReadOnlySource
 
 if TYPE_CHECKING:
@@ -72,15 +72,7 @@ class BucketStore(ReadOnlySource):
             head = self._calls("head_object", Key=key, ChecksumMode="ENABLED")
         except ItemNotFoundError as error:
             raise self._missing(content_id) from error
-        return ItemInfo(
-            content_id=content_id,
-            size=int(head["ContentLength"]),
-            checksums=provider_checksums(head),
-            mimetype=head.get("ContentType") or DEFAULT_MIMETYPE,
-            properties=dict(head.get("Metadata", {})),
-            modified=microseconds(head.get("LastModified")),
-            etag=_etag(head),
-        )
+        return _describe(content_id, head)
 
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
         """As :meth:`Store.open`; raises :class:`UnreadableError` where the object is archived and not restored."""
@@ -90,6 +82,15 @@ class BucketStore(ReadOnlySource):
             return open_object(self._calls, key, start, length)
         except ItemNotFoundError as error:
             raise self._missing(content_id) from error
+
+    def open_described(self, space: str, content_id: str) -> tuple[io.BufferedReader, ItemInfo]:
+        """The bytes of an item, and what the provider says of this version of it; its checksums are not among that."""
+        key = self._key(space, content_id)
+        try:
+            file, response = get_object(self._calls, key)
+        except ItemNotFoundError as error:
+            raise self._missing(content_id) from error
+        return file, _describe(content_id, response)
 
     def _key(self, space: str, content_id: str) -> str:
         self.require_space(space)
@@ -109,6 +110,18 @@ class BucketStore(ReadOnlySource):
         """The error of an object that is not there; where the bucket is not there either, that is raised at once."""
         self._calls("list_objects_v2", Prefix=self._address.prefix, MaxKeys=1)
         return ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
+
+
+def _describe(content_id: str, response: Mapping[str, Any]) -> ItemInfo:
+    return ItemInfo(
+        content_id=content_id,
+        size=int(response["ContentLength"]),
+        checksums=provider_checksums(response),
+        mimetype=response.get("ContentType") or DEFAULT_MIMETYPE,
+        properties=dict(response.get("Metadata", {})),
+        modified=microseconds(response.get("LastModified")),
+        etag=_etag(response),
+    )
 
 
 def _etag(response: Mapping[str, Any]) -> str:

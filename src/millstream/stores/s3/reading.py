@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millstream.stores.hashing import CHUNK
@@ -12,6 +13,12 @@ from millstream.stores.s3.errors import ConditionFailedError, EmptyRangeError, t
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+
+def get_object(calls: S3Calls, key: str) -> tuple[io.BufferedReader, Mapping[str, Any]]:
+    """All bytes of the object *key*, and what S3 says of it with them (no checksums). Raises ``ItemNotFoundError``."""
+    reader = _ObjectReader(calls, key, 0, None)
+    return io.BufferedReader(reader, CHUNK), reader.response
 
 
 def open_object(calls: S3Calls, key: str, start: int, length: int | None) -> io.BufferedReader:
@@ -32,6 +39,7 @@ class _ObjectReader(io.RawIOBase):
         self._end = None if length is None else start + length
         self._etag: str | None = None
         self._body: Any = None
+        self.response: Mapping[str, Any] = {}
         self._pauses = calls.policy.pauses()
         self._ask()
 
@@ -88,4 +96,4 @@ class _ObjectReader(io.RawIOBase):
             return
         except ConditionFailedError as error:
             raise ItemChangedError(f"{self._key!r} was replaced while it was read; read it again") from error
-        self._body, self._etag = response["Body"], response.get("ETag")
+        self._body, self._etag, self.response = response["Body"], response.get("ETag"), response

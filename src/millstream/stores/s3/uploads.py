@@ -52,20 +52,24 @@ class Uploader:
         start = source.tell() if _rewinds(source) else None
         head = _read_up_to(source, self._limits.single + 1)
         if len(head) <= self._limits.single:
-            return self._put_at_once(upload, head, promised)
+            return self.put_at_once(upload, head, promised)[0], len(head)
         if promised is not None:
             return self._put_in_parts(upload, _Feed(head, source), promised.lower())
         with self._known(head, source, start) as (known, sha256):
             return self._put_in_parts(upload, _Feed(b"", known), sha256)
 
-    def _put_at_once(self, upload: Upload, data: bytes, promised: str | None) -> tuple[str, int]:
+    def put_at_once(self, upload: Upload, data: bytes, promised: str | None) -> tuple[str, str]:
+        """Put *data* in one call; returns its SHA-256 and the ETag, without quotes, that S3 gave the object.
+
+        Raises ``ChecksumMismatchError`` where it does not hash to *promised*: then nothing was stored.
+        """
         digest = hashlib.sha256(data)
         check_promise(upload.content_id, digest.hexdigest(), promised)
-        self._calls(
+        sent = self._calls(
             "put_object", Key=upload.key, Body=data, ChecksumSHA256=_base64(digest.digest()),
             ContentType=upload.mimetype, Metadata=_with_sha256(upload, digest.hexdigest()), **upload.condition,
         )  # fmt: skip
-        return digest.hexdigest(), len(data)
+        return digest.hexdigest(), str(sent.get("ETag", "")).strip('"')
 
     def _put_in_parts(self, upload: Upload, feed: _Feed, sha256: str) -> tuple[str, int]:
         started = self._calls(
