@@ -1,7 +1,9 @@
 """A standalone Spark cluster for tests: a master and two workers, processes of their own on loopback.
 
 ``python -m millstream.testing.spark FOLDER PORT`` starts them from the PySpark package, and ends with them. The master
-says on http://127.0.0.1:PORT/json/ where it takes applications, and which workers it has.
+says on http://127.0.0.1:PORT/json/ where it takes applications, and which workers it has. Where the environment
+variable ``MILLSTREAM_OWN_DISKS`` names a folder, each worker has an empty one in its place, as hosts with disks of
+their own have.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from millstream.testing.programs import LocalServerMissingError
 from millstream.testing.rabbitmq import free_ports
 
 WORKERS = 2
+OWN_DISKS = "MILLSTREAM_OWN_DISKS"
+"""The environment variable with the folder that workers do not share."""
+
 _CORES, _MEMORY = "1", "1g"
 _SCALA = "2.13"  # the only one of Spark 4; its launcher of executors looks for a build folder where nobody says so
 
@@ -64,6 +69,14 @@ def state(port: int) -> dict[str, Any]:
     return found
 
 
+def _own_disk(folder: str) -> Sequence[str]:
+    """What a command begins with that runs with an empty disk at *folder*: in a mount namespace of its own."""
+    if not folder:
+        return ()
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    return ("unshare", *user, "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', folder)
+
+
 def main(folder: Path, port: int) -> None:
     """Run the cluster until this process is told to end."""
     from millstream.pipeline.gateway import class_path, machine_options, spark_home
@@ -80,8 +93,8 @@ def main(folder: Path, port: int) -> None:
     (rpc,) = free_ports(1)
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(kind: str, *arguments: str) -> None:
-        command = [java.executable, "-cp", class_path(), *machine_options(java, "256m", True)]
+    def start(kind: str, *arguments: str, apart: str = "") -> None:
+        command = [*_own_disk(apart), java.executable, "-cp", class_path(), *machine_options(java, "256m", True)]
         command += [f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", *arguments]
         running.append(subprocess.Popen(command, env=environment, cwd=folder))
 
@@ -93,7 +106,8 @@ def main(folder: Path, port: int) -> None:
     start("master.Master", "--port", str(rpc), "--webui-port", str(port))
     for number in range(WORKERS):
         options = ("--cores", _CORES, "--memory", _MEMORY, "--webui-port", "0")
-        start("worker.Worker", *options, "--work-dir", str(folder / f"worker-{number}"), f"spark://127.0.0.1:{rpc}")
+        place = ("--work-dir", str(folder / f"worker-{number}"), f"spark://127.0.0.1:{rpc}")
+        start("worker.Worker", *options, *place, apart=os.environ.get(OWN_DISKS, ""))
     for process in running:
         process.wait()
 

@@ -37,6 +37,7 @@ from millstream.pipeline.jobs.audit_task import (
     state_digest,
 )
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, log_record, parquet_rows
+from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.schema import read_parquet, spark_schema
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.task_rates import task_url
@@ -94,7 +95,7 @@ def audit_anchors(
         frame = _entries(spark, entries).mapInArrow(
             partial(read_part, cas=task_url(spark, cas)), spark_schema(ANCHOR_SCHEMA)
         )
-        frame.write.parquet(str(folder.data))
+        write_output(frame, folder.data)
         refused = _refused(read_parquet(spark, folder.data, ANCHOR_SCHEMA))
         anchors, size, files = _anchors(folder.data, refused)
         findings += [

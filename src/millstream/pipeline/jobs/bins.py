@@ -25,6 +25,7 @@ from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.job_log import LOGGER
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.row_groups import GROUP_BYTES
+from millstream.pipeline.jobs.shared_output import require_rows, require_shared
 from millstream.pipeline.schema import spark_schema
 
 BIN_BYTES = 64 << 20
@@ -147,7 +148,12 @@ def work_off(
         .sortWithinPartitions("size", *bins.key)  # nothing waits behind what is larger
         .mapInArrow(task, spark_schema(SUMMARY_SCHEMA))
     )
-    return sum(row["bytes"] for row in summaries.collect())
+    require_shared(plan.sparkSession, data)
+    finished = summaries.collect()
+    for row in finished:
+        path = data / bin_name(row["bin"])
+        require_rows(path, row["rows"], pq.read_metadata(path).num_rows if path.exists() else 0)
+    return sum(row["bytes"] for row in finished)
 
 
 def bins_done(data: Path, count: int) -> list[int]:

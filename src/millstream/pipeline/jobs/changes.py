@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.schema import read_parquet
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
@@ -52,7 +53,7 @@ def find_changes(
         began = clock.monotonic()
         unlisted = {*now.unlisted(), *before.unlisted()}
         compared = compare_listings(spark, now, before).where(~_concerned(unlisted))
-        compared.where(F.col("kind") != SAME).write.parquet(str(folder.data))
+        write_output(compared.where(F.col("kind") != SAME), folder.data)
         record = _count(folder, now.record.rows_out + before.record.rows_out, len(unlisted))
         seconds = round(clock.monotonic() - began, 3)
         return Changes(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)

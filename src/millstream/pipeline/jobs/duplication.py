@@ -41,6 +41,7 @@ from millstream.pipeline.jobs.copy_comparison import DIFFERENCE_SCHEMA, RECORDED
 from millstream.pipeline.jobs.copy_task import copy_part, decode_events
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
+from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
 from millstream.queue.protocol import WorkQueue
@@ -112,7 +113,7 @@ def plan_duplication(
             raise PipelineError(f"{first.store}/{space} could not be listed, so nothing is planned: {first.error}")
         recorded = folder.path / "manifest.parquet"
         _write_manifest(recorded, manifest, pair, space, _waiting_deletions(outbox, pair.source, space))
-        compare_copies(spark, listed.data, recorded, pair).write.parquet(str(folder.data))
+        write_output(compare_copies(spark, listed.data, recorded, pair), folder.data)
         copied = _count_copies(listed.data, pair.destination)
         plan = _plan(folder.data, pair, space, copied)
         counts = {
@@ -197,7 +198,7 @@ def _plan_copies(spark: SparkSession, folder: JobFolder, planned: PlannedDuplica
     planned_copies = plan_folder(folder)
     planned_copies.begin()
     rows = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == ItemDifference.COPY.value)
-    rows.select(*_COPY_SCHEMA.names).write.parquet(str(planned_copies.data))
+    write_output(rows.select(*_COPY_SCHEMA.names), planned_copies.data)
     record = JobRecord(job="plan", inputs={}, rows_in=planned.plan.tasks + planned.plan.held, rows_out=0, seconds=0.0)
     return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
 

@@ -12,6 +12,7 @@ from millstream.batching import Rulebook
 from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
 from millstream.pipeline.jobs.log_range import LogRange
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part
+from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_source import NAME, register
 from millstream.pipeline.source import check_reachable
@@ -68,7 +69,5 @@ def share_range(
 
 def write_batches(batches: DataFrame, folder: Path) -> None:
     """Write *batches*, rows of ``BATCH_SCHEMA``, into *folder*, which must not exist, as Parquet."""
-    writer = batches.write.option("parquet.block.size", str(_GROUP_BYTES))
-    for column in _DISTINCT:
-        writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
-    writer.parquet(str(folder))
+    options = {f"parquet.enable.dictionary#{column}": "false" for column in _DISTINCT}
+    write_output(batches, folder, {"parquet.block.size": str(_GROUP_BYTES), **options})

@@ -44,6 +44,7 @@ from millstream.pipeline.jobs.due_items import (
 )
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted, run_inventory
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.jobs.sweep_task import PLAN_SCHEMA, sweep_part
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
@@ -186,13 +187,13 @@ def _plan(
 def _write_due(joined: DataFrame, due: DueRule, planned: JobFolder, now: int) -> None:
     """Write the items that are due at *now* as the plan, and what is left out beside it."""
     if due == EVERYTHING:
-        joined.select(*PLAN_SCHEMA.names).write.parquet(str(planned.data))
+        write_output(joined.select(*PLAN_SCHEMA.names), planned.data)
         return
     candidates = planned.attempt / "candidates"
-    joined.select(*PLAN_SCHEMA.names, urgency(due, now).alias("urgency")).write.parquet(str(candidates))
+    write_output(joined.select(*PLAN_SCHEMA.names, urgency(due, now).alias("urgency")), candidates)
     items = read_parquet(joined.sparkSession, candidates, _CANDIDATE_SCHEMA)
     chosen = within_budget(items, due)
-    items.where(chosen).select(*PLAN_SCHEMA.names).write.parquet(str(planned.data))
+    write_output(items.where(chosen).select(*PLAN_SCHEMA.names), planned.data)
     write_deferred(_left(planned), items, chosen)
     shutil.rmtree(candidates)
 

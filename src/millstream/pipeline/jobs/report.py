@@ -31,6 +31,7 @@ from millstream.pipeline.jobs.due_items import DeferredItems
 from millstream.pipeline.jobs.integrity import Sweep
 from millstream.pipeline.jobs.inventory import Unlisted
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.jobs.sweep_task import FACT_SCHEMA
 from millstream.pipeline.schema import read_parquet, spark_schema
 
@@ -112,7 +113,7 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
             return JudgedSweep(record, folder.data, reused=True, unlisted=sweep.unlisted, left=sweep.left)
         folder.begin()
         began = clock.monotonic()
-        judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).write.parquet(str(folder.data))
+        write_output(judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)), folder.data)
         record = _count(folder, sweep, round(clock.monotonic() - began, 3))
         return JudgedSweep(folder.commit(record), folder.data, reused=False, unlisted=sweep.unlisted, left=sweep.left)
 

@@ -1,0 +1,83 @@
+"""What tasks write for the driver is found whole by it, or the job fails and says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs import shared_output
+from millstream.pipeline.jobs.shared_output import probe_part, write_output
+from millstream.testing.services import LocalServerMissingError, private
+from millstream.testing.spark import OWN_DISKS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH = """
+    import sys
+    from pathlib import Path
+    from millstream.pipeline.errors import PipelineError
+    from millstream.pipeline.jobs.shared_output import require_shared, write_output
+    from millstream.pipeline.session import SparkOptions, spark_session
+
+    folder, master = Path(sys.argv[1]), sys.argv[2]
+    (folder / "jobs").mkdir(exist_ok=True)
+    confs = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    with spark_session(folder / "work", SparkOptions(master=master, confs=confs)) as spark:
+        try:
+            print(write_output(spark.range(1000).repartition(4), folder / "jobs" / "data"))
+        except PipelineError as error:
+            print(error)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("rows", [0, 1000])
+def test_the_rows_that_tasks_wrote_are_compared_with_those_found(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    assert write_output(spark.range(rows).repartition(3), tmp_path / "one") == rows
+    if rows:
+        monkeypatch.setattr(shared_output, "_rows", lambda _: 250)  # as if the other files were on another host
+        with pytest.raises(PipelineError, match=r"wrote 1,000 rows into .*, and 750 are found there: executors on"):
+            write_output(spark.range(rows).repartition(3), tmp_path / "two")
+
+
+def test_a_probe_shows_whether_a_folder_is_the_drivers(tmp_path: Path) -> None:
+    probe = tmp_path / ".probe"
+    task = [pa.RecordBatch.from_pydict({"id": [1]})]
+    assert [batch.column("shared")[0].as_py() for batch in probe_part(task, probe)] == [False]
+    assert list(tmp_path.iterdir()) == []
+    probe.write_bytes(b"")
+    assert [batch.column("shared")[0].as_py() for batch in probe_part(task, probe)] == [True]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_cluster_whose_hosts_share_no_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, apart: bool
+) -> None:
+    if size != "long":
+        pytest.skip("a cluster is six Java machines; at the long size only")
+    (tmp_path / "jobs").mkdir()
+    if apart:
+        monkeypatch.setenv(OWN_DISKS, str(tmp_path / "jobs"))
+    try:
+        with private("spark") as cluster:
+            command = [sys.executable, "-c", textwrap.dedent(BATCH), str(tmp_path), cluster.url]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    except LocalServerMissingError as error:
+        pytest.skip(str(error))
+    expected = "have another folder at" if apart else "1000"
+    assert expected in done.stdout, done.stderr[-4000:]
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ([] if apart else ["data"])
