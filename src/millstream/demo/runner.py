@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import msgspec
 
+from millstream.core.closing import ClosesOnExit
 from millstream.core.durable import write_durably
 from millstream.demo.plan import DemoPlan
 from millstream.demo.progress import ProgressReporter
@@ -28,7 +28,7 @@ class StageResult(NamedTuple):
     facts: Mapping[str, Any] = {}
 
 
-class DemoRun:
+class DemoRun(ClosesOnExit):
     """What a stage works with: the node, the plan, what earlier stages found, and whom to tell of progress."""
 
     def __init__(self, node: Node, plan: DemoPlan, folder: Path, reporter: ProgressReporter) -> None:
@@ -40,12 +40,8 @@ class DemoRun:
         self._resources = contextlib.ExitStack()
         self._spark: Any = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close all that was opened. Closing again does nothing."""
         self._resources.close()
 
     def facts(self, stage: str) -> Mapping[str, Any]:

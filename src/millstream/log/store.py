@@ -6,10 +6,10 @@ import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.closing import ClosesOnExit
 from millstream.log.backend import Backend
 from millstream.log.backends.database.address import mask_password
 from millstream.log.backends.durability import Durability, file_durability, split_durability
@@ -40,7 +40,7 @@ LEASE_SECONDS = 15.0
 """How long a writer that gives no sign of life keeps others out."""
 
 
-class LogStore:
+class LogStore(ClosesOnExit):
     """A place that holds logs. Thread-safe; close it, or use it in a ``with`` block."""
 
     def __init__(
@@ -176,14 +176,6 @@ class LogStore:
         """Let go of the store. Close writers and readers first; closing again does nothing."""
         self._scheduler.close()
         self._backend.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> str:
         raise TypeError(f"a log store stays in its process; call open_store({self.url!r}) in the other one")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from types import TracebackType
 from typing import Self
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.closing import ClosesOnExit
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.batching import BatchingPart
@@ -28,7 +28,7 @@ _SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
 """A folder with one of these in it is a node's; a first policy may be all that there is so far."""
 
 
-class Node:
+class Node(ClosesOnExit):
     """Everything on one data folder: parts that open what they need when it is first asked for. Thread-safe.
 
     Use it as a context manager: what the parts have opened is closed together, the last first.
@@ -84,12 +84,8 @@ class Node:
             raise NodeFolderError(f"{settings.folder} cannot be a node's folder: {error.strerror}") from error
         return cls(settings, clock)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close all that was opened. Closing again does nothing."""
         self._resources.close()
 
     def prepare(self) -> None:

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.closing import ClosesOnExit
 from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
 from millstream.queue.task_rows import TaskRows
 
@@ -56,7 +57,7 @@ class NoticeChannel(Protocol):
         ...
 
 
-class DatabaseWorkQueue:
+class DatabaseWorkQueue(ClosesOnExit):
     """The queue *name*: its tasks are rows in the database of *engine*, *notices* of them travel over a broker.
 
     The rows decide; the notices spread the tasks over all processes that lease, with no process asking the database in
@@ -149,12 +150,6 @@ class DatabaseWorkQueue:
     def close(self) -> None:
         self._closed = True
         self._notices.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _lease_noticed(self, count: int, visibility: int) -> Sequence[Lease]:
         """Leases of up to *count* tasks that the broker has told of; what came early is sent on its way again."""

@@ -6,11 +6,11 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Self
 
 import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.closing import ClosesOnExit
 from millstream.core.message import Message
 from millstream.log import Log, LogError, LogSpec, LogStore, system_log
 from millstream.queue.events import (
@@ -52,7 +52,7 @@ def queue_name(log: str) -> str:
     return log.removeprefix(_LOGS)
 
 
-class LogWorkQueue:
+class LogWorkQueue(ClosesOnExit):
     """A work queue on *log*, of which it is the one writer; exact in all it says.
 
     What a method confirms is durable, a lease too: an attempt counts even if the worker's process dies at once.
@@ -206,12 +206,6 @@ class LogWorkQueue:
                 return
             self._closed = True
         self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:

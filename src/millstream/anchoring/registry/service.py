@@ -12,8 +12,6 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.ledger import Ledger, LedgerEntry
@@ -31,6 +29,7 @@ from millstream.anchoring.registry.operation_writer import OperationWriter
 from millstream.anchoring.registry.protocol_versions import ProtocolVersions
 from millstream.anchoring.registry.settings import RegistryParameters
 from millstream.anchoring.registry.states import OperationStatus
+from millstream.core.closing import ClosesOnExit
 from millstream.core.errors import MillstreamError
 from millstream.queue import WorkQueue
 
@@ -43,7 +42,7 @@ NOTICES = 5
 _log = logging.getLogger(__name__)
 
 
-class DidRegistry:
+class DidRegistry(ClosesOnExit):
     """An instance with all its parts. Nothing runs by itself before :meth:`start`.
 
     *instance* is a name that no other process ever had. *broker* carries the ids of accepted operations; without one
@@ -144,14 +143,6 @@ class DidRegistry:
         self.queue.close()
         if not self.store.open_cuts(self.instance):  # else the others must be able to see that it is gone
             self.instances.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def status(self, operation: str) -> OperationStatus | None:
         """Where the operation of this id stands, and its effect; None where none is recorded."""

@@ -11,6 +11,7 @@ import msgspec
 
 from millstream.bench.log.contenders import log_peers
 from millstream.core.clock import SystemClock
+from millstream.core.closing import ClosesOnExit
 from millstream.log import open_store
 from millstream.testing.services import SERVICES, Server, ServerDefinition
 
@@ -30,7 +31,7 @@ class Started(msgspec.Struct, frozen=True):
         return self.server.processes
 
 
-class Servers:
+class Servers(ClosesOnExit):
     """Starts servers when they are first asked for, in *folder*, and ends them with the ``with`` block."""
 
     def __init__(self, folder: Path) -> None:
@@ -47,10 +48,8 @@ class Servers:
             self._started[name] = self._stack.enter_context(_started(known[name], self._folder))
         return self._started[name]
 
-    def __enter__(self) -> Servers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop all of them."""
         self._stack.close()
 
 

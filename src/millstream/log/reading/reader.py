@@ -6,12 +6,11 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from millstream.core.closing import ClosesOnExit
 from millstream.log.backend import Head
 from millstream.log.batch import Batch
 from millstream.log.consumer_positions import ConsumerPosition, consumer_key, decode_position, encode_position
@@ -44,7 +43,7 @@ class PollPauses:
         return seconds
 
 
-class Reader:
+class Reader(ClosesOnExit):
     """Reads one log for one consumer; a newer reader of the same name takes this one's place.
 
     Made by :meth:`millstream.log.Log.reader`; close it, or use it in a ``with`` block. Batches are for one thread;
@@ -171,14 +170,6 @@ class Reader:
         self._closed = True
         self._tail.announce()
         self.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> str:
         raise TypeError("a reader stays in its process; open the store by its URL in the other one")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from millstream.core.closing import ClosesOnExit
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.errors import ForkedError, NotRunningError
 from millstream.messaging.client.transaction import Transaction
@@ -73,7 +74,7 @@ async def _last_tasks() -> None:
         await asyncio.wait(rest, timeout=_LAST_SECONDS)
 
 
-class Blocking(Generic[AnyClient]):
+class Blocking(ClosesOnExit, Generic[AnyClient]):
     """A client whose methods block; use it in a ``with`` block, from any number of threads."""
 
     def __init__(self, client: AnyClient) -> None:
@@ -101,11 +102,6 @@ class Blocking(Generic[AnyClient]):
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class BlockingTransaction:

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, cast
 
+from millstream.core.closing import ClosesOnExit
 from millstream.stores.processes.frames import READY, read_frame, write_frame
 from millstream.stores.protocol import StoreError, StoreUnavailableError
 
@@ -40,7 +41,7 @@ def default_process_count() -> int:
     return min(processors, MAX_PROCESSES) if processors > 1 else 0
 
 
-class BulkProcesses:
+class BulkProcesses(ClosesOnExit):
     """At most *count* children that do many small items of local stores at once; none with 0. Thread-safe.
 
     They are started once *worth* items have been asked for; until the first of them is up, and where none can be
@@ -56,12 +57,6 @@ class BulkProcesses:
         self._keeper: threading.Thread | None = None
         self._closed = False
         self._owner = os.getpid()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def pids(self) -> list[int]:
