@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 
 from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.cli.config import flatten
-from millstream.core.amounts import Duration, format_duration, parse_duration
+from millstream.core.amounts import Duration, Size, format_duration, parse_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.settings import Settings, SettingsError, load_settings
+from millstream.settings.loading import table_kind
 
 
 def test_later_places_win_and_are_named(tmp_path: Path) -> None:
@@ -133,6 +134,40 @@ def durations_of(struct: type[msgspec.Struct], path: str = "") -> Iterator[str]:
             yield f"{path}{name}"
         elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield from durations_of(kind, f"{path}{name}.")
+
+
+def sections_of(struct: type[msgspec.Struct], name: str = "") -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """The sections under *struct* by name, and those of which there is a table for each name, or any number."""
+    yield name, struct
+    for field, kind in get_type_hints(struct).items():
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from sections_of(kind, f"{name}.{field}".lstrip("."))
+        elif (table := table_kind(kind)) is not None:
+            one = f"{name}.{field}.x".lstrip(".")
+            yield (one if get_origin(kind) is Mapping else f"[{one[:-2]}]"), table
+
+
+def test_the_lengths_of_time_and_the_sizes_of_every_section_are_read_as_such(tmp_path: Path) -> None:
+    amounts = [
+        (section, key, amount)
+        for section, struct in sections_of(Settings)
+        for key, kind in get_type_hints(struct).items()
+        for amount in (Duration, Size)
+        if amount in (kind, *get_args(kind))
+    ]
+    assert {"stores.x", "serve.ingest.x", "serve.relay.x", "[log.rules]"} <= {section for section, _, _ in amounts}
+    for section, key, amount in amounts:
+        (tmp_path / "millstream.toml").write_text(f'[{section}]\n{key} = "wide"\n')
+        with pytest.raises(SettingsError, match=f"{key}: 'wide' is (not a duration|no size)") as refused:
+            load_settings({"data": str(tmp_path)}, environment={})
+        assert ("duration" in str(refused.value)) == (amount is Duration)
+
+
+def test_a_section_is_declared_in_the_package_that_it_configures() -> None:
+    places = {section: struct.__module__ for section, struct in sections_of(Settings)}
+    assert places["log"] == "millstream.log.settings" and places["mill.brake"] == "millstream.mill.settings"
+    elsewhere = {section for section, place in places.items() if not place.endswith(".settings")}
+    assert elsewhere == {"[log.rules]", "console", "console.users.x", "serve", "http", "logging"}
 
 
 @pytest.mark.parametrize(

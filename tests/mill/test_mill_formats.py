@@ -15,7 +15,7 @@ from millstream.mill.policies.repository import Policies
 from millstream.mill.reports.report import COLUMNS, IntegrityReport, ReportFinding, ReportResult
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers.pools import POOLS
-from millstream.settings import BrakeSettings, ProduceSettings
+from millstream.settings import ChangeGuardSettings, ProduceSettings
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
@@ -61,7 +61,7 @@ def test_the_pools_the_queues_and_the_budgets_are_described_as_they_are() -> Non
     for pool in ("all", "audit", "bits", "duplication", "repair"):
         (queues,) = re.findall(rf"^\| `{pool}` \| ([a-z-]+(?:, [a-z-]+)*) \|$", text, re.MULTILINE)
         assert tuple(queues.split(", ")) == POOLS[pool]
-    budgets = BrakeSettings()
+    budgets = ChangeGuardSettings()
     for name in ("deletes", "changes", "least"):
         assert f"| `{name}` | {getattr(budgets, name)} |" in text
     producers = ProduceSettings()

@@ -134,8 +134,7 @@ def test_a_time_of_day_is_found_from_every_moment(start: int) -> None:
 
 
 def test_a_wrong_time_of_day_is_refused_by_the_settings(tmp_path: Path) -> None:
-    from millstream.settings import load_settings
-    from millstream.settings.sections import SettingsError
+    from millstream.settings import SettingsError, load_settings
 
     given: Callable[[str], Any] = lambda text: {"mill": {"produce": {"statistics_start": text}}}  # noqa: E731
     settings, _ = load_settings({"data": str(tmp_path)} | given("23:59"))

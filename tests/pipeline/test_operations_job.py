@@ -19,8 +19,7 @@ from millstream.log import LogSpec, Message, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.operations import OperationsPlan, OperationsRun, run_operations
-from millstream.settings import Settings
-from millstream.settings.sections import RegistrySettings
+from millstream.settings import RegistrySettings, Settings
 from millstream.testing.dids import DidOwner
 from millstream.testing.killed_programs import kill_at
 from millstream.testing.waiting import until

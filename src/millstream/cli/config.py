@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, print_json
-from millstream.console_settings import HIDDEN, SECRETS, Role
 from millstream.core.passwords import hash_password
 from millstream.log.backends.database.address import mask_password
 from millstream.settings import load_settings, readable
+from millstream.settings.console import HIDDEN, SECRETS, Role
 
 _USER = re.compile(r"[\w.@-]{1,64}")
 _LONGEST = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -15,6 +15,7 @@ import msgspec
 from millstream.cli.main import millstream
 from millstream.core.amounts import Duration, format_duration
 from millstream.settings import Settings
+from millstream.settings.loading import table_kind
 
 _ROLE = re.compile(r":\w+:`~?(?:\w+\.)*(\w+)`")
 WIDTH = 100
@@ -64,7 +65,7 @@ def _tables(struct: type[msgspec.Struct], section: str) -> Iterator[str]:
         name = f"{section}.{field.name}".lstrip(".")
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             nested.append((name, kind))
-        elif (inner := _named_tables(kind)) is not None:
+        elif (inner := table_kind(kind)) is not None:
             nested.append((f"{name}.NAME" if get_origin(kind) is Mapping else f"[{name}]", inner))
         else:
             plain.append(f"| `{field.name}` | {_default(field, kind)} |")
@@ -74,12 +75,6 @@ def _tables(struct: type[msgspec.Struct], section: str) -> Iterator[str]:
         yield f"{heading}\n\n{text}\n\n| setting | default |\n|---|---|\n" + "\n".join(plain) + "\n"
     for name, kind in nested:
         yield from _tables(kind, name)
-
-
-def _named_tables(kind: Any) -> type[msgspec.Struct] | None:
-    """The struct of which a setting of this *kind* has one for each name, or any number; None where it has none."""
-    structs = [each for each in get_args(kind) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
-    return structs[0] if structs and get_origin(kind) in (Mapping, Sequence, tuple) else None
 
 
 def _default(field: msgspec.structs.FieldInfo, kind: Any) -> str:

@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from millstream.cli.common import log_options, store_options
-from millstream.console_settings import DEFAULT_ADDRESS
 from millstream.core.errors import InputError, MillstreamError
 from millstream.settings import Settings, load_settings
+from millstream.settings.console import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from millstream.cli.serve_roles import ServeRoles

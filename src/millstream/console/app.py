@@ -18,7 +18,6 @@ from millstream.console.events import Events
 from millstream.console.page import THEMES, PageRenderer, local_path, read_form, sentence
 from millstream.console.rendering import Assets, make_templates
 from millstream.console.search import search
-from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError
 from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
@@ -26,6 +25,7 @@ from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import COOKIE, address_of, require_role, session_of, set_session_cookie
 from millstream.rest.bodies import answer
 from millstream.rest.security_headers import SecurityHeadersMiddleware
+from millstream.settings.console import Role
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _YEAR = 365 * 24 * 3600

@@ -13,12 +13,12 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.anchoring.proof import decode_proof
 from millstream.console.page import FormError, PageRenderer, PageRequest, body_of, redirect_with_notice
-from millstream.console_settings import Role
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.rest.status_models import Sample
 from millstream.rest.views import anchors, identifiers, logs, proofs
+from millstream.settings.console import Role
 
 MOST_LINES = 200
 """Lines of a file that a page shows as trees."""

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from millstream.console.page import PageRenderer
-from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError
 from millstream.rest.api import error_answer
 from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import require_role
 from millstream.rest.status_models import Sample
 from millstream.rest.status_poller import SAMPLE_SECONDS
+from millstream.settings.console import Role
 
 MOST_STREAMS = 200
 _RETRY_MILLISECONDS = 2_000

@@ -12,7 +12,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
 from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError, Session
 from millstream.rest.api import MOST_BODY, status_of
@@ -22,6 +21,7 @@ from millstream.rest.bodies import read_body
 from millstream.rest.endpoint import ApiRequest, NoBody, NoQuery
 from millstream.rest.principal import Principal
 from millstream.rest.queries import convert
+from millstream.settings.console import Role
 
 THEMES = ("light", "dark")
 MOST_FIELDS = 12_000

@@ -13,7 +13,6 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.console.page import PageRenderer, PageRequest, body_of, redirect_with_notice
 from millstream.console.policy_form import PolicyForm, changed_form, number_of, show_form, store_names
-from millstream.console_settings import Role
 from millstream.core.errors import NotFoundError
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.changes import PolicyChange, changes_between, merge_policies
@@ -22,6 +21,7 @@ from millstream.mill.policies.saving import ABSENT, PolicyConflictError, history
 from millstream.mill.providers import is_system
 from millstream.rest.access_control import PermissionDeniedError
 from millstream.rest.views import policies, system
+from millstream.settings.console import Role
 
 _SUGGESTED = 500
 """Names of spaces that the field for a new one suggests."""

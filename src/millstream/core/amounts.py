@@ -13,6 +13,9 @@ Duration = NewType("Duration", int)
 Shown to people as ``500 ms``, ``30 s``, ``20 min``, ``2 h``, ``7 d``, which may be written as well.
 """
 
+Size = NewType("Size", int)
+"""A number of bytes; written as ``500000``, ``64MB`` or ``10GiB``."""
+
 _UNITS = {"µs": 1, "ms": 1_000, "s": MICROSECONDS, "min": 60 * MICROSECONDS, "h": 3600 * MICROSECONDS}
 _UNITS["d"] = 24 * _UNITS["h"]
 _WRITTEN = {**_UNITS, "us": _UNITS["µs"], "m": _UNITS["min"]}
@@ -36,13 +39,13 @@ def format_duration(duration: int) -> str:
     return next(f"{duration // long} {unit}" for unit, long in reversed(_UNITS.items()) if duration % long == 0)
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: str | int) -> Size:
     """The bytes of a size such as ``500000``, ``64MB`` or ``10GiB``. Raises :class:`ValueError`."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
         raise ValueError(f"{text!r} is no size: write 500000, 64MB or 10GiB")
     unit: int = (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
-    return round(float(match[1]) * unit)
+    return Size(round(float(match[1]) * unit))
 
 
 def share_text(share: float, digits: int = 1) -> str:

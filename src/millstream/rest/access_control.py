@@ -19,11 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.console_settings import ConsoleSettings, Role, UserSettings
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
+from millstream.settings.console import ConsoleSettings, Role, UserSettings
 
 LOCAL = Principal("local", Role.ADMIN)
 """Everybody, on a node without users."""

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.prometheus import CONTENT_TYPE, prometheus_text
 from millstream.mill.policies.saving import PolicyConflictError
@@ -35,6 +34,7 @@ from millstream.rest.queries import QueryError, convert, reason, unique_paramete
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
+from millstream.settings.console import Role
 
 MOST_BODY = 20 << 20
 

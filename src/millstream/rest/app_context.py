@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.console_settings import ConsoleSettings
 from millstream.node import Node
 from millstream.rest.access_control import AccessControl
 from millstream.rest.broker_link import BrokerLink
 from millstream.rest.node_view import NodeView
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.rest.status_poller import StatusPoller
+from millstream.settings.console import ConsoleSettings
 
 
 class AppContext(NodeView):

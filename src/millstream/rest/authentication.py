@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from millstream.console_settings import Role
 from millstream.rest.access_control import (
     AccessControl,
     AuthenticationError,
@@ -14,6 +13,7 @@ from millstream.rest.access_control import (
     Session,
 )
 from millstream.rest.principal import Principal
+from millstream.settings.console import Role
 
 COOKIE = "millstream_visit"
 

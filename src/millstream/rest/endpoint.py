@@ -9,9 +9,9 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from millstream.console_settings import Role
 from millstream.rest.app_context import AppContext
 from millstream.rest.principal import Principal
+from millstream.settings.console import Role
 
 Item = TypeVar("Item")
 QueryT = TypeVar("QueryT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.console_settings import Role
+from millstream.settings.console import Role
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from millstream.batching.errors import ConfigError
-from millstream.core.amounts import Duration, parse_duration, parse_size
-from millstream.settings.sections import DEFAULT_DATA, Settings, SettingsError
+from millstream.core.amounts import Duration, Size, parse_duration, parse_size
+from millstream.core.settings import OwnTables, SettingsError
+from millstream.settings.settings import DEFAULT_DATA, Settings
 
 FILE_NAME = "millstream.toml"
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
@@ -96,7 +98,8 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: s
 
 def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
-        settings = msgspec.convert(_with_amounts(values), Settings, strict=False)
+        _parse_members(values, Settings, "")
+        settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         where = path.rstrip("`").lstrip(".") or "the top level"
@@ -115,59 +118,41 @@ def _from(origins: Mapping[str, str], section: str) -> str:
     return f" ({', '.join(places)})" if places else ""
 
 
-def _durations(struct: type[msgspec.Struct], section: str = "") -> Iterator[tuple[str, str]]:
-    """The settings under *struct*, the section of that name, that are lengths of time."""
-    for name, kind in get_type_hints(struct).items():
-        if Duration in (kind, *get_args(kind)):
-            yield section, name
-        elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            yield from _durations(kind, f"{section}.{name}".lstrip("."))
+_AMOUNTS: Sequence[tuple[object, Callable[[Any], int]]] = ((Duration, parse_duration), (Size, parse_size))
+_hints = functools.cache(get_type_hints)
 
 
-_DURATIONS = frozenset(_durations(Settings))
-
-_OVERRIDE: dict[str, Callable[[Any], int]] = {key: parse_duration for part, key in _DURATIONS if part == "batching"}
-_RULE: dict[str, Callable[[Any], int]] = {
-    **dict.fromkeys(("max_age", "keep_age"), parse_duration),
-    **dict.fromkeys(("max_bytes", "cap_bytes", "segment_bytes", "keep_bytes"), parse_size),
-}
-_NAMED: dict[str, dict[str, Callable[[Any], int]]] = {
-    "stores": {"most_bytes": parse_size},
-    "serve.ingest": {"expiry": parse_duration, "max_payload": parse_size},
-    "serve.relay": {"poll": parse_duration, "bytes": parse_size},
-}
-"""The lengths of time and the sizes in the tables of sections that have one for each name."""
+def table_kind(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct of which a setting of this *kind* has one for each name, or any number; None where it has none."""
+    structs = [each for each in get_args(kind) if _is_struct(each)]
+    return structs[0] if structs and get_origin(kind) in (Mapping, Sequence, tuple) else None
 
 
-def _parse_durations(value: Any) -> Any:
-    """*value*, or each of its members where it is a list, in microseconds."""
-    return [parse_duration(each) for each in value] if isinstance(value, list) else parse_duration(value)
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _with_amounts(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn the lengths of time and the sizes in *values* into microseconds and bytes."""
-    for section, key in _DURATIONS:
-        _parse_members(_inner(values, section), {key: _parse_durations}, section)
-    for section, parsers in (("batching.override", _OVERRIDE), ("log.rules", _RULE)):
-        tables = _inner(values, section)
-        for number, table in enumerate(tables if isinstance(tables, list) else (), start=1):
-            _parse_members(table, parsers, f"{section} {number}", ", ")
-    for section, parsers in _NAMED.items():
-        named = _inner(values, section)
-        for name, table in named.items() if isinstance(named, dict) else ():
-            _parse_members(table, parsers, f"{section}.{name}")
-    return values
+def _parse_members(values: Any, section: type[msgspec.Struct], prefix: str) -> None:
+    """Turn the lengths of time and the sizes among *values* of *section* into microseconds and bytes."""
+    kinds = _hints(section)
+    for key in kinds.keys() & values.keys() if isinstance(values, dict) else ():
+        values[key] = _parse(values[key], kinds[key], section, prefix + key)
 
 
-def _inner(values: Any, path: str) -> Any:
-    for name in path.split("."):
-        values = values.get(name) if isinstance(values, dict) else None
-    return values
-
-
-def _parse_members(values: Any, parsers: Mapping[str, Callable[[Any], int]], where: str, then: str = ".") -> None:
-    for key in parsers.keys() & values.keys() if isinstance(values, dict) else ():
-        try:
-            values[key] = parsers[key](values[key])
-        except ValueError as error:
-            raise SettingsError(f"setting {where}{then}{key}: {error}") from error
+def _parse(value: Any, kind: Any, section: type[msgspec.Struct], where: str) -> Any:
+    for amount, parse in _AMOUNTS:
+        if amount in (kind, *get_args(kind)):
+            try:
+                return [parse(each) for each in value] if isinstance(value, list) else parse(value)
+            except ValueError as error:
+                raise SettingsError(f"setting {where}: {error}") from error
+    table = section if kind == OwnTables else table_kind(kind)
+    if _is_struct(kind):
+        _parse_members(value, kind, f"{where}.")
+    elif table is not None and isinstance(value, dict):
+        for name, inner in value.items():
+            _parse_members(inner, table, f"{where}.{name}.")
+    elif table is not None and isinstance(value, list):
+        for number, inner in enumerate(value, start=1):
+            _parse_members(inner, table, f"{where} {number}, ")
+    return value

@@ -1,4 +1,4 @@
-"""The sections of what one process does: its roles, and its log lines."""
+"""The sections of what one process does: its roles, its servers over HTTP, and its log lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import msgspec
 
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
-from millstream.ingest.options import Protocol
-from millstream.ingest.timestamps import Unit
+from millstream.core.settings import Section
+from millstream.ingest.settings import IngestRole
+from millstream.log.relay.settings import RelayRole
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-class LoggingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoggingSettings(Section, frozen=True):
     """Log lines of commands that run on and on, on standard error. ``format`` is ``console``, for people, ``json``, an
     object a line, or ``auto``: ``console`` on a terminal, ``json`` elsewhere. ``level`` and what is worse is written:
     ``debug``, ``info``, ``warning`` or ``error``.
@@ -26,7 +27,7 @@ class LoggingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: LogLevel = "info"
 
 
-class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HttpSettings(Section, frozen=True):
     """How long clients of the console, its interface for programs and the registry may take over HTTP.
 
     A client whose request line and headers are not complete after ``header_timeout`` is let go, and so is one that
@@ -44,47 +45,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"http.{name} has to be more than 0")
 
 
-class IngestRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A broker of MQTT whose messages go into a log; the options are those of `millstream ingest mqtt`."""
-
-    url: str
-    topics: tuple[str, ...]
-    rejects: str = ""
-    qos: Literal[0, 1, 2] = 1
-    protocol: Protocol = "5"
-    client_id: str = ""
-    in_flight: int = 1000
-    max_payload: int = 1 << 20
-    expiry: Duration = Duration(7 * 86_400 * MICROSECONDS)
-    retained: bool = True
-    shape: str = "auto"
-    source: str = "topic/:-1"
-    key: str = "topic/-1"
-    time: str = "$.time"
-    unit: Unit = "s"
-    value: str = "$"
-
-
-class RelayRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An application's outbox that is moved into a log; the options are those of `millstream log relay`."""
-
-    url: str
-    table: str = "outbox"
-    id: str = "id"
-    body: str = "body"
-    key: str = "key"
-    source: str = "source"
-    event_time: str = "event_time"
-    headers: str = "headers"
-    mark: str = ""
-    bad: Literal["stop", "dead"] = "stop"
-    rows: int = 5000
-    bytes: int = 8 << 20
-    poll: Duration = Duration(MICROSECONDS // 2)
-    standby: bool = False
-
-
-class ServeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServeSettings(Section, frozen=True):
     """What `millstream serve` does beside its broker and its console, so that one process is a whole node.
 
     ``ingest`` has a table for each log that gets the messages of an MQTT broker (``[serve.ingest.weather]`` with

@@ -5,45 +5,52 @@
 other programs write (a source: read, never written to), :class:`MountedStore` joins stores into one,
 :class:`ThrottledStore` asks one no more often than it likes, and
 :class:`millstream.stores.s3.S3Store` (extra ``s3``) keeps items in a bucket of S3. All of them are :class:`Store` and
-pass :class:`millstream.testing.stores.StoreConformance`.
+pass :class:`millstream.testing.stores.StoreConformance`. Names are loaded when they are first used.
 """
 
-from millstream.stores.cas import CAS_SPACE, CasStore
-from millstream.stores.folder import FolderStore, folder_url
-from millstream.stores.hashing import Digests, copy_stream, hash_stream
-from millstream.stores.local.store import LocalStore
-from millstream.stores.memory import MemoryStore
-from millstream.stores.mounted import MountedStore
-from millstream.stores.protocol import (
-    DEFAULT_MIMETYPE,
-    AlreadyExistsError,
-    Checksum,
-    ChecksumMismatchError,
-    ChecksumOrigin,
-    ContentIdTooLongError,
-    ContentTooLargeError,
-    DamagedRecordError,
-    Entry,
-    EntryKind,
-    ItemChangedError,
-    ItemInfo,
-    ItemNotFoundError,
-    NoSuchStoreError,
-    SpaceAccess,
-    SpaceNotEmptyError,
-    SpaceNotFoundError,
-    Store,
-    StoreCredentialsError,
-    StoreError,
-    StoreInputError,
-    StoreRefusedError,
-    StoreUnavailableError,
-    UnreadableError,
-    all_entries,
-)
-from millstream.stores.providers import open_provider
-from millstream.stores.sources import Problem, find_entry, find_problems, needs_adoption, problem_of
-from millstream.stores.throttled import ThrottledStore
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.stores.cas import CAS_SPACE, CasStore
+    from millstream.stores.folder import FolderStore, folder_url
+    from millstream.stores.hashing import Digests, copy_stream, hash_stream
+    from millstream.stores.local.store import LocalStore
+    from millstream.stores.memory import MemoryStore
+    from millstream.stores.mounted import MountedStore
+    from millstream.stores.protocol import (
+        DEFAULT_MIMETYPE,
+        AlreadyExistsError,
+        Checksum,
+        ChecksumMismatchError,
+        ChecksumOrigin,
+        ContentIdTooLongError,
+        ContentTooLargeError,
+        DamagedRecordError,
+        Entry,
+        EntryKind,
+        ItemChangedError,
+        ItemInfo,
+        ItemNotFoundError,
+        NoSuchStoreError,
+        SpaceAccess,
+        SpaceNotEmptyError,
+        SpaceNotFoundError,
+        Store,
+        StoreCredentialsError,
+        StoreError,
+        StoreInputError,
+        StoreRefusedError,
+        StoreUnavailableError,
+        UnreadableError,
+        all_entries,
+    )
+    from millstream.stores.providers import open_provider
+    from millstream.stores.sources import Problem, find_entry, find_problems, needs_adoption, problem_of
+    from millstream.stores.throttled import ThrottledStore
 
 __all__ = [
     "CAS_SPACE",
@@ -89,3 +96,5 @@ __all__ = [
     "open_provider",
     "problem_of",
 ]
+
+__getattr__ = lazy_names(__name__)

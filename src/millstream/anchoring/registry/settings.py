@@ -1,8 +1,14 @@
-"""The parameters of a registry, with the names and defaults of the seed document where it has them."""
+"""The section ``registry`` of the settings, and its parameters by the names and defaults of the seed document."""
 
 from __future__ import annotations
 
 import msgspec
+
+from millstream.anchoring.sidetree.profile import ALGORITHMS, PATCH_ACTIONS, PROFILES, Profile
+from millstream.core.amounts import Duration
+from millstream.core.cid import CidForm
+from millstream.core.clock import MICROSECONDS
+from millstream.core.settings import Section, SettingsError, require_time, seconds
 
 
 class OperationQueueSettings(msgspec.Struct, frozen=True):
@@ -56,3 +62,122 @@ class RegistryParameters(msgspec.Struct, frozen=True):
     unpublished_operation_lifespan: float = 0.0
     apply_unpublished_operations: bool = False
     queue: OperationQueueSettings = OperationQueueSettings()
+
+
+class FollowSettings(Section, frozen=True):
+    """The registry whose ledger this one follows, and which is the one that takes operations. ``ledger`` is a file, or
+    the URL of a node or of a file of entries; ``cas`` are the places of its files, asked in this order (see
+    `millstream anchor observe`). It is read again after each ``interval``.
+    """
+
+    ledger: str = ""
+    cas: tuple[str, ...] = ()
+    interval: Duration = Duration(10 * MICROSECONDS)
+
+    def __post_init__(self) -> None:
+        if self.ledger and not self.cas:
+            raise ValueError("ledger needs cas: the places of the files that the ledger names")
+        if self.interval <= 0:
+            raise ValueError("interval must be longer than 0 s")
+
+
+class RegistrySettings(Section, frozen=True):
+    """The registry of identifiers. Its operations lie in ``database`` (``mysql://user:password@host:port/name``, to be
+    shared by several instances), or in the node's own.
+
+    ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that, ``patches`` are actions that are
+    allowed beside its own (``ietf-json-patch``), ``algorithms`` are signature algorithms beside its own (``EdDSA``),
+    which the reference implementation of Sidetree does not read, and ``cid`` is how batch files are named: ``raw``,
+    ``unixfs-v1`` or ``unixfs-v0``. With ``follow`` the registry of somebody else is read into this one, which then
+    takes no operations. A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as
+    it is full, which is looked at every ``writer_monitor_interval`` (and at least four times a timeout). An instance
+    that takes a notice of operations from the broker has ``op_queue_notice_visibility`` to put them into its queue,
+    before another instance gets the notice. An operation that is not anchored yet counts for resolution until
+    ``unpublished_operation_lifespan`` after it was accepted (0: not at all): a DID that is not anchored resolves from
+    such operations, an anchored one lists them in its metadata; with ``apply_unpublished_operations`` they change its
+    document as well. The others are the parameters of :class:`millstream.anchoring.registry.RegistryParameters`.
+    """
+
+    database: str = ""
+    profile: str = "sidetree"
+    method: str = ""
+    patches: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
+    cid: CidForm = CidForm.RAW
+    follow: FollowSettings = FollowSettings()
+    batch_writer_timeout: Duration = Duration(60 * MICROSECONDS)
+    writer_monitor_interval: Duration = Duration(MICROSECONDS)
+    max_operations: int | None = None
+    max_open: int = 1_000_000
+    max_open_per_did: int = 1_000
+    op_queue_pool: int = 5
+    op_queue_notice_visibility: Duration = Duration(60 * MICROSECONDS)
+    op_queue_max_retries: int = 30
+    op_queue_retry_initial_interval: Duration = Duration(2 * MICROSECONDS)
+    op_queue_retry_multiplier: float = 1.5
+    op_queue_retry_max_interval: Duration = Duration(60 * MICROSECONDS)
+    op_queue_task_monitor_interval: Duration = Duration(10 * MICROSECONDS)
+    op_queue_task_expiration: Duration = Duration(60 * MICROSECONDS)
+    op_queue_max_ops_to_repost: int = 10_000
+    op_queue_operation_lifespan: Duration = Duration(24 * 3600 * MICROSECONDS)
+    task_manager_check_interval: Duration = Duration(10 * MICROSECONDS)
+    data_expiry_check_interval: Duration = Duration(60 * MICROSECONDS)
+    unpublished_operation_lifespan: Duration = Duration(0)
+    apply_unpublished_operations: bool = False
+
+    def __post_init__(self) -> None:
+        require_time(self, "writer_monitor_interval", "op_queue_notice_visibility")
+
+    @property
+    def parameters(self) -> RegistryParameters:
+        """The same as the parameters of a registry, in seconds."""
+        queue = OperationQueueSettings(
+            pool=self.op_queue_pool,
+            max_retries=self.op_queue_max_retries,
+            retry_first=seconds(self.op_queue_retry_initial_interval),
+            retry_factor=self.op_queue_retry_multiplier,
+            retry_longest=seconds(self.op_queue_retry_max_interval),
+            monitor_interval=seconds(self.op_queue_task_monitor_interval),
+            task_expiration=seconds(self.op_queue_task_expiration),
+            max_repost=self.op_queue_max_ops_to_repost,
+            visibility=seconds(self.op_queue_notice_visibility),
+        )
+        return RegistryParameters(
+            batch_writer_timeout=seconds(self.batch_writer_timeout),
+            writer_monitor_interval=seconds(self.writer_monitor_interval),
+            max_operations=self.max_operations,
+            max_open=self.max_open,
+            max_open_per_did=self.max_open_per_did,
+            operation_lifespan=seconds(self.op_queue_operation_lifespan),
+            expiry_check_interval=seconds(self.data_expiry_check_interval),
+            task_check_interval=seconds(self.task_manager_check_interval),
+            unpublished_operation_lifespan=seconds(self.unpublished_operation_lifespan),
+            apply_unpublished_operations=self.apply_unpublished_operations,
+            queue=queue,
+        )
+
+    @property
+    def network(self) -> Profile:
+        """The rules of the network. Raises :class:`SettingsError` for a profile or a patch that there is not."""
+        if self.profile not in PROFILES:
+            raise SettingsError(f"setting registry.profile: {self.profile!r} is none of {', '.join(PROFILES)}")
+        unknown = set(self.patches) - PATCH_ACTIONS
+        if unknown:
+            raise SettingsError(
+                f"setting registry.patches: {min(unknown)!r} is none of {', '.join(sorted(PATCH_ACTIONS))}"
+            )
+        strange = set(self.algorithms) - ALGORITHMS
+        if strange:
+            raise SettingsError(
+                f"setting registry.algorithms: {min(strange)!r} is none of {', '.join(sorted(ALGORITHMS))}"
+            )
+        profile = PROFILES[self.profile]
+        algorithms = profile.algorithms | set(self.algorithms)
+        return msgspec.structs.replace(
+            profile,
+            method=self.method or profile.method,
+            patches=profile.patches | set(self.patches),
+            algorithms=algorithms,
+            reference=profile.reference and algorithms == profile.algorithms,
+            cid=self.cid,
+        )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.core.amounts import Duration
+from millstream.core.amounts import Duration, Size
 from millstream.log.errors import LogInputError
 from millstream.log.kinds import is_system
 from millstream.log.log import Log
@@ -28,14 +28,14 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     log: str
     max_age: Duration | None = None
-    max_bytes: int | None = None
+    max_bytes: Size | None = None
     max_count: int | None = None
     keep_consumers: bool = False
-    cap_bytes: int | None = None
+    cap_bytes: Size | None = None
     tier: str = ""
-    segment_bytes: int | None = None
+    segment_bytes: Size | None = None
     keep_age: Duration | None = None
-    keep_bytes: int | None = None
+    keep_bytes: Size | None = None
     parquet: bool = False
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.core.settings import Section
 
 MAX_ATTEMPTS = 17
 """How often a message is delivered before it is dead, unless somebody says otherwise; what Apache RocketMQ does too."""
@@ -33,7 +34,7 @@ def check_retries(max_attempts: int, backoff: Sequence[int], where: str) -> None
         raise RetryRuleError(f"{where}: backoff is up to {_MOST_PAUSES} lengths of time, more than 0 and up to 12h")
 
 
-class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeySettings(Section, frozen=True):
     """An access key and what its holder may do. Its secret is the content of ``secret_file``.
 
     ``publish`` and ``subscribe`` are names of topics and ``groups`` names of consumer groups; ``*`` in a name stands
@@ -49,7 +50,7 @@ class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin: bool = False
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BrokerSettings(Section, frozen=True):
     """The broker of `millstream serve`. With ``keys``, by access key, every call has to be signed with one of them.
 
     A message that a consumer fails to handle is delivered ``max_attempts`` times in all, with the pauses of ``backoff``

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.errors import PolicyError
@@ -39,6 +38,7 @@ from millstream.mill.policies.saving import (
 )
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing, Name, Number
+from millstream.settings.console import Role
 
 endpoints = EndpointRegistry()
 

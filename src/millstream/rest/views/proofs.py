@@ -9,10 +9,10 @@ import msgspec
 
 from millstream.anchoring.errors import ProofError
 from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
-from millstream.console_settings import Role
 from millstream.core.message import encode_line
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Listing, Name
+from millstream.settings.console import Role
 
 endpoints = EndpointRegistry()
 

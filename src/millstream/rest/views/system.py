@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from millstream import __version__
-from millstream.console_settings import HIDDEN, SECRETS
 from millstream.log.backends.database.address import mask_password
 from millstream.messaging.broker.admin import GROUPS
 from millstream.queue import queue_name
@@ -19,6 +18,7 @@ from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
 from millstream.rest.operator_audit_log import TrailEvent
 from millstream.settings import readable
+from millstream.settings.console import HIDDEN, SECRETS
 
 endpoints = EndpointRegistry()
 

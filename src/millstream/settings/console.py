@@ -1,4 +1,4 @@
-"""The settings of the console and its users: a section of :class:`millstream.settings.Settings`."""
+"""The section ``console`` of the settings: the console and its users."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 
 import msgspec
+
+from millstream.core.settings import Section
 
 SECRETS = frozenset({"password", "secret", "secret_key", "token"})
 """The last part of the names of settings that nobody is shown."""
@@ -27,14 +29,14 @@ class Role(enum.StrEnum):
         return order.index(self) >= order.index(other)
 
 
-class UserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UserSettings(Section, frozen=True):
     """One person. ``password`` is a hash, as `millstream config user` prints it, never the password."""
 
     password: str
     role: Role = Role.VIEWER
 
 
-class ConsoleSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConsoleSettings(Section, frozen=True):
     """The console and the interface for programs, at ``address`` (``HOST:PORT``).
 
     Without ``users`` everybody on this machine may do everything, and no other address than one of this machine is

@@ -1,0 +1,37 @@
+"""The section ``batching`` of the settings."""
+
+from __future__ import annotations
+
+from millstream.batching.config import BatchConfig, ConflictCut, LatePolicy
+from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
+from millstream.core.amounts import Duration
+from millstream.core.clock import MICROSECONDS
+from millstream.core.settings import OwnTables, Section
+
+
+class BatchingSettings(Section, frozen=True):
+    """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``.
+
+    A batch holds at most ``max_count`` messages and ``max_bytes`` bytes of their bodies; without them there is no cap.
+    ``late`` says what becomes of late messages, and needs ``grace`` where that is not ``reject``. Each table of
+    ``override`` has ``source`` or ``key`` or both, and what is different there.
+    """
+
+    window: Duration = Duration(30 * 60 * MICROSECONDS)
+    max_delay: Duration = Duration(20 * 60 * MICROSECONDS)
+    leap: Duration | None = None
+    conflict_cut: ConflictCut = "at_event"
+    max_count: int | None = None
+    max_bytes: int | None = None
+    late: LatePolicy = "reject"
+    grace: Duration | None = None
+    override: OwnTables = ()
+
+    @property
+    def rules(self) -> Rulebook:
+        """The rules of all sources and keys, in microseconds.
+
+        Raises :class:`~millstream.batching.ConfigError` where they contradict themselves.
+        """
+        given = {name: getattr(self, name) for name in OVERRIDABLE}
+        return Rulebook(BatchConfig(**given), overrides_of(self.override, given))

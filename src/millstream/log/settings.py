@@ -1,0 +1,49 @@
+"""The section ``log`` of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from millstream.core.amounts import Duration
+from millstream.core.clock import MICROSECONDS
+from millstream.core.settings import Section, SettingsError
+from millstream.log.upkeep.rules import LogRule
+
+
+class NerveSettings(Section, frozen=True):
+    """A queue in the document's layout: where each of its ``hosts`` keeps it (see docs/formats/nerve-layout.md)."""
+
+    hosts: Mapping[str, Mapping[str, int | str]]
+    user: str = "root"
+    password_file: str = ""
+
+
+class LogSettings(Section, frozen=True):
+    """The message logs. ``store`` is the URL of the log store; empty means ``log.db`` in the data folder.
+
+    ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts. Of ``rules`` the first whose ``log`` fits
+    the name of a log is kept with that log; every ``upkeep`` (0: never) `millstream serve` moves and trims what the
+    rules kept with logs ask for.
+    """
+
+    store: str = ""
+    nerve: Mapping[str, NerveSettings] = msgspec.field(default_factory=dict)
+    rules: tuple[LogRule, ...] = ()
+    upkeep: Duration = Duration(60 * MICROSECONDS)
+
+
+def nerve_url(log: LogSettings) -> str:
+    """The URL of the queue that ``log.store`` names. Raises :class:`SettingsError`."""
+    from millstream.log.backends.nerve.queue import NerveQueue
+
+    name, _, host = log.store.removeprefix("nerve:").partition("@")
+    found = log.nerve.get(name)
+    if found is None:
+        raise SettingsError(f"setting log.store: there is no queue {name!r} in log.nerve; write [log.nerve.{name}]")
+    try:
+        queue = msgspec.convert({"name": name, **msgspec.structs.asdict(found)}, NerveQueue, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"setting log.nerve.{name}: {error}") from error
+    return queue.url(host or next(iter(queue.hosts), ""))

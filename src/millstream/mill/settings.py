@@ -1,0 +1,98 @@
+"""The section ``mill`` of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from millstream.core.amounts import Duration, parse_duration
+from millstream.core.clock import MICROSECONDS
+from millstream.core.settings import Section
+
+TimeOfDay = Annotated[str, msgspec.Meta(pattern="^(([01][0-9]|2[0-3]):[0-5][0-9])?$")]
+
+
+class AlarmSettings(Section, frozen=True):
+    """Who is told when a queue has dead letters, more than ``most`` tasks, or one that has been ready for more than
+    ``longest``, while `millstream mill work` runs.
+
+    ``webhook`` is a URL, ``command`` a program with its arguments (it reads JSON), ``mail_to`` are addresses that get
+    mail from ``mail_from`` through the server ``smtp_host``.
+    """
+
+    most: int = 1_000_000
+    longest: Duration = Duration(24 * 3600 * MICROSECONDS)
+    webhook: str = ""
+    command: tuple[str, ...] = ()
+    mail_to: tuple[str, ...] = ()
+    mail_from: str = "millstream@localhost"
+    smtp_host: str = "localhost"
+    smtp_port: int = 25
+
+
+class ProduceSettings(Section, frozen=True):
+    """The looping producers. A loop over every space begins each ``…_frequency`` (0 switches new ones off); a run ends
+    when its queue has ``…_most`` tasks. Producers that are not called by cron look again after ``…_every``.
+
+    With ``only_differences`` what is the same at both ends is not put on the queue; what was read and found good in the
+    last ``bits_skip`` is not checked again (0: everything is). Spaces are counted from ``statistics_start``, such as
+    ``"02:30"`` (UTC), on, or at any time.
+    """
+
+    duplication_frequency: Duration = parse_duration("30d")
+    duplication_most: int = 10_000
+    duplication_every: Duration = parse_duration("10m")
+    only_differences: bool = False
+    bits_frequency: Duration = parse_duration("30d")
+    bits_most: int = 10_000
+    bits_every: Duration = parse_duration("7m")
+    bits_skip: Duration = parse_duration("0s")
+    statistics_frequency: Duration = parse_duration("1d")
+    statistics_most: int = 10_000
+    statistics_every: Duration = parse_duration("1h")
+    statistics_start: TimeOfDay = ""
+    audit_log_every: Duration = parse_duration("1d")
+
+    @property
+    def statistics_start_time(self) -> int | None:
+        """Microseconds from midnight (UTC) to ``statistics_start``; None where there is none."""
+        hours, colon, minutes = self.statistics_start.partition(":")
+        return (int(hours) * 60 + int(minutes)) * 60 * MICROSECONDS if colon else None
+
+
+class ChangeGuardSettings(Section, frozen=True):
+    """Change guard: the share of a space's copies that may be deleted, or replaced by other bytes, within ``window``
+    before a person is asked; ``least`` of them may in any case. An approval is good for ``approval``.
+    """
+
+    deletes: float = 0.05
+    changes: float = 0.25
+    least: int = 100
+    window: Duration = parse_duration("24h")
+    approval: Duration = parse_duration("7d")
+
+
+class MillSettings(Section, frozen=True):
+    """Bulk tasks. ``policies`` is the folder of the policy files, or ``STORE:SPACE`` for a space of a store.
+
+    Empty means the folder ``policies`` in the data folder.
+    ``audit_log`` is the ``STORE:SPACE`` to which the audit log is exported; without it, it is not.
+    ``processes`` do the file work of many small items in local folders, beside the one that has queues and tables
+    (without it as many as there are processors, four at most, and none on a machine of one; 0 for none): they are
+    started when there is enough to do. ``visibility`` is how long a task is hidden once a worker has it; leases are
+    extended while it works. ``pools`` are lists of queues, the first comes first, in addition to (or in the place of)
+    those that are built in.
+    """
+
+    account: str = "local"
+    policies: str = ""
+    audit_log: str = ""
+    workers: int = 8
+    processes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    alarms: AlarmSettings = AlarmSettings()
+    produce: ProduceSettings = ProduceSettings()
+    brake: ChangeGuardSettings = ChangeGuardSettings()
+    pools: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    visibility: Duration = Duration(60 * MICROSECONDS)

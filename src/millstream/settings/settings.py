@@ -1,0 +1,102 @@
+"""All settings of a node: its sections, each from the package that it configures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from millstream.anchoring.registry.settings import RegistrySettings
+from millstream.anchoring.settings import AnchoringSettings
+from millstream.batching.settings import BatchingSettings
+from millstream.core.settings import Section, SettingsError
+from millstream.log.settings import LogSettings, nerve_url
+from millstream.messaging.broker.settings import BrokerSettings
+from millstream.mill.settings import MillSettings
+from millstream.pipeline.settings import PipelineSettings
+from millstream.queue.settings import QueueSettings
+from millstream.settings.console import ConsoleSettings
+from millstream.settings.serving import HttpSettings, LoggingSettings, ServeSettings
+from millstream.stores.settings import StoreSettings
+
+DEFAULT_DATA = "./millstream-data"
+PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
+"""The first store of a node: a local folder that also shows the content-addressed files as its space ``cas``."""
+
+
+class Settings(Section, frozen=True):
+    """Everything a node is told. ``data`` is its folder; ``stores`` are its storage providers by id."""
+
+    data: str = DEFAULT_DATA
+    log: LogSettings = LogSettings()
+    batching: BatchingSettings = BatchingSettings()
+    anchoring: AnchoringSettings = AnchoringSettings()
+    registry: RegistrySettings = RegistrySettings()
+    queue: QueueSettings = QueueSettings()
+    broker: BrokerSettings = BrokerSettings()
+    stores: Mapping[str, StoreSettings] = msgspec.field(default_factory=dict)
+    mill: MillSettings = MillSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+    console: ConsoleSettings = ConsoleSettings()
+    serve: ServeSettings = ServeSettings()
+    http: HttpSettings = HttpSettings()
+    logging: LoggingSettings = LoggingSettings()
+
+    @property
+    def folder(self) -> Path:
+        """The data folder, absolute."""
+        return Path(self.data).expanduser().absolute()
+
+    @property
+    def log_url(self) -> str:
+        """The URL of the log store. Raises :class:`SettingsError`, :class:`~millstream.log.LogInputError`."""
+        if self.log.store.startswith("nerve:"):
+            return nerve_url(self.log)
+        return self.log.store or f"sqlite:///{self.folder / 'log.db'}"
+
+    @property
+    def store_urls(self) -> dict[str, str]:
+        """The storage providers by id; without any configured, the one at :data:`PRIMARY_URL`."""
+        return {name: _with_folder(url, self.folder) for name, url in self._store_urls.items()}
+
+    def owns(self, store: str) -> bool:
+        """Whether *store* is the node's own: its URL is written with ``{data}``, so that its folder may be made."""
+        return "{data}" in self._store_urls.get(store, "").partition("?")[0]
+
+    @property
+    def _store_urls(self) -> dict[str, str]:
+        return {name: store.url for name, store in self.stores.items()} or {"primary": PRIMARY_URL}
+
+    @property
+    def policy_space(self) -> tuple[str, str] | None:
+        """The store and the space where the duplication policy files lie; None where they are in a folder."""
+        store, colon, space = self.mill.policies.partition(":")
+        return (store, space) if colon and store in self.store_urls else None
+
+    @property
+    def audit_log_space(self) -> tuple[str, str] | None:
+        """The store and the space to which the audit log is exported; None where it is not.
+
+        Raises :class:`SettingsError` where the setting names no configured store and a space of it.
+        """
+        if not self.mill.audit_log:
+            return None
+        store, _, space = self.mill.audit_log.partition(":")
+        if store not in self.store_urls or not space:
+            known = ", ".join(sorted(self.store_urls))
+            raise SettingsError(f"setting mill.audit_log: write STORE:SPACE with one of the stores {known}")
+        return store, space
+
+    @property
+    def policy_folder(self) -> Path:
+        """Where the duplication policy files lie."""
+        return Path(self.mill.policies).expanduser().absolute() if self.mill.policies else self.folder / "policies"
+
+
+def _with_folder(url: str, folder: Path) -> str:
+    """*url* with the data folder in place of ``{data}``; what stands in a query is quoted once more."""
+    path, mark, query = url.partition("?")
+    quoted = quote(str(folder))
+    return path.replace("{data}", quoted) + mark + query.replace("{data}", quote(quoted))
