@@ -271,6 +271,17 @@ def test_a_copy_whose_own_record_is_damaged_is_written_again(desk: Desk) -> None
     assert desk.copies("2013/1.jpg") == [b"photo 1"] * 2
 
 
+def test_a_check_says_that_an_item_of_the_source_was_changed_since_it_was_adopted(desk: Desk) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "1.jpg").write_bytes(b"a photo with other colours")
+    code, report = desk.call("mill", "check", "--store", "photos")
+    assert (code, report["explained"]) == (0, 1)
+    assert report["kinds"] == {"B1 intact": 5, "B26 changed": 1}
+    code, report = desk.protect()
+    assert (code, verified(report)) == (0, [6, 6])
+    assert desk.call("mill", "check", "--store", "photos")[1]["kinds"] == {"B1 intact": 6}
+
+
 def test_a_stray_item_in_a_copy_is_named(desk: Desk) -> None:
     desk.protect()
     (desk.disks[0] / "photos" / "stray").write_bytes(b"whose?")

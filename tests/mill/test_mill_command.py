@@ -108,6 +108,17 @@ def test_a_repair_of_the_queue_prints_the_reason_of_each_refusal(data: Path, mil
     assert "manifest and copies all disagree" in [one.get("reason") for one in told]
 
 
+def test_a_damaged_record_beside_a_copy_is_named_and_repaired_from_the_queue(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    for sidecar in (data / "stores" / "two" / ".millstream" / "sidecars" / "s").rglob("*.json"):
+        sidecar.write_bytes(b"garbage")
+    code, (_, _, report) = mill("check", "--space", "s")
+    assert (code, report["store"], report["kinds"]) == (1, "two", {"B27 damaged-record": 4})
+    code, (tally,) = mill("repair")
+    assert (code, tally["done"]) == (0, 4)
+    assert mill("check")[0] == 0
+
+
 def test_bytes_that_were_forged_alike_in_all_copies_are_named_until_a_person_accepts_them(
     data: Path, mill: Run
 ) -> None:

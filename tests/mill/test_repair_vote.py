@@ -110,6 +110,18 @@ def test_a_change_that_is_recorded_at_one_store_only_is_duplicated_and_not_voted
     )  # fmt: skip
 
 
+def test_a_copy_whose_own_record_is_damaged_is_written_again_and_a_source_is_not() -> None:
+    damaged = ("1", SourceAnswer.NOT_READ, SourceAnswer.DAMAGED_RECORD)
+    assert plan_repair([copy("0", "a"), copy(*damaged)]).cures == (RepairAction("1", quarantine=True),)
+    plan = plan_repair([copy("0", "a"), copy(*damaged, source=True)])
+    assert (plan.cures, "its own record of the item is damaged" in plan.reasons[0]) == ((), True)
+
+
+def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
+    plan = plan_repair([copy("0", SourceAnswer.CHANGED, source=True), copy("1", "a")])
+    assert (plan.cures, "changed since it was adopted" in plan.reasons[0]) == ((), True)
+
+
 def test_a_store_that_does_not_answer_is_left_alone() -> None:
     plan = plan_repair(copies("a", SourceAnswer.NOT_READ, "b"))
     assert [action.store for action in plan.cures] == ["2"]

@@ -9,6 +9,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 - B9, B10 and B16 never rewrite the manifest: what was recorded when the bytes arrived is not replaced by what stands
   beside a copy, since whoever forges the copy forges that, too. Only the audit log corrects it (A5: it has the checksum
   as the last one that the item was written with, so the manifest missed an event).
+- B26: an item of an adopted source that other programs have changed is explained: it is adopted next. B27: a damaged
+  record beside an object is no provider that does not answer; a repair writes the object again.
 - B25: an object without a row, of which other records of ours have other bytes, is never recorded by itself.
 - B11 excuses only what the manifest cannot know yet: an item without a row, or one whose change waits in the audit
   outbox. A row that contradicts the object is judged at once, however recent the object's time is: a forger sets it.
@@ -46,6 +48,8 @@ class SourceAnswer(enum.StrEnum):
     MISSING = "missing"  # there is no such object (404)
     NO_CHECKSUM = "no-checksum"  # the provider has the object, and no checksum of it
     UNREACHABLE = "unreachable"  # the provider did not answer
+    DAMAGED_RECORD = "damaged-record"  # what the provider keeps beside the object cannot be used
+    CHANGED = "changed"  # the object is not as it was adopted: other programs write it
     UNREADABLE = "unreadable"  # the object is there and its bytes cannot be read
     NOT_READ = "not-read"  # bytes are not read on this kind of store
     NOT_KEPT = "not-kept"  # there is no audit log
@@ -82,9 +86,10 @@ class FollowUp(enum.StrEnum):
 class Observation(msgspec.Struct, frozen=True, gc=False):
     """What the sources said of one content item. A sum is lower-case hex; anything else is an :class:`SourceAnswer`.
 
-    ``manifest`` is None without a row; ``store`` may be MISSING, NO_CHECKSUM or UNREACHABLE; ``content`` MISSING,
-    UNREADABLE or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt`` counts from 1, :data:`LAST_ATTEMPT` is
-    final and what a sweep uses. ``fresh``: the provider took the object less than a day ago (:func:`is_fresh`).
+    ``manifest`` is None without a row; ``store`` may be MISSING, NO_CHECKSUM, DAMAGED_RECORD or UNREACHABLE;
+    ``content`` MISSING, UNREADABLE, CHANGED or NOT_READ; ``audit`` None (no entry) or NOT_KEPT. ``attempt`` counts from
+    1, :data:`LAST_ATTEMPT` is final and what a sweep uses. ``fresh``: the provider took the object less than a day ago
+    (:func:`is_fresh`).
     ``pending``: an audited change of the item is not in the manifest yet.
     ``elsewhere``: another store's manifest row of this item is live and has the same sum. ``contradicted``: there is no
     row, and a live row of another store has another sum than the provider states.
@@ -158,6 +163,10 @@ ROWS: Mapping[str, _Row] = {
     "B22": _Row("unreachable", "the provider did not answer"),
     "B24": _Row("undeleted", "deleted in the manifest and still in the store"),
     "B25": _Row("contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one"),
+    "B26": _Row("changed", "changed since it was adopted: the next `millstream protect` adopts it"),
+    "B27": _Row(
+        "damaged-record", "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`"
+    ),
     "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
     "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
     "A7": _Row("audit", "the audit log does not know this object", 7),
@@ -213,6 +222,10 @@ def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one 
         return _settle(seen, "B22", Verdict.ERROR)
     if seen.store == SourceAnswer.MISSING:
         return _decide_missing(seen)
+    if seen.store == SourceAnswer.DAMAGED_RECORD:
+        return _fail("B27", seen)
+    if seen.content == SourceAnswer.CHANGED:
+        return _outcome("B26", Verdict.IGNORE)
     if seen.content == SourceAnswer.UNREADABLE:
         return _settle(seen, "B4", Verdict.ERROR)
     if seen.deleted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
+from millstream.stores.protocol import StoreError
 
 
 class MillError(MillstreamError):
@@ -45,6 +46,10 @@ class ProducerBusyError(MillError, BusyError):
 
 class UnknownApprovalError(MillError, NotFoundError):
     """Nothing waits for an approval under this number."""
+
+
+class ChangedSinceAdoptionError(StoreError):
+    """The item of a source that other programs write is not as it was adopted."""
 
 
 class DuplicationError(MillError):

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionCatalog
 from millstream.mill.adoption.sources import SourceItem, item_of, opened
+from millstream.mill.errors import ChangedSinceAdoptionError
 from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import (
@@ -31,10 +32,6 @@ from millstream.stores.protocol import (
 
 _REQUESTS = 8
 """Items of a bucket that are read at the same time."""
-
-
-class ChangedSinceAdoptionError(StoreError):
-    """The item is not as it was adopted."""
 
 
 class AdoptedStore:

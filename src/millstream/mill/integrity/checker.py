@@ -20,7 +20,7 @@ from millstream.mill.bit_check_table import (
     decide_bit_check,
     is_fresh,
 )
-from millstream.mill.errors import UnknownStoreError
+from millstream.mill.errors import ChangedSinceAdoptionError, UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.providers import Providers
@@ -29,7 +29,7 @@ from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
 from millstream.stores.audit import AuditEvent
 from millstream.stores.bulk import SMALL
 from millstream.stores.hashing import Digests
-from millstream.stores.protocol import ItemInfo, StoreError
+from millstream.stores.protocol import DamagedRecordError, ItemInfo, StoreError
 
 MAX_LOOKS = 3
 """How often an item is looked at that others go on changing."""
@@ -180,10 +180,15 @@ class BitChecker:
     def _look(self, place: ItemRef) -> ItemReading:
         try:
             info = self._providers.find(place)
+        except DamagedRecordError:
+            return ItemReading(SourceAnswer.DAMAGED_RECORD, SourceAnswer.NOT_READ)
         except StoreError:
             return ItemReading(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ)
         if info is None:
             return ItemReading(SourceAnswer.MISSING, SourceAnswer.MISSING)
+        return self._read(place, info)
+
+    def _read(self, place: ItemRef, info: ItemInfo) -> ItemReading:
         provider = info.checksum() or SourceAnswer.NO_CHECKSUM
         try:
             read = self._providers.hash(place)
@@ -191,6 +196,8 @@ class BitChecker:
             raise
         except NotFoundError:
             return ItemReading(provider, SourceAnswer.MISSING, info.size, info.modified)
+        except ChangedSinceAdoptionError:
+            return ItemReading(provider, SourceAnswer.CHANGED, info.size, info.modified)
         except (StoreError, OSError):
             return ItemReading(provider, SourceAnswer.UNREADABLE, info.size, info.modified)
         return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype)

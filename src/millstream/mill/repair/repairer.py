@@ -21,7 +21,7 @@ from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError, QueueName, Repair
-from millstream.stores.protocol import DamagedRecordError, StoreError
+from millstream.stores.protocol import StoreError
 
 Sources = Callable[[str], Collection[str]]
 """The stores that are sources of a space, and not destinations of it."""
@@ -107,18 +107,9 @@ class Repairer:
 
     def _look(self, place: ItemRef, source: bool, recorded: frozenset[str]) -> CopyReading:
         seen = self._checker.observe(place)
-        content = SourceAnswer.UNREADABLE if not source and self._is_description_damaged(place) else seen.content
-        return CopyReading(store=place.store, content=content, provider=seen.provider, source=source, recorded=recorded)
-
-    def _is_description_damaged(self, place: ItemRef) -> bool:
-        """Whether the store is there and its own record of the item is damaged: writing the item again replaces it."""
-        try:
-            self._providers.find(place)
-        except DamagedRecordError:
-            return True
-        except StoreError:
-            return False
-        return False
+        return CopyReading(
+            store=place.store, content=seen.content, provider=seen.provider, source=source, recorded=recorded
+        )
 
     def _heal(
         self, plan: RepairPlan, action: RepairAction, seen: CopyReading, bad: ItemRef, reason: str
@@ -147,7 +138,7 @@ class Repairer:
         recorded = self._records.sums(bad.space, bad.content_id, sources).get(bad.store)
         now = seen.vote
         # whoever had written the copy meanwhile would have written its description, too
-        if kept is not None and not self._is_description_damaged(bad):
+        if kept is not None and seen.provider != SourceAnswer.DAMAGED_RECORD:
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
@@ -159,7 +150,8 @@ class Repairer:
         try:
             return quarantine(self._providers, bad, reason or "did not match the manifest")
         except StoreError as error:
-            if self._checker.observe(bad).content == SourceAnswer.UNREADABLE or self._is_description_damaged(bad):
+            now = self._checker.observe(bad)
+            if now.content == SourceAnswer.UNREADABLE or now.provider == SourceAnswer.DAMAGED_RECORD:
                 return None
             raise RepairError(f"the bad copy of {bad} could not be kept in quarantine, so it stays: {error}") from error
 

@@ -114,10 +114,17 @@ def _explain_no_match(votes: Sequence[str]) -> str:
 
 def _refuse(copy: CopyReading, winner: str) -> str | None:
     """Why this bad copy must not be written, if there is a reason."""
-    if copy.content == SourceAnswer.NOT_READ:
+    if copy.content == SourceAnswer.NOT_READ and copy.provider != SourceAnswer.DAMAGED_RECORD:
         return f"store {copy.store} did not answer"
-    if not copy.source:
-        return None
+    return _refuse_source(copy, winner) if copy.source else None
+
+
+def _refuse_source(copy: CopyReading, winner: str) -> str | None:
+    """Why this bad copy, which is the source, must not be written, if there is a reason."""
+    if copy.content == SourceAnswer.CHANGED:
+        return f"store {copy.store} is the source and changed since it was adopted: `millstream protect` adopts it"
+    if copy.provider == SourceAnswer.DAMAGED_RECORD:
+        return f"store {copy.store} is the source and its own record of the item is damaged: put it there again"
     if not copy.recorded:
         return f"store {copy.store} is the source and the manifest does not say what it held"
     if copy.provider == SourceAnswer.NO_CHECKSUM and copy.vote is not None:

@@ -18,7 +18,7 @@ from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
 from millstream.mill.bit_check_table import SourceAnswer
 from millstream.pipeline.jobs.bins import Work, fill_bin
-from millstream.stores import Digests, Store, StoreError, hash_stream, open_provider
+from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 
 PLAN_SCHEMA = pa.schema(
     [
@@ -104,6 +104,8 @@ def observe(
         info = retry.call(lambda: store.info(space, content_id), clock)
     except NotFoundError:
         return ItemObservation(SourceAnswer.MISSING, SourceAnswer.MISSING)
+    except DamagedRecordError as error:
+        return ItemObservation(SourceAnswer.DAMAGED_RECORD, SourceAnswer.NOT_READ, error=str(error))
     except (StoreError, OSError) as error:
         return ItemObservation(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ, error=str(error))
     provider = info.checksum() or SourceAnswer.NO_CHECKSUM
