@@ -1,54 +1,40 @@
-"""The blocks of one log in its segments: commits, where the confirmed ones end, recovery after a crash."""
+"""Writing the segments of one log: commits, new segments, recovery after a crash."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from millstream.core.durable import sync_folder, write_durably
-from millstream.core.processes import boot_id
-from millstream.log.backend import BlockStatistics, Commit, StoredBlock, VersionedValue, add_statistics, oldest_within
+from millstream.log.backend import Commit, oldest_within
 from millstream.log.backends.segments import index
+from millstream.log.backends.segments.committed_segments import CommittedSegments
 from millstream.log.backends.segments.files import read_at, sync, write_all
 from millstream.log.backends.segments.format import (
-    END_SIZE,
-    ENTRY,
     CommittedEnd,
     FormatError,
     decode_commit,
-    decode_end,
     encode_commit,
     encode_end,
     encode_footer,
     encode_segment,
-    summarize,
 )
 from millstream.log.backends.segments.scan import Entry, SegmentScan
 from millstream.log.block import log_hash
 from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyError
-from millstream.log.ids import BlockRange, IndexEntry
 
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BLOCKS = 65_536
 """A segment is sealed when it has so many bytes or blocks."""
 
 _COPIED = 4 << 20
-_EVERYTHING = 2**63 - 1
-_INDEX_FIELDS = [field for field in IndexEntry.__struct_fields__ if field in (ENTRY.names or ())]
 
 
-class SegmentStream:
-    """The segments of *log* in *folder*. Reading is thread-safe; who writes must hold the lock of the log.
-
-    ``end`` is a small file that says where the confirmed commits end. It is written after each fdatasync and is not
-    synced itself: with it readers see nothing that a power loss could take back. After a reboot it may be old, and
-    the segments are walked through from there.
+class SegmentStream(CommittedSegments):
+    """The segments of *log* in *folder*. Who writes must hold the lock of the log.
 
     Where it is not *synced*, commits are left to the system to write, until :meth:`settle`.
     """
@@ -62,20 +48,11 @@ class SegmentStream:
         read_only: bool = False,
         synced: bool = True,
     ) -> None:
+        super().__init__(folder, log, read_only=read_only)
         self._synced = synced
-        self._folder = folder
         self._name = log
-        self._log = log_hash(log)
         self._segment_bytes = segment_bytes
-        self._boot = int.from_bytes(hashlib.sha256(boot_id().encode()).digest()[:8], "little")
-        self._state = threading.RLock()
-        self._sealed = index.SealedSegments(folder, self._log)
-        self._end = CommittedEnd()
-        self._segments: list[int] = []
-        self._scan: SegmentScan | None = None
-        self._table = index.ActiveSegmentIndex()
         self._writing: tuple[int, int] | None = None
-        self._end_file = os.open(folder / "end", (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
         self._read_only = read_only
 
     @staticmethod
@@ -83,16 +60,6 @@ class SegmentStream:
         """Make the first segment, which begins at *first_id*, and the file that says where it ends."""
         write_durably(folder / index.segment_name(first_id), encode_segment(log_hash(log), first_id, 0, {}))
         write_durably(folder / "end", encode_end(CommittedEnd(segment=first_id, last_id=first_id - 1)))
-
-    def end(self) -> CommittedEnd:
-        """Where the confirmed commits end at present; what there is up to there is known afterwards."""
-        with self._state:
-            end = self._announced()
-            if end is None or end.boot != self._boot:
-                return self._end_after_boot(end or CommittedEnd())
-            if end != self._end:
-                self._follow(end)
-            return end
 
     def commit(self, commit: Commit) -> None:
         """Append *commit* and, where commits are synced, wait until it is on the disk.
@@ -166,70 +133,6 @@ class SegmentStream:
             self._scan, self._end = None, CommittedEnd()
             self.end()
 
-    def producer(self, name: str) -> VersionedValue:
-        """The last sequence of the producer *name*, and how often it was set."""
-        return self.producers().get(name, VersionedValue())
-
-    def producers(self) -> Mapping[str, VersionedValue]:
-        """The last sequences of all producers."""
-        with self._state:
-            self.end()
-            return dict(self._scan.producers) if self._scan is not None else {}
-
-    def read(self, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
-        """As :meth:`millstream.log.backend.Backend.read`."""
-        found: list[StoredBlock] = []
-        for segment, entries in self._select(first_id, last_id):
-            part = index.within(entries, max_bytes - sum(len(block.data) for block in found))
-            if len(part) or not found:
-                found += index.read_blocks(
-                    self._folder / index.segment_name(segment), part if len(part) else entries[:1]
-                )
-            if len(part) < len(entries):
-                break
-        return found
-
-    def ranges(self, first_id: int, last_id: int) -> Sequence[BlockRange]:
-        """As :meth:`millstream.log.backend.Backend.ranges`."""
-        return [
-            BlockRange(*row)
-            for _, entries in self._select(first_id, last_id)
-            for row in entries[["first_id", "last_id", "bytes"]].tolist()
-        ]
-
-    def index(self, first_id: int, last_id: int) -> Sequence[IndexEntry]:
-        """As :meth:`millstream.log.backend.Backend.index`."""
-        return [
-            IndexEntry(*row)
-            for _, entries in self._select(first_id, last_id)
-            for row in entries[_INDEX_FIELDS].tolist()
-        ]
-
-    def first_block_since(self, time: int, first_id: int = 1) -> BlockRange | None:
-        """As :meth:`millstream.log.backend.Backend.first_block_since`."""
-        with self._state:
-            self.end()
-            segments, live = index.since(self._segments, first_id), self._table.entries
-        for segment in segments:
-            with self._state:
-                if segment != segments[-1] and not _reaches(self._sealed.summary(segment), time):
-                    continue
-                entries = live if segment == segments[-1] else self._sealed.entries(segment)
-            found = entries[(entries["max_received_at"] >= time) & (entries["last_id"] >= first_id)][:1]
-            if len(found):
-                return BlockRange(*found[["first_id", "last_id", "bytes"]].tolist()[0])
-        return None
-
-    def statistics(self, first_id: int = 1) -> BlockStatistics:
-        """As :meth:`millstream.log.backend.Backend.statistics`."""
-        with self._state:
-            self.end()
-            *sealed, _ = index.since(self._segments, first_id)
-            cut = [self._sealed.entries(segment) for segment in sealed[:1] if segment < first_id]
-            whole = [self._sealed.summary(segment) for segment in sealed if segment >= first_id]
-            *begin, end = (summarize(index.select(part, first_id, _EVERYTHING)) for part in [*cut, self._table.entries])
-            return add_statistics([*begin, *whole, end])
-
     def reclaim(self, below: int, *, max_bytes: int) -> int:
         """As :meth:`millstream.log.backend.Backend.reclaim`: whole segments, all but the last one."""
         with self._state:
@@ -249,91 +152,14 @@ class SegmentStream:
             self._segments = [first for first in self._segments if first > last]
             return freed
 
-    def check(self, first_id: int) -> Sequence[str]:
-        """Heads, footers and the heads of commits, in the segments that hold *first_id* and what comes after it."""
-        problems: list[str] = []
-        end = self.end()
-        for segment in index.since(self._segments, first_id):
-            path = self._folder / index.segment_name(segment)
-            live = segment == end.segment
-            found, limit = ([], end.offset) if live else self._sealed.check(segment)
-            problems += found
-            if limit:
-                with contextlib.suppress(FormatError, FileNotFoundError):
-                    scan = SegmentScan(path, index.read_head(self._folder, self._log, segment))
-                    scan.run(limit)
-                    problems += scan.problems
-        return problems
-
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         with self._state:
             self._close_handle()
-            os.close(self._end_file)
-
-    def _select(self, first_id: int, last_id: int) -> Iterator[tuple[int, Any]]:
-        with self._state:
-            self.end()
-            segments, live = list(self._segments), self._table.entries
-        for segment in index.holding(segments, first_id, last_id):
-            with self._state:
-                entries = live if segment == segments[-1] else self._sealed.entries(segment)
-            chosen = index.select(entries, first_id, last_id)
-            if len(chosen):
-                yield segment, chosen
-
-    def _announced(self) -> CommittedEnd | None:
-        """What the file ``end`` says; None where it cannot be read. A write of another process may be under way."""
-        for _ in range(3):
-            with contextlib.suppress(FormatError):
-                return decode_end(read_at(self._end_file, 0, END_SIZE))
-        return None
+            super().close()
 
     def _announce(self, end: CommittedEnd) -> None:
         write_all(self._end_file, [encode_end(end)], 0)
-
-    def _follow(self, end: CommittedEnd) -> None:
-        if self._scan is None or end.segment != self._end.segment or end.offset < self._scan.offset:
-            self._open(end.segment)
-        if self._scan is not None:
-            self._scan.run(end.offset)
-            self._table.extend(self._scan.take())
-        self._end = end
-
-    def _open(self, segment: int) -> None:
-        self._segments = [first for first in index.list_segments(self._folder) if first < segment] + [segment]
-        self._table = index.ActiveSegmentIndex()
-        try:
-            head = index.read_head(self._folder, self._log, segment)
-            self._scan = SegmentScan(self._folder / index.segment_name(segment), head)
-        except (FileNotFoundError, FormatError):
-            self._scan = None
-
-    def _end_after_boot(self, announced: CommittedEnd) -> CommittedEnd:
-        """Nobody has written since the machine was started: the files say it, and stay as they are.
-
-        Where they end in damage, the end lies one message further, so that readers are told what is missing.
-        """
-        segment = max([announced.segment, *index.list_segments(self._folder)])
-        path = self._folder / index.segment_name(segment)
-        size = path.stat().st_size if path.exists() else 0
-        if (self._end.segment, self._end.offset) == (segment, size):
-            return self._end
-        self._open(segment)
-        last_id, received_at = announced.last_id, announced.received_at
-        if self._scan is None:
-            last_id = max(last_id, segment)
-        else:
-            whole = self._scan.run_on(size)
-            if not whole:
-                self._scan.run(size)
-            self._table.extend(self._scan.take())
-            last_id = max(last_id, self._scan.last_id + (0 if whole or self._scan.offset >= size else 1))
-            received_at = max(received_at, self._scan.received_at)
-        self._end = CommittedEnd(
-            boot=announced.boot, segment=segment, offset=size, last_id=last_id, received_at=received_at
-        )
-        return self._end
 
     def _open_last(self, segment: int, announced: CommittedEnd) -> tuple[SegmentScan, int]:
         """A walk through the last segment up to what was confirmed, and where that is."""
@@ -401,10 +227,6 @@ def _entries(commit: Commit, offset: int) -> list[Entry]:
         entries.append((head.first_id, head.last_id, offset, size, *times))
         offset += size
     return entries
-
-
-def _reaches(sums: BlockStatistics, time: int) -> bool:
-    return sums.max_received_at is not None and sums.max_received_at >= time
 
 
 @contextlib.contextmanager
