@@ -14,8 +14,9 @@ from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck, Duplicate, QueueName, encode_task
-from millstream.mill.workers.manager import GROWTH, TAKE, TOGETHER, WorkerManager, WorkerSettings
+from millstream.mill.workers.manager import WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.mill.workers.task_leaser import GROWTH, TAKE, TOGETHER
 from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import SMALL

@@ -15,8 +15,9 @@ from millstream.log import LogSpec
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.task_processor import ProcessorRegistry, TaskResult
 from millstream.mill.tasks import BitCheck
-from millstream.mill.workers.manager import RESERVE, TAKE, WorkerManager, WorkerSettings
+from millstream.mill.workers.manager import RESERVE, WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.mill.workers.task_leaser import TAKE
 from millstream.mill.workers.task_settler import WorkTally
 from millstream.queue import LogWorkQueue
 from millstream.testing.waiting import until

@@ -27,32 +27,14 @@ from millstream.mill.errors import MillError
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import decode_task
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.mill.workers.task_leaser import TaskLeaser
 from millstream.mill.workers.task_settler import LeasedTask, TaskSettler, WorkTally
-from millstream.queue.protocol import Lease, WorkQueue
+from millstream.queue.protocol import WorkQueue
 
-__all__ = [
-    "GROWTH",
-    "MOST_LEASES",
-    "RESERVE",
-    "TAKE",
-    "TOGETHER",
-    "PoisonError",
-    "WorkTally",
-    "WorkerManager",
-    "WorkerSettings",
-]
-
-TAKE = 10
-"""Tasks in one take (seed document: "reading up to 10 tasks at a time")."""
+__all__ = ["MOST_LEASES", "RESERVE", "PoisonError", "WorkTally", "WorkerManager", "WorkerSettings"]
 
 RESERVE = 4
 """Tasks taken for each thread, so that none waits for a commit of the queue."""
-
-TOGETHER = 640
-"""The most tasks that one thread does together; with more of them syncs and transactions cost hardly less a task."""
-
-GROWTH = 4
-"""How much larger the next group may be when all tasks of one were done together."""
 
 MOST_LEASES = 10
 """A task leased so often without an end seems to bring its workers down, and is set aside unread."""
@@ -107,8 +89,7 @@ class WorkerManager:
         self._changed = threading.Condition()
         self._stopping = self._woken = False
         self._jobs: list[LeasedTask] = []
-        self._takes = 0
-        self._together: dict[WorkQueue, int] = {}
+        self._leaser = TaskLeaser(queues, registry, clock, visibility=settings.visibility, fairness=settings.fairness)
         self._settler = TaskSettler(sink, metrics or NoMetrics(), settings.transient_first)
 
     @property
@@ -186,45 +167,13 @@ class WorkerManager:
             running = [job.weight for job in self._jobs if job.finished_at is None]
             if math.fsum(running) >= reserve or len(self._jobs) - len(running) >= self._settings.group:
                 break
-            jobs = self._gather()
+            jobs = self._leaser.lease()
             if not jobs:
                 break
             taken = True
+            self._jobs += jobs
             self._hand_out(pool, jobs)
         return taken
-
-    def _gather(self) -> list[LeasedTask]:
-        """A take of the first queue that has any, or as much as one thread does together of its tasks.
-
-        How many tasks of a queue become one group grows with each group that was done as one, and falls back to a take
-        with one that was not: of tasks that take long no manager has more than it works on, so that others get some,
-        too.
-        """
-        for queue in self._order():
-            if jobs := self._lease(queue, self._together.get(queue, TAKE)):
-                if not all(job.grouped for job in jobs):
-                    self._together[queue] = TAKE
-                return jobs
-        return []
-
-    def _order(self) -> list[WorkQueue]:
-        """The queues in the order of priority, or, when it is its turn, with a lower one before the others."""
-        self._takes += 1
-        lower = self._queues[1:]
-        if not lower or not self._settings.fairness or self._takes % self._settings.fairness:
-            return self._queues
-        first = lower[self._takes // self._settings.fairness % len(lower)]
-        return [first, *(queue for queue in self._queues if queue is not first)]
-
-    def _lease(self, queue: WorkQueue, count: int) -> list[LeasedTask]:
-        extend_at = self._clock.monotonic() + self._settings.visibility / 2
-        leases = queue.lease(count, visibility=self._settings.visibility)
-        jobs = [LeasedTask(queue, lease, extend_at, grouped=self._is_grouped(lease)) for lease in leases]
-        self._jobs += jobs
-        return jobs
-
-    def _is_grouped(self, lease: Lease) -> bool:
-        return lease.attempts == 1 and self._registry.is_grouped(lease.body)
 
     def _hand_out(self, pool: ThreadPoolExecutor, jobs: Sequence[LeasedTask]) -> None:
         """Give *jobs* to threads: those that may be done together to one, each of the others to one of its own."""
@@ -258,9 +207,7 @@ class WorkerManager:
             else:
                 job.result = result
                 done.append(job)
-        queue = jobs[0].queue
-        grown = min(GROWTH * self._together.get(queue, TAKE), TOGETHER)
-        self._together[queue] = grown if len(done) == len(jobs) else TAKE
+        self._leaser.resize_groups(jobs[0].queue, grow=len(done) == len(jobs))
         self._finished(done)
         for job in alone:
             with contextlib.suppress(RuntimeError):  # the manager has failed meanwhile, and given everything back
@@ -305,22 +252,11 @@ class WorkerManager:
         return due - now
 
     def _extend(self) -> None:
-        now = self._clock.monotonic()
-        due = [job for job in self._jobs if job.extend_at <= now]
-        for queue in dict.fromkeys(job.queue for job in due):
-            jobs = [job for job in due if job.queue is queue]
-            leases = queue.extend([job.lease for job in jobs], visibility=self._settings.visibility)
-            for job, lease in zip(jobs, leases, strict=True):
-                if lease is None:
-                    self._lose(job)
-                else:
-                    job.lease, job.extend_at = lease, now + self._settings.visibility / 2
-
-    def _lose(self, job: LeasedTask) -> None:
-        """Somebody else may have the task now: its result is dropped."""
-        job.take()
-        self._jobs.remove(job)
-        self.tally.lost += 1
+        """Extend the leases that are due. What is lost, somebody else may have now: its result is dropped."""
+        for job in self._leaser.extend(self._jobs):
+            job.take()
+            self._jobs.remove(job)
+            self.tally.lost += 1
 
     def _settle(self) -> None:
         finished = [job for job in self._jobs if job.finished_at is not None]

@@ -1,0 +1,91 @@
+"""Leasing tasks for a worker manager: from which queue, how many at a time, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.core.clock import Clock
+from millstream.mill.task_processor import ProcessorRegistry
+from millstream.mill.workers.task_settler import LeasedTask
+from millstream.queue.protocol import Lease, WorkQueue
+
+TAKE = 10
+"""Tasks in one take (seed document: "reading up to 10 tasks at a time")."""
+
+TOGETHER = 640
+"""The most tasks that one thread does together; with more of them syncs and transactions cost hardly less a task."""
+
+GROWTH = 4
+"""How much larger the next group may be when all tasks of one were done together."""
+
+
+class TaskLeaser:
+    """Leases tasks of *queues*, the first of them first, for *visibility* seconds, extended at half time.
+
+    Of *fairness* takes one begins with a lower queue, each of them in turn; with 0 none does.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[WorkQueue],
+        registry: ProcessorRegistry,
+        clock: Clock,
+        *,
+        visibility: float,
+        fairness: int,
+    ) -> None:
+        self._queues = list(queues)
+        self._registry = registry
+        self._clock = clock
+        self._visibility = visibility
+        self._fairness = fairness
+        self._takes = 0
+        self._together: dict[WorkQueue, int] = {}
+
+    def lease(self) -> list[LeasedTask]:
+        """A take of the first queue that has any, or as much as one thread does together of its tasks.
+
+        How many tasks of a queue become one group grows with each group that was done as one, and falls back to a take
+        with one that was not: of tasks that take long no manager has more than it works on, so that others get some,
+        too.
+        """
+        for queue in self._order():
+            extend_at = self._clock.monotonic() + self._visibility / 2
+            leases = queue.lease(self._together.get(queue, TAKE), visibility=self._visibility)
+            if leases:
+                jobs = [LeasedTask(queue, lease, extend_at, grouped=self._is_grouped(lease)) for lease in leases]
+                if not all(job.grouped for job in jobs):
+                    self._together[queue] = TAKE
+                return jobs
+        return []
+
+    def resize_groups(self, queue: WorkQueue, *, grow: bool) -> None:
+        """Let the next groups of *queue* be larger, or a take again."""
+        self._together[queue] = min(GROWTH * self._together.get(queue, TAKE), TOGETHER) if grow else TAKE
+
+    def extend(self, jobs: Sequence[LeasedTask]) -> list[LeasedTask]:
+        """Extend the leases of those of *jobs* that are due; those whose lease is lost."""
+        now = self._clock.monotonic()
+        due = [job for job in jobs if job.extend_at <= now]
+        lost = []
+        for queue in dict.fromkeys(job.queue for job in due):
+            mine = [job for job in due if job.queue is queue]
+            leases = queue.extend([job.lease for job in mine], visibility=self._visibility)
+            for job, lease in zip(mine, leases, strict=True):
+                if lease is None:
+                    lost.append(job)
+                else:
+                    job.lease, job.extend_at = lease, now + self._visibility / 2
+        return lost
+
+    def _order(self) -> list[WorkQueue]:
+        """The queues in the order of priority, or, when it is its turn, with a lower one before the others."""
+        self._takes += 1
+        lower = self._queues[1:]
+        if not lower or not self._fairness or self._takes % self._fairness:
+            return self._queues
+        first = lower[self._takes // self._fairness % len(lower)]
+        return [first, *(queue for queue in self._queues if queue is not first)]
+
+    def _is_grouped(self, lease: Lease) -> bool:
+        return lease.attempts == 1 and self._registry.is_grouped(lease.body)
