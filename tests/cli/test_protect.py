@@ -19,7 +19,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
-from millstream.stores import LocalStore
+from millstream.stores import LocalStore, StoreError
 from millstream.testing.damage import flip_bit
 
 Answer = tuple[int, dict[str, Any]]
@@ -280,6 +280,37 @@ def test_a_check_says_that_an_item_of_the_source_was_changed_since_it_was_adopte
     code, report = desk.protect()
     assert (code, verified(report)) == (0, [6, 6])
     assert desk.call("mill", "check", "--store", "photos")[1]["kinds"] == {"B1 intact": 6}
+
+
+def test_a_copy_that_is_a_hard_link_to_another_copy_or_to_the_source_is_made_a_file_of_its_own(desk: Desk) -> None:
+    desk.protect()
+    linked = desk.disks[0] / "photos" / "2013" / "1.jpg", desk.disks[1] / "photos" / "2013" / "2.jpg"
+    targets = desk.photos / "2013" / "1.jpg", desk.disks[0] / "photos" / "2013" / "2.jpg"
+    for path, target in zip(linked, targets, strict=True):
+        path.unlink()
+        path.hardlink_to(target)
+    code, report = desk.protect("--read", "all")
+    assert (code, verified(report), found(report)) == (0, [6, 6], [])
+    assert [copy["repaired"] for copy in report["copies"]] == [1, 1]
+    assert [path.stat().st_nlink for path in linked] == [1, 1]
+    assert desk.copies("2013/1.jpg") == [b"photo 1"] * 2
+
+
+def test_a_hard_link_that_cannot_be_replaced_is_no_verified_copy(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.protect()
+    path = desk.disks[0] / "photos" / "2013" / "1.jpg"
+    path.unlink()
+    path.hardlink_to(desk.photos / "2013" / "1.jpg")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(LocalStore, "put", refuse)
+    code, report = desk.protect("--read", "all")
+    assert (code, verified(report)) == (1, [5, 6])
+    (finding,) = report["copies"][0]["findings"]
+    assert (finding["content_id"], finding["kind"]) == ("2013/1.jpg", "shared-file")
+    assert "a hard link: the file of store photos is the same file" in finding["detail"]
 
 
 def test_a_stray_item_in_a_copy_is_named(desk: Desk) -> None:

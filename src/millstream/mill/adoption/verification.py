@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.mill.adoption.shared_files import find_shared_store
 from millstream.mill.bit_check_table import Verdict
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker
@@ -27,6 +28,8 @@ GROUP = 1000
 """Items that are checked, and recorded, together."""
 
 _TOGETHER = 100
+_SHARED = "B28"
+"""The row of a copy that is in order, in a file that is also that of another store: none of the decision table."""
 
 
 class CopyFinding(msgspec.Struct, frozen=True):
@@ -98,7 +101,16 @@ class CopyVerifier:
         for name, row in rows.items():
             if name not in results:
                 results[name] = self._checker.sweep(ItemRef(store, space, name), row).result
-        return [results[item.content_id] for item in items]
+        return [self._independent(results[item.content_id]) for item in items]
+
+    def _independent(self, found: CheckResult) -> CheckResult:
+        """*found*, or that a copy which is in order is no copy of its own."""
+        place = ItemRef(found.store, found.space, found.content_id)
+        other = find_shared_store(self._providers, place) if found.verdict == Verdict.SUCCESS else None
+        if other is None:
+            return found
+        detail = f"a hard link: the file of store {other} is the same file, so damage to one is damage to both"
+        return msgspec.structs.replace(found, verdict=Verdict.FAILURE, row=_SHARED, kind="shared-file", detail=detail)
 
     def _record(self, verified: Verified, results: Sequence[CheckResult]) -> None:
         self._writer.write(results)
@@ -111,16 +123,25 @@ class CopyVerifier:
         """What the copy is once its repair was tried; what is still wrong becomes a finding."""
         reasons: list[str] = []
         after = found
+        place = ItemRef(found.store, found.space, found.content_id)
         try:
+            if found.row == _SHARED:
+                self._repairer.write_anew(place, f"{found.store}: {found.row} {found.kind}")
+                return self._counted(verified, self._independent(self._checker.check(place).result), [])
             done = self._repairer.repair(found.space, found.content_id, f"{found.store}: {found.row} {found.kind}")
             reasons = [event.reason for event in done.refused if event.store in ("", found.store)]
             if any(event.healed and event.store == found.store for event in done.events):
-                after = self._checker.check(ItemRef(found.store, found.space, found.content_id)).result
+                after = self._checker.check(place).result
         except MillstreamError as error:
             reasons = [str(error)]
+        return self._counted(verified, after, reasons)
+
+    @staticmethod
+    def _counted(verified: Verified, after: CheckResult, reasons: Sequence[str]) -> CheckResult:
+        """*after*, counted as repaired or as a finding."""
         if _is_bad(after):
             detail = "; ".join([after.detail, *(f"not repaired: {reason}" for reason in reasons)])
-            verified.findings.append(CopyFinding(found.content_id, after.kind, detail))
+            verified.findings.append(CopyFinding(after.content_id, after.kind, detail))
         else:
             verified.repaired += 1
         return after

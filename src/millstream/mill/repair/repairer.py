@@ -105,6 +105,21 @@ class Repairer:
             )  # another one has healed the rest
         return RepairResult(plan, tuple(events))
 
+    def write_anew(self, place: ItemRef, reason: str) -> RepairEvent:
+        """Write the bytes at *place* there again, so that they are in a file of its own; what was done is recorded.
+
+        For a copy that is good. Raises :class:`RepairError` where its store is the source.
+        """
+        if place.store in (self._sources(place.space) if self._sources else ()):
+            raise RepairError(f"{place} is the source: nothing is written there")
+        row = self._manifest.get(place.store, place.space, place.content_id)
+        if row is None or row.deleted or row.sha256 is None:
+            raise RepairError(f"no checksum of {place} is recorded")
+        self._write(place, place, row.sha256)
+        event = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
+        self._log.append([event])
+        return event
+
     def _look(self, place: ItemRef, source: bool, recorded: frozenset[str]) -> CopyReading:
         seen = self._checker.observe(place)
         return CopyReading(

@@ -82,6 +82,11 @@ class FolderStore(ReadOnlySource):
             raise ItemChangedError(f"{content_id!r} in {self.url} was replaced while it was opened; read it again")
         return io.BufferedReader(_WatchedReader(file, f"{content_id!r} in {self.url}", start, length))
 
+    def file_status(self, space: str, content_id: str) -> os.stat_result:
+        """The status of the file, link or folder that an item is. Raises :class:`ItemNotFoundError`."""
+        with self._located(space, content_id) as found:
+            return os.stat(found.name, dir_fd=found.folder, follow_symlinks=False)
+
     @contextlib.contextmanager
     def _located(self, space: str, content_id: str) -> Iterator[_Located]:
         """The item's folder, held open, and what stands there."""

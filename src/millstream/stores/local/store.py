@@ -185,6 +185,12 @@ class LocalStore:
             self._descriptions.remove(encode_name(space), content_id)
             remove_empty_folders(self._root, place.path[:-1], keep=1)
 
+    def file_status(self, space: str, content_id: str) -> os.stat_result:
+        """The status of the file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
+        with self._in_space(space), self._find(space, content_id) as place:
+            assert place.status is not None
+            return place.status
+
     def path_of(self, space: str, content_id: str) -> Path:
         """The file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
         with self._in_space(space), self._find(space, content_id) as place:
