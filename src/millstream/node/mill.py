@@ -109,7 +109,12 @@ class MillPart:
         receivers = _receivers(self._context.settings.mill.alarms)
         return {
             Duplicate: DuplicationProcessor(
-                providers, manifest, self._stores.change_guard, policies=policies, outbox=outbox
+                providers,
+                manifest,
+                self._stores.change_guard,
+                policies=policies,
+                outbox=outbox,
+                audit_lookup=self.audit.lookup,
             ),
             BitCheck: BitCheckProcessor(checks.checker),
             BitError: BitErrorProcessor(checks.checker, repairer, self.audit.lookup),

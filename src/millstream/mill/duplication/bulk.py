@@ -5,7 +5,7 @@ That is what nearly all tasks of a first copy and of a loop are. All else is lef
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from millstream.mill.duplication.decision_table import (
@@ -16,6 +16,7 @@ from millstream.mill.duplication.decision_table import (
     SourceRecord,
     clean_properties,
     decide_duplication,
+    is_unaudited,
 )
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
@@ -32,10 +33,17 @@ Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
 """What the source and the destination say of an item."""
 
 
+AuditSums = Callable[[str, str, Sequence[str]], Mapping[str, str | None]]
+"""What the audit of a store has recorded of items of a space, by id."""
+
+
 def duplicate_group(
-    providers: Providers, manifest: Manifest, tasks: Sequence[Duplicate]
+    providers: Providers, manifest: Manifest, tasks: Sequence[Duplicate], audit_sums: AuditSums
 ) -> Sequence[TaskResult | None]:
-    """What each of *tasks* came to; None for one that has to be done alone."""
+    """What each of *tasks* came to; None for one that has to be done alone.
+
+    That is also one whose source is not what *audit_sums* knows of it.
+    """
     results: dict[Duplicate, TaskResult] = {}
 
     def place(task: Duplicate) -> tuple[str, str, str]:
@@ -49,7 +57,8 @@ def duplicate_group(
             continue
         if not space or not ids or ends[0] is None or ends[1] is None:
             continue
-        done = _BulkGroup(providers, manifest, (ends[0], ends[1]), (source, destination), space).done(ids)
+        group = _BulkGroup(providers, manifest, (ends[0], ends[1]), (source, destination), space)
+        done = group.done(ids, audit_sums(source, space, ids))
         results |= {Duplicate(source, destination, space, name): result for name, result in done.items()}
     return [results.get(task) for task in tasks]
 
@@ -64,13 +73,15 @@ class _BulkGroup:
         self._from, self._to = ends
         _, self._destination = stores
 
-    def done(self, ids: Sequence[str]) -> Mapping[str, TaskResult]:
-        """The result of each item that could be done together with others."""
+    def done(self, ids: Sequence[str], audited: Mapping[str, str | None]) -> Mapping[str, TaskResult]:
+        """The result of each item that could be done together with others, and is what was *audited*, if it was."""
         sources = self._providers.call(lambda: self._from.infos(self._space, ids))
         copies = self._copies(ids, wanted=any(isinstance(one, ItemInfo) and one.checksum() for one in sources))
         actions, new, same = {}, {}, {}
         for name, source, copy in zip(ids, sources, copies, strict=True):
             if not isinstance(source, ItemInfo) or not isinstance(copy, (ItemInfo, ItemNotFoundError)):
+                continue
+            if is_unaudited(source.checksum(), audited.get(name)):
                 continue
             actions[name] = action = decide_duplication(
                 self._space, name, _side(source), _side(copy), SourceRecord.NONE

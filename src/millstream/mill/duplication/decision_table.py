@@ -9,12 +9,14 @@ What differs from the reference table on purpose:
 - D14 fails at once instead of downloading three times.
 - D18: without a manifest row nothing is deleted. A delete on a copy needs a tombstone (promise P8); the item is
   held, with the reason, until its deletion is recorded or it is put back.
+- D25: nothing is copied from an audited source that was changed behind its audit.
 - D23: only a copy creates the destination space, so that a late delete task does not bring a deleted space back.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -67,6 +69,22 @@ class DuplicationAction(msgspec.Struct, frozen=True, gc=False):
     act: DuplicationAct
     reason: str
 
+
+UNAUDITED = DuplicationAction(
+    "D25",
+    DuplicationAct.FAIL,
+    "the source was changed behind its audit, which has recorded another checksum: put the item again through the "
+    "node, the right bytes from a copy or the new ones",
+)
+"""What stands in the place of a copy whose source is not what the audit of its store has recorded."""
+
+
+def is_unaudited(source: str | None, audited: str | None) -> bool:
+    """Whether the source's checksum is another one than the audit of its store has recorded (hex, or an answer)."""
+    return source is not None and audited is not None and _SHA256.fullmatch(audited) is not None and source != audited
+
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 CALCULATED = frozenset(
     name.lower()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.duplication.bulk import duplicate_group
 from millstream.mill.duplication.change_guard import ChangeGuard, ChangeKind
 from millstream.mill.duplication.decision_table import (
+    UNAUDITED,
     DuplicationAct,
     DuplicationAction,
     EndState,
@@ -15,6 +17,7 @@ from millstream.mill.duplication.decision_table import (
     SourceRecord,
     clean_properties,
     decide_duplication,
+    is_unaudited,
 )
 from millstream.mill.duplication.differences import is_deleted
 from millstream.mill.duplication.transfer import transfer
@@ -28,6 +31,7 @@ from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import (
+    DamagedRecordError,
     ItemInfo,
     ItemNotFoundError,
     SpaceNotFoundError,
@@ -52,7 +56,8 @@ class DuplicationProcessor:
     deleted or found in place is recorded in the manifest for the destination; what the manifest says of the source is
     written by whoever writes to the source. *policies* gives the policies as they are now: a task that none of them
     asks for any more does nothing. Without it every task is done. A deletion at the source that waits in *outbox*
-    counts as recorded.
+    counts as recorded. An item of an audited source is not copied where *audit_lookup* knows it with another checksum:
+    whoever changed it did so behind the audit.
     """
 
     def __init__(
@@ -63,12 +68,14 @@ class DuplicationProcessor:
         *,
         policies: Callable[[], Policies] | None = None,
         outbox: AuditOutbox | None = None,
+        audit_lookup: AuditLookup | None = None,
     ) -> None:
         self._providers = providers
         self._manifest = manifest
         self._change_guard = change_guard
         self._policies = policies
         self._outbox = outbox
+        self._audit_lookup = audit_lookup
 
     def process(self, task: Duplicate, attempt: int) -> TaskResult:
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
@@ -80,6 +87,8 @@ class DuplicationProcessor:
         if not self._is_asked(task):
             return TaskResult(f"nothing: no policy asks for {task.space!r} {_pair(task)} any more")
         action = decide_duplication(task.space, task.content_id, source, destination, self._record(task, source))
+        if action.act == DuplicationAct.COPY and self._is_unaudited(task, source):
+            action = UNAUDITED
         if action.act in (DuplicationAct.FAIL, DuplicationAct.RETRY):
             raise _failure(task, action, source.error or destination.error)
         try:
@@ -101,8 +110,15 @@ class DuplicationProcessor:
     def process_group(self, tasks: Sequence[Duplicate]) -> Sequence[TaskResult | None]:
         """Those of *tasks* that are small new copies or find nothing to do, where both stores can do many at once."""
         asked = [task for task in tasks if self._is_asked(task)]
-        done = dict(zip(asked, duplicate_group(self._providers, self._manifest, asked), strict=True))
+        done = dict(zip(asked, duplicate_group(self._providers, self._manifest, asked, self._audit_sums), strict=True))
         return [done.get(task) for task in tasks]
+
+    def _audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
+        return {} if self._audit_lookup is None else self._audit_lookup.sums(store, space, content_ids)
+
+    def _is_unaudited(self, task: Duplicate, source: ObservedEnd) -> bool:
+        known = self._audit_sums(task.source, task.space, [task.content_id])
+        return is_unaudited(source.sha256, known.get(task.content_id))
 
     def _is_asked(self, task: Duplicate) -> bool:
         if self._policies is None or not task.space:
@@ -130,6 +146,8 @@ class DuplicationProcessor:
             return _LookedUpEnd(EndState.NO_ITEM)
         except SpaceNotFoundError:
             return _LookedUpEnd(EndState.NO_SPACE)
+        except DamagedRecordError as error:  # a destination is written anew, with its record; a source is left alone
+            return _LookedUpEnd(EndState.ITEM, error=str(error))
         return _LookedUpEnd(EndState.ITEM, info.checksum(), info.properties, info=info)
 
     def _look_at_space(self, store: str, space: str) -> _LookedUpEnd:

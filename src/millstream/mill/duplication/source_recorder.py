@@ -12,6 +12,7 @@ from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.manifest_table import COMPARISON_COLUMNS, ComparisonRow
 from millstream.mill.merge_join import groups
 from millstream.mill.providers import Providers
+from millstream.stores.audit import AuditedStore
 from millstream.stores.protocol import ItemInfo
 
 
@@ -29,7 +30,8 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
     The checksum is the one that the provider recorded when the bytes arrived, never one of the bytes as they are now:
     rot must not become the record. An item without one is counted and left out. Nothing is taken for deleted because
     it is not listed: a tombstone comes from whoever deletes (promise P8). No item is recorded as of later than now,
-    whatever its provider's clock says: a deletion that is recorded afterwards would be older, and get lost.
+    whatever its provider's clock says: a deletion that is recorded afterwards would be older, and get lost. Where the
+    store is audited no recorded checksum is replaced: its audit does that, and does not know what was done behind it.
     """
     listed = recorded = without = 0
     now = providers.clock.now()  # before the listing: who deletes what is listed here does so later
@@ -54,6 +56,8 @@ def record_columns(
     for new in groups(() if _is_known(run) else _unknown(run, now), 1000):
         infos = providers.find_many(store, space, [name for name, _ in new])
         found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
+        if isinstance(providers[store], AuditedStore):
+            found = [None if _is_rewritten(event, row) else event for (_, row), event in zip(new, found, strict=True)]
         events = [event for event in found if event is not None and event.sha256]
         manifest.writer.record(events)
         recorded += len(events)
@@ -93,6 +97,11 @@ def _event(store: str, space: str, info: ItemInfo | None, row: ComparisonRow | N
         size=size,
         mimetype=info.mimetype,
     )
+
+
+def _is_rewritten(event: ManifestEvent | None, row: ComparisonRow | None) -> bool:
+    """Whether it puts another checksum in the place of a recorded one: at an audited store its audit does that."""
+    return event is not None and row is not None and not row.deleted and row.sha256 not in (None, event.sha256)
 
 
 def is_unchanged(modified: int | None, recorded: int, now: int | None = None) -> bool:
