@@ -359,7 +359,7 @@ def test_routes_are_refreshed_and_servers_come_and_go_with_them() -> None:
             await producer.send(Message("t", b"y"))
             one.queues = None
             await until_async(lambda: (one.streams, two.streams) == (1, 0))
-            await until_async(lambda: len(producer._transports) == 1)  # nobody needs the other connection any more
+            await until_async(lambda: len(producer._connections.transports) == 1)  # nobody needs the other one any more
             await producer.send(Message("t", b"z"))
 
     run(test)

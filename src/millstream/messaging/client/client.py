@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 from millstream import __version__
 from millstream.core.clock import Clock, SystemClock
 from millstream.messaging.client.command_answers import stack_trace_answer, verification_answer
-from millstream.messaging.client.connection_recovery import ConnectionRecovery
 from millstream.messaging.client.endpoints import Endpoints, parse_endpoints
 from millstream.messaging.client.errors import (
     ClientError,
@@ -30,6 +29,8 @@ from millstream.messaging.client.message_ids import client_id
 from millstream.messaging.client.metrics import ClientMetrics, ClientMetricsExporter, metrics_endpoints
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.route import Route, read_queue
+from millstream.messaging.client.route_table import RouteTable
+from millstream.messaging.client.server_connections import ServerConnections
 from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.telemetry_stream import TelemetryStream
 from millstream.messaging.client.transport import Transport
@@ -61,12 +62,8 @@ class Client(abc.ABC):
         self.topics = set(topics)
         self._signer = Signer(self.id, self.clock, namespace=options.namespace, credentials=options.credentials)
         self._metrics_exporter: ClientMetricsExporter | None = None
-        self._transports: dict[Endpoints, Transport] = {}
-        self._used: dict[Endpoints, float] = {}
-        self._streams: dict[Endpoints, TelemetryStream] = {}
-        self._recoveries: dict[Endpoints, ConnectionRecovery] = {}
-        self._routes: dict[str, Route] = {}
-        self._fetching: dict[str, asyncio.Future[Route]] = {}
+        self._connections = ServerConnections(self._connect, self._open_stream, self.clock, self.id)
+        self._routes = RouteTable(self._query_route, self._prepare, self.id)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._heart: asyncio.Future[None] | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -139,17 +136,13 @@ class Client(abc.ABC):
             self._closing = None
 
     async def _disconnect(self) -> None:
-        ending = [*self._tasks, *self._fetching.values(), *([] if self._heart is None else [self._heart])]
+        ending = [*self._tasks, *self._routes.fetching, *([] if self._heart is None else [self._heart])]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        await asyncio.gather(*map(self._say_goodbye, list(self._streams)), return_exceptions=True)
-        for stream in self._streams.values():
-            await stream.close()
-        for transport in self._transports.values():
-            await transport.close()
-        for cache in (self._streams, self._transports, self._routes, self._used, self._recoveries):
-            cache.clear()
+        await asyncio.gather(*map(self._say_goodbye, self._connections.with_streams), return_exceptions=True)
+        await self._connections.close()
+        self._routes.clear()
         self.batch_servers.clear()
         if self._metrics_exporter is not None:
             await self._metrics_exporter.close()
@@ -208,11 +201,7 @@ class Client(abc.ABC):
 
     def transport(self, endpoints: Endpoints) -> Transport:
         """The connection to *endpoints*."""
-        found = self._transports.get(endpoints)
-        if found is None:
-            found = self._transports[endpoints] = Transport(endpoints.target, self._signer, tls=self.options.tls)
-        self._used[endpoints] = self.clock.monotonic()
-        return found
+        return self._connections.transport(endpoints)
 
     async def route(self, topic: str) -> Route:
         """The route of *topic*: from the cache, else from the server, once for all who ask at the same time."""
@@ -221,16 +210,7 @@ class Client(abc.ABC):
             return found
         if not self._is_running:
             raise NotRunningError
-        fetching = self._fetching.get(topic)
-        if fetching is None:
-            fetching = self._fetching[topic] = asyncio.ensure_future(self._prepare(topic))
-            fetching.add_done_callback(lambda _: self._fetching.pop(topic, None))
-        try:
-            return await asyncio.shield(fetching)
-        except asyncio.CancelledError as error:
-            if fetching.cancelled():  # by the end of the client
-                raise NotRunningError from error
-            raise
+        return await self._routes.fetch(topic)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Run *work* beside everything else; it is cancelled when the client closes."""
@@ -239,33 +219,15 @@ class Client(abc.ABC):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _prepare(self, topic: str) -> Route:
-        route = await self._fetch(topic)
+    async def _prepare(self, route: Route) -> None:
+        """Settle with the servers of *route*."""
         for endpoints in route.endpoints:
-            if self._is_prepared and endpoints in self._streams:
-                await self._streams[endpoints].sync()  # it was opened before the topic was declared
-            await self._settle_with(endpoints, topic)
-        self._routes[topic] = route
-        return route
+            if self._is_prepared:
+                await self._connections.sync([endpoints])  # its stream was opened before the topic was declared
+            limit = self.options.request_timeout + SETTLING
+            await self._connections.settle(endpoints, route.topic, seconds=limit)
 
-    async def _settle_with(self, endpoints: Endpoints, topic: str) -> None:
-        stream = self._streams.get(endpoints)
-        if stream is None:
-            stream = self._streams[endpoints] = self._open_stream(endpoints)
-        limit = self.options.request_timeout + SETTLING
-        try:
-            async with asyncio.timeout(limit):
-                await stream.settled()
-        except (ClientError, TimeoutError) as error:
-            if self._streams.get(endpoints) is stream:
-                del self._streams[endpoints]
-            await stream.close()
-            text = str(error) or f"no settings within {limit:g} seconds"
-            raise StartupError(
-                f"{endpoints} did not settle with this client about {topic}: {text}", code=getattr(error, "code", 0)
-            ) from error
-
-    async def _fetch(self, topic: str) -> Route:
+    async def _query_route(self, topic: str) -> Route:
         request = v2.QueryRouteRequest(topic=self.resource(topic), endpoints=self.access_point.to_wire())
         transport = self.transport(self.access_point)
         try:
@@ -276,6 +238,9 @@ class Client(abc.ABC):
         if not response.message_queues:
             raise ResourceNotFoundError(f"{self.access_point} knows no queue of topic {topic}", code=v2.NOT_FOUND)
         return Route(topic, tuple(map(read_queue, response.message_queues)))
+
+    def _connect(self, endpoints: Endpoints) -> Transport:
+        return Transport(endpoints.target, self._signer, tls=self.options.tls)
 
     def _open_stream(self, endpoints: Endpoints) -> TelemetryStream:
         async def handle(command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
@@ -314,7 +279,7 @@ class Client(abc.ABC):
         if which == "print_thread_stack_trace_command":
             return stack_trace_answer(command.print_thread_stack_trace_command.nonce)
         if which == "reconnect_endpoints_command":
-            self._reconnect(endpoints)
+            self._connections.reconnect(endpoints)
             return None
         return await self.on_command(endpoints, command)
 
@@ -330,62 +295,33 @@ class Client(abc.ABC):
             self._metrics_exporter.export_to(metrics_endpoints(settings))
         self.apply_settings(settings)
 
-    def _reconnect(self, endpoints: Endpoints) -> None:
-        """Use a new connection to *endpoints*, and open the telemetry stream on it."""
-        _log.info("client %s connects to %s anew", self.id, endpoints)
-        self.transport(endpoints).reconnect()
-        stream = self._streams.get(endpoints)
-        if stream is not None:
-            stream.restart()
-
     async def _refresh_routes(self) -> None:
-        await asyncio.gather(*map(self._refresh_route, list(self._routes)))
-        living = self._living()
-        for endpoints in [each for each in self._streams if each not in living]:
-            self._recoveries.pop(endpoints, None)
-            await self._streams.pop(endpoints).close()
-        for endpoints in living.difference(self._streams):
-            self._streams[endpoints] = self._open_stream(endpoints)
-
-    async def _refresh_route(self, topic: str) -> None:
-        try:
-            self._routes[topic] = await self._fetch(topic)
-        except ClientError as error:
-            _log.warning("client %s keeps the route that it has: %s", self.id, error)
-
-    def _living(self) -> set[Endpoints]:
-        """The servers that routes name."""
-        return {endpoints for route in self._routes.values() for endpoints in route.endpoints}
+        await self._routes.refresh()
+        await self._connections.keep_streams(self._routes.endpoints)
 
     async def _sweep(self) -> None:
         """Close the connections that nobody has used for long, to servers that no route names."""
-        limit = self.clock.monotonic() - self.options.intervals.idle
-        needed = {self.access_point, *self._living()}
-        for endpoints in [each for each, used in self._used.items() if used <= limit and each not in needed]:
-            del self._used[endpoints]
-            await self._transports.pop(endpoints).close()
+        needed = {self.access_point, *self._routes.endpoints}
+        await self._connections.close_idle(self.options.intervals.idle, needed)
 
     async def _send_heartbeats(self) -> None:
-        await asyncio.gather(*map(self._send_heartbeat, list(self._streams)))
+        await asyncio.gather(*map(self._send_heartbeat, self._connections.with_streams))
 
     async def _send_heartbeat(self, endpoints: Endpoints) -> None:
         kind: Any = self.kind
         request = v2.HeartbeatRequest(client_type=kind, group=self.group_resource())
-        transport = self.transport(endpoints)
-        recovery = self._recoveries.setdefault(endpoints, ConnectionRecovery(self.clock))
         try:
-            await transport.call_checked("Heartbeat", request, self.options.request_timeout)
+            await self.transport(endpoints).call_checked("Heartbeat", request, self.options.request_timeout)
         except ClientError as error:
             _log.warning("the heartbeat of %s to %s failed: %s", self.id, endpoints, error)
-            if recovery.failed(error, is_ready=transport.is_ready):
-                self._reconnect(endpoints)
+            self._connections.heartbeat_failed(endpoints, error)
         else:
-            recovery.succeeded()
+            self._connections.heartbeat_succeeded(endpoints)
             self.on_healthy(endpoints)
 
     async def sync_settings(self) -> None:
-        for stream in list(self._streams.values()):
-            await stream.sync()
+        """Send the settings to every server."""
+        await self._connections.sync()
 
     async def _say_goodbye(self, endpoints: Endpoints) -> None:
         request = v2.NotifyClientTerminationRequest(group=self.group_resource())

@@ -1,0 +1,119 @@
+"""The connections of a client to servers, and its telemetry stream on each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from millstream.core.clock import Clock
+from millstream.messaging.client.connection_recovery import ConnectionRecovery
+from millstream.messaging.client.endpoints import Endpoints
+from millstream.messaging.client.errors import ClientError, StartupError
+from millstream.messaging.client.telemetry_stream import TelemetryStream
+from millstream.messaging.client.transport import Transport
+
+_log = logging.getLogger(__name__)
+
+
+class ServerConnections:
+    """A transport for each server that is asked, and a telemetry stream for each that a route names.
+
+    *connect* makes a transport, *open_stream* a stream.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Endpoints], Transport],
+        open_stream: Callable[[Endpoints], TelemetryStream],
+        clock: Clock,
+        client_id: str,
+    ) -> None:
+        self._connect = connect
+        self._open_stream = open_stream
+        self._clock = clock
+        self._client_id = client_id
+        self.transports: dict[Endpoints, Transport] = {}
+        self._used: dict[Endpoints, float] = {}
+        self._streams: dict[Endpoints, TelemetryStream] = {}
+        self._recoveries: dict[Endpoints, ConnectionRecovery] = {}
+
+    @property
+    def with_streams(self) -> list[Endpoints]:
+        """The servers to which there is a stream."""
+        return list(self._streams)
+
+    def transport(self, endpoints: Endpoints) -> Transport:
+        """The connection to *endpoints*."""
+        found = self.transports.get(endpoints)
+        if found is None:
+            found = self.transports[endpoints] = self._connect(endpoints)
+        self._used[endpoints] = self._clock.monotonic()
+        return found
+
+    def reconnect(self, endpoints: Endpoints) -> None:
+        """Use a new connection to *endpoints*, and open the telemetry stream on it."""
+        _log.info("client %s connects to %s anew", self._client_id, endpoints)
+        self.transport(endpoints).reconnect()
+        stream = self._streams.get(endpoints)
+        if stream is not None:
+            stream.restart()
+
+    def heartbeat_failed(self, endpoints: Endpoints, error: ClientError) -> None:
+        """Reconnect where *error* says that the connection is of no use any more."""
+        if self._recovery(endpoints).failed(error, is_ready=self.transport(endpoints).is_ready):
+            self.reconnect(endpoints)
+
+    def heartbeat_succeeded(self, endpoints: Endpoints) -> None:
+        """The connection is of use."""
+        self._recovery(endpoints).succeeded()
+
+    async def settle(self, endpoints: Endpoints, topic: str, *, seconds: float) -> None:
+        """Wait until a stream to *endpoints* has settled. Raises :class:`StartupError`, which names *topic*."""
+        stream = self._streams.get(endpoints)
+        if stream is None:
+            stream = self._streams[endpoints] = self._open_stream(endpoints)
+        try:
+            async with asyncio.timeout(seconds):
+                await stream.settled()
+        except (ClientError, TimeoutError) as error:
+            if self._streams.get(endpoints) is stream:
+                del self._streams[endpoints]
+            await stream.close()
+            text = str(error) or f"no settings within {seconds:g} seconds"
+            raise StartupError(
+                f"{endpoints} did not settle with this client about {topic}: {text}", code=getattr(error, "code", 0)
+            ) from error
+
+    async def sync(self, endpoints: Collection[Endpoints] | None = None) -> None:
+        """Send the settings to *endpoints*, as far as there are streams; None: to all."""
+        for each in self.with_streams if endpoints is None else endpoints:
+            if each in self._streams:
+                await self._streams[each].sync()
+
+    async def keep_streams(self, endpoints: set[Endpoints]) -> None:
+        """Have streams to *endpoints* and to no other server."""
+        for each in [each for each in self._streams if each not in endpoints]:
+            self._recoveries.pop(each, None)
+            await self._streams.pop(each).close()
+        for each in endpoints.difference(self._streams):
+            self._streams[each] = self._open_stream(each)
+
+    async def close_idle(self, seconds: float, needed: Collection[Endpoints]) -> None:
+        """Close the connections that nobody has used for *seconds*, but for *needed* ones."""
+        limit = self._clock.monotonic() - seconds
+        for endpoints in [each for each, used in self._used.items() if used <= limit and each not in needed]:
+            del self._used[endpoints]
+            await self.transports.pop(endpoints).close()
+
+    async def close(self) -> None:
+        """Close all streams and connections."""
+        for stream in self._streams.values():
+            await stream.close()
+        for transport in self.transports.values():
+            await transport.close()
+        for cache in (self._streams, self.transports, self._used, self._recoveries):
+            cache.clear()
+
+    def _recovery(self, endpoints: Endpoints) -> ConnectionRecovery:
+        return self._recoveries.setdefault(endpoints, ConnectionRecovery(self._clock))
