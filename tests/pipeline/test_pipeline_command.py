@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -244,3 +245,24 @@ def test_statistics_say_what_is_there_keep_it_and_tell_what_is_new(
     assert (second["items"], second["added"], second["removed"], second["grown"]) == (2, 1, 0, 3)
     with Node.open(Settings(data=str(data))) as node:
         assert [(size.items, size.bytes) for size in node.stores.statistics.latest("primary")] == [(2, 10)]
+
+
+def test_sources_are_adopted_on_spark_and_protect_then_reads_nothing_of_them(
+    data: Path, tmp_path_factory: pytest.TempPathFactory, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source, copy = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("copy")
+    assert run(["pipeline", "inventory", "--adopt", "--data", str(data)]) == 3
+    assert b"folder:///PATH?space=NAME" in capsysbinary.readouterr().err
+    for number in range(3):
+        (source / f"{number}.jpg").write_bytes(b"photo %d" % number)
+    settings = f'[stores.primary]\nurl = "file://{data}/stores/primary"\n[stores.photos]\nurl = "folder://{source}?space=photos"\n'
+    (data / "millstream.toml").write_text(settings, "utf-8")
+    assert run(["pipeline", "inventory", "--adopt", "--space", "photos", "--data", str(data), "--json"]) == 0
+    adopted = json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+    assert (adopted["store"], adopted["adoption"]["added"], adopted["adoption"]["read"]) == ("photos", 3, 3)
+    arguments = ["protect", str(source), "--space", "photos", "--to", str(copy), "--data", str(data), "--json"]
+    assert run(arguments) == 0
+    report = json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+    assert (report["items"], report["adoption"]["read"], report["copies"][0]["verified"]) == (3, 0, 3)
+    os.mkfifo(source / "pipe")
+    assert run(["pipeline", "inventory", "--adopt", "--space", "photos", "--data", str(data)]) == 1

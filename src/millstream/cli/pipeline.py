@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.parameter_types import Duration, SizeType
+from millstream.cli.pipeline_adoption import adopt_on_spark, print_adopted
 from millstream.cli.pipeline_anchor import anchor_command
 from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
@@ -60,14 +61,19 @@ pipeline.add_command(warm_command)
 @name_option
 @space_option
 @click.option("--changes", is_flag=True, help="Write what has changed since the last such listing, too.")
+@click.option("--adopt", is_flag=True, help="Read what is new in sources of other programs, as protect does.")
 @json_option
 @data_options
 @master_option
-def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], changes: bool, as_json: bool) -> int:
+def inventory(
+    settings: Settings, *, name: str | None, spaces: tuple[str, ...], changes: bool, adopt: bool, as_json: bool
+) -> int:
     """List what is in the spaces of all stores, into Parquet files; exit code 1 if a store could not be listed.
 
     With --changes further Parquet files have a row for each item that was added, removed or changed (another size or
-    time) since the listing before it of the same stores and spaces.
+    time) since the listing before it of the same stores and spaces. With --adopt the folders and buckets that other
+    programs write are adopted, too: `millstream protect` then reads nothing of them again. Exit code 1 also if that
+    finds something to look at.
     """
     from millstream.pipeline.jobs.changes import find_changes
     from millstream.pipeline.jobs.inventory import run_inventory
@@ -79,14 +85,16 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
         found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
         before = latest_before(jobs, found.record) if changes else None
         changed = find_changes(spark, jobs, found, before, clock=node.clock) if before is not None else None
+        adopted = adopt_on_spark(node, spark, spaces) if adopt else []
     print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
     if changed is not None:
         print_record(changed.record, str(changed.data), as_json=as_json, reused=changed.reused)
     elif changes:
         click.echo("there is no earlier listing to compare with", err=True)
+    print_adopted(adopted, as_json=as_json)
     for unlisted in found.unlisted():
         click.echo(f"{unlisted.store}/{unlisted.space or '*'}: the listing broke off: {unlisted.error}", err=True)
-    return 1 if found.unlisted() else 0
+    return 1 if found.unlisted() or any(one.adoption.findings for one in adopted) else 0
 
 
 @pipeline.command()

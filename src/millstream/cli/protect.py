@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,12 +23,12 @@ from rich.progress import (
 from millstream.cli.common import json_option
 from millstream.cli.parameter_types import Duration
 from millstream.cli.progress import drawn
-from millstream.cli.protect_parts import protection_parts
+from millstream.cli.protect_parts import alone, protection_parts
 from millstream.cli.protect_report import print_plan, print_protection
 from millstream.cli.protect_setup import Setup, Stores, Wanted, find_stores, set_up, wanted
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
-from millstream.core.errors import BusyError, NotFoundError
+from millstream.core.errors import NotFoundError
 from millstream.core.sqlite_file import require_database
 from millstream.mill.adoption.adopter import Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary
@@ -42,10 +41,6 @@ from millstream.node.databases import TABLES
 from millstream.settings import Settings, load_settings
 from millstream.stores import MemoryStore, Store, StoreUnavailableError, open_provider
 from millstream.stores.folder import encode_path
-
-
-class ProtectBusyError(BusyError):
-    """Another process protects something with this node."""
 
 
 @click.command()
@@ -124,7 +119,7 @@ def _run(
 ) -> ProtectionReport:
     """One run, alone on its node."""
     settings = setup.settings
-    with Node.open(settings, create=True) as node, _alone(node.folder / "protect.lock"):
+    with Node.open(settings, create=True) as node, alone(node):
         parts = protection_parts(node, setup.store)
         if deletions is not None:
             known = parts.target.catalog.space(setup.store, setup.space)
@@ -215,16 +210,3 @@ def _progress(known: int) -> Iterator[Progress]:
             counts.advance(verifying[store], done)
 
         yield Progress(adopted, bars.stop, verified)
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Keep other runs on this node off while the block runs. Raises :class:`ProtectBusyError` where there is one."""
-    with path.open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ProtectBusyError(
-                f"another `millstream protect` runs on {path.parent}: wait until it has ended"
-            ) from None
-        yield

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+from collections.abc import Iterator
+
 from millstream.cli.queue_draining import drain_queues
+from millstream.core.errors import BusyError
 from millstream.mill.adoption.adopted_store import adopted_store
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.protection import ProtectionParts
 from millstream.mill.adoption.verification import CopyVerifier
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
+
+
+class ProtectBusyError(BusyError):
+    """Another process protects something with this node."""
+
+
+@contextlib.contextmanager
+def alone(node: Node) -> Iterator[None]:
+    """Keep other runs on *node* off while the block runs. Raises :class:`ProtectBusyError` where there is one."""
+    with (node.folder / "protect.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProtectBusyError(
+                f"another `millstream protect` runs on {node.folder}: wait until it has ended"
+            ) from None
+        yield
 
 
 def adoption_target(node: Node, store: str) -> AdoptionTarget:

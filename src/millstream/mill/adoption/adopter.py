@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import msgspec
 
@@ -22,7 +23,7 @@ from millstream.mill.adoption.item_reader import ItemReader, ReadResult
 from millstream.mill.adoption.sources import SourceEntry, item_of
 from millstream.mill.errors import MillError
 from millstream.mill.merge_join import groups, one_behind
-from millstream.stores.protocol import ItemNotFoundError
+from millstream.stores.protocol import ItemNotFoundError, Store
 
 READ_PERIOD = 30 * 24 * 3600 * 1_000_000
 """Within so many microseconds every item is read again, where runs are not further apart."""
@@ -47,15 +48,38 @@ class NotAdoptedError(MillError):
     """The item could not be adopted as it is now."""
 
 
+class JobReader(Protocol):
+    """Reads the items of a run, wherever that is done."""
+
+    def read(self, space: str, jobs: Iterator[ReadJob]) -> Iterator[Sequence[tuple[ReadJob, ReadResult]]]:
+        """What came of each of *jobs*, some at a time: each part is recorded before more of them is asked for."""
+        ...
+
+
+class ThreadedReader:
+    """Reads items of *source*, *threads* of them at the same time."""
+
+    def __init__(self, source: Store, threads: int) -> None:
+        self._source, self._threads = source, threads
+
+    def read(self, space: str, jobs: Iterator[ReadJob]) -> Iterator[Sequence[tuple[ReadJob, ReadResult]]]:
+        """The next part is read while one is recorded."""
+        reader = ItemReader(self._source, space)
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="mill-adopt") as pool:
+            for group in one_behind(_submit(pool, reader, some) for some in groups(jobs, GROUP)):
+                yield [(job, future.result()) for job, future in group]
+
+
 class Adopter:
     """Adopts the spaces of the source of *target*, to which nothing is ever written.
 
-    *threads* items are read at the same time. ``touched`` are the items that the last run found with the bytes of
-    before and another time.
+    Items are read by *reader*, without one by *threads* threads. ``touched`` are the items that the last run found with
+    the bytes of before and another time.
     """
 
-    def __init__(self, target: AdoptionTarget, *, threads: int = 4) -> None:
-        self._target, self._threads = target, threads
+    def __init__(self, target: AdoptionTarget, *, threads: int = 4, reader: JobReader | None = None) -> None:
+        self._target = target
+        self._reader = reader or ThreadedReader(target.source, threads)
         self.touched: list[str] = []
         self._source, self._store, self._catalog, _, self._clock = target
 
@@ -81,7 +105,10 @@ class Adopter:
             for group in groups(run.jobs(), GROUP):
                 run.plan(group)
         else:
-            self._read(run, ItemReader(self._source, space), on_progress)
+            for results in self._reader.read(space, run.jobs()):
+                run.settle(results)
+                if on_progress is not None:
+                    on_progress(run.summary)
         run.finish()
         self.touched = run.touched
         self._catalog.save_space(msgspec.structs.replace(known, begun_at=now, ended_at=self._clock.now()))
@@ -108,14 +135,6 @@ class Adopter:
 
     def _run(self, space: str, checksums: ChecksumList | None, reread_until: int | None) -> AdoptionRun:
         return AdoptionRun(self._target, space, checksums=checksums, reread_until=reread_until)
-
-    def _read(self, run: AdoptionRun, reader: ItemReader, on_progress: OnProgress | None) -> None:
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="mill-adopt") as pool:
-            submitted = (_submit(pool, reader, group) for group in groups(run.jobs(), GROUP))
-            for group in one_behind(submitted):  # the next group is read while this one is recorded
-                run.settle([(job, future.result()) for job, future in group])
-                if on_progress is not None:
-                    on_progress(run.summary)
 
     def _reread_until(self, space: str, reading: Reading, ended_at: int, now: int) -> int | None:
         """Items are due that were last read at this time or before; None where none is."""

@@ -1,0 +1,76 @@
+"""``millstream pipeline inventory --adopt``: the checksums of what other programs wrote, computed on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from millstream.cli.common import print_json
+from millstream.cli.protect_parts import adoption_target, alone
+from millstream.core.amounts import size_text
+from millstream.mill.adoption.adopted_store import find_adopted_store
+from millstream.mill.adoption.adopter import Adopter
+from millstream.mill.adoption.adoption_run import AdoptionSummary
+from millstream.mill.errors import UnknownSpaceError
+from millstream.node import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class AdoptedOnSpark(msgspec.Struct, frozen=True):
+    """What the adoption of a space of a source found."""
+
+    store: str
+    space: str
+    adoption: AdoptionSummary
+
+
+def adopt_on_spark(node: Node, spark: SparkSession, spaces: Sequence[str]) -> list[AdoptedOnSpark]:
+    """Adopt *spaces* (all, where none is named) of every store of *node* that other programs write.
+
+    Raises :class:`~millstream.mill.errors.UnknownSpaceError` where there is none.
+    """
+    from millstream.pipeline.jobs.adoption import SparkReader
+
+    sources = list(_sources(node, spaces))
+    if not sources:
+        raise UnknownSpaceError(
+            "no store in the settings is a folder or a bucket that other programs write, with such a space: name it "
+            "there as folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME"
+        )
+    with alone(node):
+        return [
+            AdoptedOnSpark(
+                store,
+                space,
+                Adopter(adoption_target(node, store), reader=SparkReader(spark, node.settings.store_urls[store])).adopt(
+                    space
+                ),
+            )
+            for store, space in sources
+        ]
+
+
+def _sources(node: Node, spaces: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name, store in node.stores.providers.items():
+        adopted = find_adopted_store(store)
+        if adopted is not None:
+            yield from ((name, space) for space in adopted.spaces() if not spaces or space in spaces)
+
+
+def print_adopted(found: Sequence[AdoptedOnSpark], *, as_json: bool) -> None:
+    """One line a space."""
+    for one in found:
+        if as_json:
+            print_json(one)
+            continue
+        summary = one.adoption
+        click.echo(
+            f"{one.store}/{one.space}: {summary.listed:,} items, {summary.added:,} new, {summary.changed:,} changed, "
+            f"{summary.vanished:,} vanished; {size_text(summary.read_bytes)} read; {summary.findings:,} findings (see "
+            "`millstream protect`)"
+        )
