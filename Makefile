@@ -86,7 +86,7 @@ proto: $(VENV)/.dev ## Compile the messaging protocol, and write the blocking cl
 
 openapi: $(VENV)/.dev ## Write the descriptions of the interfaces for programs anew
 	$(BIN)/python -m millstream.rest.description docs/reference/openapi.json
-	$(BIN)/python -m millstream.rest.openapi docs/reference/registry-openapi.json
+	$(BIN)/python -m millstream.rest.registry_app docs/reference/registry-openapi.json
 
 requirements: $(VENV)/.dev ## Compile the pinned requirements anew
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt

@@ -8,14 +8,17 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from as_described import ask_as_described, described_operations, questions
+from as_described import ask_as_described, described, described_operations, questions, routed
 from raw_http import RawConnection
 from world import DAMAGED, DEAD, Served, did, serving
 
 from millstream.log import LogSpec, open_store
-from millstream.rest.description import describe, encode_description
+from millstream.rest.api import api_routes
+from millstream.rest.description import describe
+from millstream.rest.openapi import encode
 from millstream.testing.waiting import until
 from suite.sizes import sized
 
@@ -26,7 +29,7 @@ QUESTIONS = questions(described_operations(DESCRIPTION), lambda asked: asked.pla
 
 def test_the_description_that_is_checked_in_is_the_one_that_is_served(served: Served) -> None:
     checked_in = DESCRIPTION.read_bytes()
-    assert checked_in == encode_description(), "run `make openapi` and look at what changed"
+    assert checked_in == encode(describe()), "run `make openapi` and look at what changed"
     assert served.ask("GET", f"{API}/openapi.json")[1] == json.loads(checked_in)
 
 
@@ -308,6 +311,12 @@ def test_prometheus_gets_figures_and_probes_an_answer(served: Served) -> None:
     assert all(name.startswith("millstream_registry_follow") for name in in_use)  # this node follows no registry
     assert served.ask("GET", "/healthz")[1] == {"status": "ok"}
     assert served.ask("GET", "/readyz")[1] == {"status": "ready"}
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    app: Any = None  # routes are made without asking it anything
+    service = {("GET", path) for path in ("/metrics", "/healthz", "/readyz", f"{API}/openapi.json")}
+    assert described(describe()) == routed(api_routes(app)) - service
 
 
 def test_every_operation_has_a_name_a_summary_and_a_role() -> None:

@@ -39,6 +39,16 @@ def _places(operation: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(places | ({"body"} if "requestBody" in operation else set()))
 
 
+def described(document: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """The methods and paths of the OpenAPI *document*."""
+    return {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+
+
+def routed(routes: Sequence[Any]) -> set[tuple[str, str]]:
+    """The methods and paths of *routes*, as an OpenAPI document has them."""
+    return {(method, route.path_format) for route in routes for method in route.methods - {"HEAD"}}
+
+
 def questions(operations: Sequence[Described], can_be_wrong: Callable[[Described], object]) -> Sequence[Any]:
     """Parameters of a test: every operation, asked as described, and otherwise where *can_be_wrong* says it can be."""
     return [

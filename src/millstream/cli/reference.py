@@ -95,7 +95,7 @@ def _default(field: msgspec.structs.FieldInfo, kind: Any) -> str:
 def http() -> str:
     """Every operation of the interfaces for programs, as Markdown."""
     from millstream.anchoring.sidetree import SIDETREE
-    from millstream.rest import description, openapi
+    from millstream.rest import description, registry_app
 
     head = (
         "# HTTP for programs\n\n"
@@ -110,7 +110,7 @@ def http() -> str:
         "What `millstream anchor serve`, and a node with `serve.registry_http`, answer\n"
         "([registry](../../registry.md), [registry-openapi.json](../registry-openapi.json)).\n\n"
     )
-    return head + _operations(description.describe()) + registry + _operations(openapi.describe(SIDETREE))
+    return head + _operations(description.describe()) + registry + _operations(registry_app.describe(SIDETREE))
 
 
 def _operations(description: Mapping[str, Any]) -> str:

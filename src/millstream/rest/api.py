@@ -107,7 +107,8 @@ class _Handler:
 
     async def _answer(self, request: Request) -> Response:
         endpoint = self._endpoint
-        principal = await run_in_threadpool(require_role, request, self._app.access, endpoint.role)
+        role = endpoint.role or Role.ADMIN
+        principal = await run_in_threadpool(require_role, request, self._app.access, role)
         form = request.query_params.get("format", "json")
         if form not in ("json", "csv") or (form == "csv" and not endpoint.is_table):
             raise QueryError(f"the format {form[:20]!r} is not to be had here")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from millstream.rest.app_context import AppContext
 from millstream.rest.principal import Principal
 from millstream.settings.console import Role
 
@@ -26,7 +25,7 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Up to ``limit`` rows, those behind the cursor ``after``: what ``next`` was in the page before."""
 
-    after: Number = 0
+    after: Annotated[Number, msgspec.Meta(description="`next` of the page before")] = 0
     limit: Limit = 100
 
 
@@ -68,21 +67,59 @@ class FileDownload(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-    """One operation of the interface. ``path`` has the fields of ``query`` that stand in braces in it."""
+    """One operation of an interface: the only source of its route and of its description.
+
+    ``path`` has the fields of ``query`` that stand in braces in it, ``role`` is None where an interface has no users.
+    ``request`` and ``response`` are the types by media type of a body and of an answer, where they are not JSON of
+    ``body`` and ``answer``, and the texts say what they are; ``headers`` are those of the answer that matter.
+    ``errors`` are the statuses of its errors where they are not the usual ones.
+    """
 
     method: str
     path: str
     query: type[Any]
     body: type[Any]
-    role: Role
+    role: Role | None
     answer: Any
-    handler: Callable[[AppContext, ApiRequest[Any, Any]], Any]
+    handler: Callable[..., Any]
     conditional: bool = False
+    operation_id: str = ""
+    request: Mapping[str, Any] | None = None
+    request_text: str = ""
+    response: Mapping[str, Any] | None = None
+    response_text: str = ""
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    errors: Sequence[int] | None = None
 
     @property
     def name(self) -> str:
         """Its id in the description."""
-        return self.handler.__name__
+        return self.operation_id or self.handler.__name__
+
+    @property
+    def request_types(self) -> Mapping[str, Any]:
+        """What it takes, by media type; nothing where it has no body."""
+        if self.request is not None:
+            return self.request
+        return {} if self.body is NoBody else {"application/json": self.body}
+
+    @property
+    def response_types(self) -> Mapping[str, Any]:
+        """What it answers with, by media type."""
+        if self.response is not None:
+            return self.response
+        if self.answer is FileDownload:
+            return {"application/octet-stream": bytes, "application/json": Any}
+        return {"application/json": self.answer} | ({"text/csv": str} if self.is_table else {})
+
+    @property
+    def error_statuses(self) -> Sequence[int]:
+        """The statuses of the errors that it answers with."""
+        if self.errors is not None:
+            return self.errors
+        with_body = {408, 413, 415} if self.body is not NoBody else set[int]()
+        with_version = {412, 428} if self.conditional else set[int]()
+        return sorted({400, 401, 403, 404, 409, 414, 429, 503} | with_body | with_version)
 
     @property
     def summary(self) -> str:
@@ -92,7 +129,7 @@ class Endpoint:
     @property
     def in_path(self) -> Sequence[str]:
         """The fields of ``query`` that stand in the path, in order."""
-        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+        return [part[1:-1].partition(":")[0] for part in self.path.split("/") if part.startswith("{")]
 
     @property
     def is_table(self) -> bool:
@@ -128,6 +165,15 @@ class EndpointRegistry:
     def put(self, path: str, query: type[Any], body: type[Any], role: Role) -> Callable[[Handler], Handler]:
         """Declare a handler that replaces something over a version of it."""
         return self._declare("PUT", path, query, body, role, conditional=True)
+
+    def declare(self, method: str, path: str, query: type[Any] = NoQuery, **more: Any) -> Callable[[Handler], Handler]:
+        """Declare a handler of an interface without users; *more* are fields of :class:`Endpoint`."""
+
+        def declare(handler: Handler) -> Handler:
+            self.all.append(Endpoint(method, path, query, NoBody, None, None, handler, **more))
+            return handler
+
+        return declare
 
     def _declare(
         self, method: str, path: str, query: type[Any], body: type[Any], role: Role, *, conditional: bool = False

@@ -1,21 +1,17 @@
 """The registry over HTTP: operations in, resolution and status out (Sidetree v1.0, "REST API").
 
-==========  ===========================================  ====================================================
-POST        ``/sidetree/v1/operations``                  one operation
-POST        ``/sidetree/v1/operations/bulk``             one operation a line, an outcome a line
-GET         ``/sidetree/v1/operations/{id}``             where an operation stands
-GET         ``/sidetree/v1/identifiers/{did}``           the document of a DID, short or long form
-GET         ``/sidetree/v1/identifiers/{did}/operations``  where the recorded operations of a DID stand, in pages
-GET         ``/sidetree/v1/ledger``                      the ledger, a page of entries at a time
-GET         ``/sidetree/v1/files/{cid}``                 a file of an anchored batch
-GET         ``/healthz``, ``/openapi.json``              liveness; the description of this interface
-==========  ===========================================  ====================================================
+Endpoints are declared where they are handled: their routes and ``/openapi.json`` follow from that.
+``python -m millstream.rest.registry_app FILE`` writes the description for the network ``sidetree``.
 """
 
 from __future__ import annotations
 
+import sys
 from codecs import BOM_UTF8
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
+from types import MethodType
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,27 +19,69 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from millstream.anchoring.ledger_source import NODE_LEDGER
 from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult, UnknownOperationError
-from millstream.anchoring.remote_cas import NODE_FILES
-from millstream.anchoring.sidetree import RequestError, parse_did
+from millstream.anchoring.sidetree import SIDETREE, OperationType, Profile, RequestError, parse_did
+from millstream.core.durable import write_durably
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.rest.bodies import JSON_LINES, answer, read_body
-from millstream.rest.endpoint import Listing, PageQuery
-from millstream.rest.openapi import describe
+from millstream.rest.endpoint import EndpointRegistry, Listing, PageQuery
+from millstream.rest.openapi import document, encode
 from millstream.rest.queries import convert, unique_parameters
 from millstream.rest.registry_sources import RegistrySources
-from millstream.rest.submit_middleware import SubmitMiddleware, registry_error
+from millstream.rest.registry_sources import endpoints as source_endpoints
+from millstream.rest.submit_middleware import PATH, SubmitMiddleware, registry_error
 
 BULK_BYTES = 64 << 20
 BULK_LINES = 10_000
 RESOLUTION_MEDIA = 'application/ld+json;profile="https://w3id.org/did-resolution"'
 
 _lines = msgspec.json.Encoder()
-Handler = Callable[[Request], Awaitable[Response]]
+_TEXTS = {
+    400: "The request breaks a rule, which the code names",
+    404: "Not known here",
+    408: "The rest of the request did not come in time",
+    409: "This registry follows another one: it takes no operations, and has no ledger of its own",
+    413: "The body is too large; it is not read",
+    415: "The content type is another one than application/json (in bulk: application/jsonl), or not in UTF-8",
+    429: "Too many operations are under way; see Retry-After",
+    503: "The database does not answer; try again later",
+}
+_SUBMIT_ERRORS, _READ_ERRORS = (400, 408, 409, 413, 415, 429, 503), (400, 404, 503)
+endpoints = EndpointRegistry()
+
+
+class OperationRequest(msgspec.Struct, frozen=True):
+    """An operation of Sidetree v1.0; its other members depend on the type."""
+
+    type: OperationType
+
+
+class OperationQuery(msgspec.Struct, frozen=True):
+    """The id of an operation."""
+
+    id: str
+
+
+class DidQuery(msgspec.Struct, frozen=True):
+    """A DID, of its short or long form."""
+
+    did: str
+
+
+class DidOperationsQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of the operations of a DID."""
+
+    did: str
+
+
+class RegistryHealth(msgspec.Struct, frozen=True):
+    """The instance that answers."""
+
+    status: str
+    instance: str
 
 
 class UnresolvedDidError(NotFoundError):
@@ -52,22 +90,29 @@ class UnresolvedDidError(NotFoundError):
 
 def registry_app(registry: DidRegistry) -> ASGIApp:
     """The application of *registry*, which the caller starts and closes."""
-    handlers, sources = _RegistryHandlers(registry), RegistrySources(registry)
-    others = Starlette(
-        routes=[
-            Route("/sidetree/v1/operations", handlers.only_post),
-            Route("/sidetree/v1/operations/bulk", handlers.submit_bulk, methods=["POST"]),
-            Route("/sidetree/v1/operations/{id}", handlers.operation),
-            Route("/sidetree/v1/identifiers/{did:path}/operations", handlers.operations_of),
-            Route("/sidetree/v1/identifiers/{did:path}", handlers.resolve),
-            Route(NODE_LEDGER, sources.ledger),
-            Route(f"{NODE_FILES}/{{cid}}", sources.file),
-            Route("/healthz", handlers.health),
-            Route("/openapi.json", handlers.openapi),
-        ],
-        exception_handlers={MillstreamError: _refuse, HTTPException: _plain},
-    )
-    return SubmitMiddleware(registry, others)
+    handlers = {MillstreamError: _refuse, HTTPException: _plain}
+    return SubmitMiddleware(registry, Starlette(routes=registry_routes(registry), exception_handlers=handlers))
+
+
+def registry_routes(registry: DidRegistry) -> list[BaseRoute]:
+    """The routes of the application."""
+    handlers = _RegistryHandlers(registry)
+    parts = ((handlers, endpoints), (RegistrySources(registry), source_endpoints))
+    routes: list[BaseRoute] = [
+        Route(endpoint.path, MethodType(endpoint.handler, part), methods=[endpoint.method])
+        for part, declared in parts
+        for endpoint in declared.all
+    ]
+    return [*routes, Route("/openapi.json", handlers.openapi)]
+
+
+def describe(profile: Profile) -> dict[str, Any]:
+    """The description of the interface, as OpenAPI 3.1, for a network of *profile*."""
+    info = {"title": "Millstream registry of decentralized identifiers"}
+    found = document(info, [*endpoints.all, *source_endpoints.all], _TEXTS)
+    body = found["paths"][PATH]["post"]["requestBody"]
+    body["description"] = f"One operation, at most {profile.max_operation_bytes:,} bytes of JSON"
+    return found
 
 
 class _RegistryHandlers:
@@ -75,24 +120,64 @@ class _RegistryHandlers:
         self._registry = registry
         self._profile = registry.versions.latest.profile
 
-    async def only_post(self, _request: Request) -> Response:
-        raise HTTPException(405, "operations are posted", {"Allow": "POST"})
+    @endpoints.declare(
+        "POST",
+        PATH,
+        operation_id="submit",
+        request={"application/json": OperationRequest},
+        response={"application/json": dict[str, Any]},
+        response_text="Taken: the resolution of a new DID, or the status of the operation",
+        headers={"Operation-Id": "the id to ask for its status"},
+        errors=_SUBMIT_ERRORS,
+    )
+    async def submit(self, _request: Request) -> Response:
+        """Take one operation; it is durable when the answer comes."""
+        raise AssertionError(f"SubmitMiddleware serves POST {PATH}")
 
+    @endpoints.declare(
+        "POST",
+        f"{PATH}/bulk",
+        operation_id="submitBulk",
+        request={JSON_LINES[0]: str},
+        request_text="Operations, one a line",
+        response={JSON_LINES[0]: Any},
+        response_text="A line for each operation: its status, or an error",
+        errors=_SUBMIT_ERRORS,
+    )
     async def submit_bulk(self, request: Request) -> Response:
+        """Take many operations in one transaction."""
         lines = (await read_body(request, BULK_BYTES, JSON_LINES)).removeprefix(BOM_UTF8).splitlines()
         if len(lines) > BULK_LINES:
             raise RequestError("too_many", f"a bulk request has at most {BULK_LINES:,} lines, not {len(lines):,}")
         outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)
         return Response(b"".join(map(_outcome_line, outcomes)), media_type="application/jsonl")
 
+    @endpoints.declare(
+        "GET",
+        f"{PATH}/{{id}}",
+        OperationQuery,
+        operation_id="operationStatus",
+        response={"application/json": OperationStatus},
+        errors=_READ_ERRORS,
+    )
     async def operation(self, request: Request) -> Response:
+        """The state of an operation."""
         name = request.path_params["id"]
         status = await run_in_threadpool(self._registry.status, name)
         if status is None:
             raise UnknownOperationError(f"no operation {name[:100]!r} is recorded here")
         return answer(status)
 
+    @endpoints.declare(
+        "GET",
+        "/sidetree/v1/identifiers/{did:path}/operations",
+        DidOperationsQuery,
+        operation_id="operationsOf",
+        response={"application/json": Listing[OperationStatus]},
+        errors=_READ_ERRORS,
+    )
     async def operations_of(self, request: Request) -> Response:
+        """The states of the recorded operations of a DID, in the order of acceptance; a page."""
         did = parse_did(request.path_params["did"], self._profile)
         query = convert(unique_parameters(request.query_params.multi_items()), PageQuery)
 
@@ -105,14 +190,25 @@ class _RegistryHandlers:
         following = str(rows[query.limit - 1][0]) if len(rows) > query.limit else None
         return answer(Listing([status for _, status in rows[: query.limit]], following))
 
+    @endpoints.declare(
+        "GET",
+        "/sidetree/v1/identifiers/{did:path}",
+        DidQuery,
+        operation_id="resolve",
+        response={RESOLUTION_MEDIA.partition(";")[0]: dict[str, Any]},
+        errors=_READ_ERRORS,
+    )
     async def resolve(self, request: Request) -> Response:
+        """The document of a DID, of its short or long form."""
         found = await run_in_threadpool(self._registry.history.resolve, request.path_params["did"])
         if found is None:
             raise UnresolvedDidError(f"nothing is known of {request.path_params['did'][:100]!r}")
         return answer(found, media=RESOLUTION_MEDIA)
 
+    @endpoints.declare("GET", "/healthz", response={"application/json": RegistryHealth}, errors=())
     async def health(self, _request: Request) -> Response:
-        return answer({"status": "ok", "instance": self._registry.instance})
+        """Whether the instance is alive."""
+        return answer(RegistryHealth("ok", self._registry.instance))
 
     async def openapi(self, _request: Request) -> Response:
         return answer(describe(self._profile))
@@ -131,3 +227,7 @@ async def _refuse(_request: Request, error: Exception) -> Response:
 async def _plain(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return answer({"code": "http", "message": error.detail}, error.status_code)
+
+
+if __name__ == "__main__":
+    write_durably(Path(sys.argv[1]), encode(describe(SIDETREE)))

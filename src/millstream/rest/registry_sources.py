@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream.anchoring.cas import not_found
 from millstream.anchoring.errors import CasTooLargeError
-from millstream.anchoring.ledger_source import LedgerPage
+from millstream.anchoring.ledger_source import NODE_LEDGER, LedgerPage
 from millstream.anchoring.registry import DidRegistry
+from millstream.anchoring.remote_cas import NODE_FILES
 from millstream.core.cid import form_of
 from millstream.rest.bodies import answer
-from millstream.rest.endpoint import PageQuery
+from millstream.rest.endpoint import EndpointRegistry, PageQuery
 from millstream.rest.queries import convert, unique_parameters
 
 _GZIP = b"\x1f\x8b"
+
+
+endpoints = EndpointRegistry()
+
+
+class FileQuery(msgspec.Struct, frozen=True):
+    """The CID of a file."""
+
+    cid: str
 
 
 class RegistrySources:
@@ -37,13 +48,21 @@ class RegistrySources:
             profile.max_chunk_bytes,
         )
 
+    @endpoints.declare("GET", NODE_LEDGER, PageQuery, response={"application/json": LedgerPage}, errors=(400, 409, 503))
     async def ledger(self, request: Request) -> Response:
-        """A page of the ledger: ``after`` is the number before the first entry, ``limit`` how many there may be."""
+        """The entries of the ledger after a number, a page at a time."""
         query = convert(unique_parameters(request.query_params.multi_items()), PageQuery)
         return answer(await run_in_threadpool(self._page, query.after, query.limit))
 
+    @endpoints.declare(
+        "GET",
+        f"{NODE_FILES}/{{cid}}",
+        FileQuery,
+        response={"application/octet-stream": bytes},
+        errors=(400, 404, 503),
+    )
     async def file(self, request: Request) -> Response:
-        """The bytes of one file, checked against its name."""
+        """A file of an anchored batch, by its CID, against which it is checked."""
         cid = request.path_params["cid"]
         form_of(cid)
         data = await run_in_threadpool(self._file, cid)
