@@ -13,79 +13,51 @@ from typing import TYPE_CHECKING
 from millstream.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from millstream.mill.adoption.adopter import Adopter
-    from millstream.mill.adoption.dry_run import DryRun, ProtectionPlan
-    from millstream.mill.adoption.protection import Protection, ProtectionParts, ProtectionReport
-    from millstream.mill.adoption.status import ProtectionStatus
+    from millstream.mill.adoption.dry_run import ProtectionPlan
+    from millstream.mill.adoption.protection import Protection, ProtectionReport
     from millstream.mill.audit.audit_log import AuditLog
-    from millstream.mill.audit.audit_lookup import AuditLookup
-    from millstream.mill.audit.audit_processor import AuditProcessor, NotifyProcessor
     from millstream.mill.audit.audit_queue import AuditQueue
     from millstream.mill.audit.export import AuditExport
-    from millstream.mill.bit_check_table import BitCheckOutcome, Observation, Verdict, decide_bit_check
+    from millstream.mill.bit_check_table import Verdict
     from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard, PendingApproval
     from millstream.mill.duplication.differences import DuplicationPlan
-    from millstream.mill.duplication.duplicator import DuplicationProcessor
-    from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
+    from millstream.mill.duplication.planning import plan_space_duplication
     from millstream.mill.errors import MillError, PolicyError, TaskError, UnknownSpaceError, UnknownStoreError
     from millstream.mill.integrity.bit_log import BitLog
-    from millstream.mill.integrity.check_writer import CheckWriter
-    from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
-    from millstream.mill.integrity.space_reports import BitReportProcessor, NotifyReportProcessor, Reporter
+    from millstream.mill.integrity.checker import BitChecker
     from millstream.mill.integrity.sweep import check_space
-    from millstream.mill.manifest import CheckResult, Manifest, ManifestEvent, ManifestRow
-    from millstream.mill.mount_check import MountCheck
+    from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
     from millstream.mill.notices.alarms import Alarm, Alarms
-    from millstream.mill.notices.receivers import NoticeReceiver
     from millstream.mill.policies.lint import lint_policies
-    from millstream.mill.policies.locations import PolicyLocation
     from millstream.mill.policies.policy import Pair, Policy, encode_policy
     from millstream.mill.policies.repository import CachedPolicies, Policies, PolicyRepository
     from millstream.mill.policies.saving import PolicyConflictError, read_policy, save_policy
-    from millstream.mill.producers.bits import BitProducer
     from millstream.mill.producers.duplication import DuplicationProducer
     from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, ProducerLoop
     from millstream.mill.producers.space_filter import SpaceFilter
-    from millstream.mill.producers.statistics import StatisticsProducer
     from millstream.mill.providers import Providers
-    from millstream.mill.repair.bit_errors import BitErrorProcessor
     from millstream.mill.repair.repair_log import RepairEvent, RepairLog
-    from millstream.mill.repair.repairer import Repairer, RepairProcessor
+    from millstream.mill.repair.repairer import Repairer
     from millstream.mill.reports.coverage import SpaceCoverage
-    from millstream.mill.reports.folder import ReportFolder
-    from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, build_report
-    from millstream.mill.reports.statistics import SpaceSize, SpaceStatisticsTable, StatisticsProcessor
+    from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally
     from millstream.mill.task_processor import Processor, ProcessorRegistry, TaskResult
     from millstream.mill.tasks import QueueName, Task, decode_task, encode_task
     from millstream.mill.workers.manager import WorkerManager, WorkerSettings, WorkTally
     from millstream.mill.workers.monitor import QueueMonitor
     from millstream.mill.workers.result_sink import ResultSink
-    from millstream.mill.workers.scaling import PoolScaler
 
 __all__ = [
-    "Adopter",
     "Alarm",
     "Alarms",
     "AuditExport",
     "AuditLog",
-    "AuditLookup",
-    "AuditProcessor",
     "AuditQueue",
-    "BitCheckOutcome",
-    "BitCheckProcessor",
     "BitChecker",
-    "BitErrorProcessor",
     "BitLog",
-    "BitProducer",
-    "BitReportProcessor",
     "CachedPolicies",
     "ChangeBudgets",
     "ChangeGuard",
-    "CheckResult",
-    "CheckWriter",
-    "DryRun",
     "DuplicationPlan",
-    "DuplicationProcessor",
     "DuplicationProducer",
     "IntegrityReport",
     "LoopOutcome",
@@ -94,46 +66,30 @@ __all__ = [
     "ManifestEvent",
     "ManifestRow",
     "MillError",
-    "MountCheck",
-    "NoticeReceiver",
-    "NotifyProcessor",
-    "NotifyReportProcessor",
-    "Observation",
     "Pair",
     "PendingApproval",
     "Policies",
     "Policy",
     "PolicyConflictError",
     "PolicyError",
-    "PolicyLocation",
     "PolicyRepository",
-    "PoolScaler",
     "Processor",
     "ProcessorRegistry",
     "ProducerLoop",
     "Protection",
-    "ProtectionParts",
     "ProtectionPlan",
     "ProtectionReport",
-    "ProtectionStatus",
     "Providers",
     "QueueMonitor",
     "QueueName",
     "RepairEvent",
     "RepairLog",
-    "RepairProcessor",
     "Repairer",
-    "ReportFolder",
     "ReportResult",
-    "Reporter",
     "ResultSink",
     "SpaceCoverage",
     "SpaceFilter",
-    "SpaceSize",
-    "SpaceStatisticsTable",
     "SpaceTally",
-    "StatisticsProcessor",
-    "StatisticsProducer",
     "Task",
     "TaskError",
     "TaskResult",
@@ -143,11 +99,8 @@ __all__ = [
     "WorkTally",
     "WorkerManager",
     "WorkerSettings",
-    "build_report",
     "check_space",
-    "decide_bit_check",
     "decode_task",
-    "duplication_rounds",
     "encode_policy",
     "encode_task",
     "lint_policies",
