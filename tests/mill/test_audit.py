@@ -18,7 +18,7 @@ from millstream.cli.main import run
 from millstream.mill.audit.audit_log import AuditLog, tsv_lines
 from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.audit.audit_queue import AuditQueue
-from millstream.mill.audit.reconciliation import missing_events
+from millstream.mill.audit.reconciliation import MissingEvent, missing_events
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair, Policy
@@ -68,7 +68,7 @@ class Mill:
 
     def missing(self) -> list[tuple[str, str]]:
         found = missing_events(self.world.providers, self.log, self.outbox, "1", "s")
-        return [(one.content_id, one.action.value) for one in found]
+        return [(one.content_id, one.action.value) for one in found if isinstance(one, MissingEvent)]
 
 
 @pytest.fixture
@@ -292,6 +292,22 @@ def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, millstrea
     code, printed, _ = millstream("mill", "reconcile")
     assert (code, printed) == (1, "first/s/b.txt: no ADD_CONTENT: it is listed and was never added\n")
     assert millstream("mill", "audit", "first", "s", "a.txt")[1].count("\n") == 2
+
+
+def test_one_damaged_record_does_not_end_the_comparison_of_all_other_items_and_stores(
+    tmp_path: Path, millstream: Millstream
+) -> None:
+    assert millstream("store", "put", "first", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
+    (sidecar,) = (tmp_path / "data" / "stores" / "first" / ".millstream" / "sidecars").rglob("*.json")
+    sidecar.write_text("garbage")
+    behind = LocalStore(tmp_path / "data" / "stores" / "first")
+    behind.create_space("t")
+    for space in "st":
+        behind.put(space, "b.txt", io.BytesIO(b"behind"))
+    code, printed, _ = millstream("mill", "reconcile")
+    damaged, *missing = printed.splitlines()
+    assert code == 1 and damaged.startswith("first/s/a.txt: not compared: ") and str(sidecar) in damaged
+    assert missing == [f"first/{space}/b.txt: no ADD_CONTENT: it is listed and was never added" for space in "st"]
 
 
 def test_a_store_that_is_not_audited_costs_nothing(world: Any) -> None:

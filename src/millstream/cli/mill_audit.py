@@ -8,10 +8,11 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.mill.audit.audit_log import tsv_lines
-from millstream.mill.audit.reconciliation import missing_events
+from millstream.mill.audit.reconciliation import MissingEvent, missing_events
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.stores import StoreError
 from millstream.stores.audit import AuditedStore
 
 
@@ -56,8 +57,8 @@ def audit(
 def reconcile(settings: Settings, store: str | None, space: str | None, as_json: bool) -> int:
     """Compare what audited stores list with the audit log, and name every event that is missing.
 
-    Exit code 1 if there is any: somebody changed the store behind the back of the audit; if a store is away; and if
-    changes are left open, of which it is not known whether they happened.
+    Exit code 1 if there is any: somebody changed the store behind the back of the audit; if a store is away, or an item
+    cannot be compared; and if changes are left open, of which it is not known whether they happened.
     """
     found, unlisted = 0, list[str]()
     with Node.open(settings) as node:
@@ -65,15 +66,26 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
         for where in chosen_spaces(node, store, space, known=node.mill.audit.log.spaces(), unlisted=unlisted):
             if where[0] in unlisted or not isinstance(node.stores.providers[where[0]], AuditedStore):
                 continue
-            for missing in missing_events(node.stores.providers, node.mill.audit.log, node.stores.outbox, *where):
-                found += 1
-                if as_json:
-                    print_json(missing)
-                else:
-                    name = f"{missing.store}/{missing.space}/{missing.content_id}"
-                    click.echo(f"{name}: no {missing.action.value}: {missing.reason}")
+            try:
+                found += _reconcile_space(node, *where, as_json)
+            except StoreError as error:
+                unlisted.append(where[0])
+                click.echo(f"{where[0]}/{where[1]}: {error}", err=True)
         left = print_open_changes(node, store, space)
     return 1 if found or unlisted or left else 0
+
+
+def _reconcile_space(node: Node, store: str, space: str, as_json: bool) -> int:
+    """Print the differences of a space; how many there are."""
+    found = 0
+    for one in missing_events(node.stores.providers, node.mill.audit.log, node.stores.outbox, store, space):
+        found += 1
+        if as_json:
+            print_json(one)
+        else:
+            what = f"no {one.action.value}" if isinstance(one, MissingEvent) else "not compared"
+            click.echo(f"{store}/{space}/{one.content_id}: {what}: {one.reason}")
+    return found
 
 
 def process_audits(node: Node) -> None:

@@ -11,7 +11,7 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import outer_join
 from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
-from millstream.stores.protocol import Entry
+from millstream.stores.protocol import Entry, StoreError
 
 
 class MissingEvent(msgspec.Struct, frozen=True):
@@ -24,20 +24,36 @@ class MissingEvent(msgspec.Struct, frozen=True):
     reason: str
 
 
+class UncomparedItem(msgspec.Struct, frozen=True):
+    """An item of which the store does not say what it is, such as one with a damaged record beside it."""
+
+    store: str
+    space: str
+    content_id: str
+    reason: str
+
+
 def missing_events(
     providers: Providers, log: AuditLog, outbox: AuditOutbox, store: str, space: str
-) -> Iterator[MissingEvent]:
-    """The events that the audit of a space lacks, in the order of the ids.
+) -> Iterator[MissingEvent | UncomparedItem]:
+    """The events that the audit of a space lacks, and the items that could not be compared, in the order of the ids.
 
     Items with events that were not processed yet are left out: what is said of them may change. An item is taken for
     replaced where its size differs from that of its last event; of the same size, or where the event has none, as those
     that earlier releases settled, where its bytes have another checksum by what the provider recorded.
+    Raises :class:`StoreError` where the store does not answer.
     """
     pending = outbox.pending(store, space)
     for content_id, entry, event in outer_join(providers.entries(store, space), log.last_events(store, space)):
         if content_id in pending:
             continue
-        found = _judge(providers, ItemRef(store, space, content_id), entry, event)
+        try:
+            found = _judge(providers, ItemRef(store, space, content_id), entry, event)
+        except StoreError as error:
+            if error.transient:
+                raise
+            yield UncomparedItem(store, space, content_id, str(error))
+            continue
         if found is not None:
             action, reason = found
             yield MissingEvent(action, store, space, content_id, reason)
