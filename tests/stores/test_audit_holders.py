@@ -18,7 +18,7 @@ from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.stores.audit import AuditAction, AuditedStore, AuditOutbox, HolderState, settle_ended
 from millstream.stores.audit.holders import Holders
 from millstream.stores.bulk import NewItem
-from millstream.stores.protocol import AlreadyExistsError, ItemNotFoundError, StoreError
+from millstream.stores.protocol import StoreError
 from millstream.testing.faulty_store import UnavailableStore
 from millstream.testing.store_content import sha256
 from suite.engines import open_engine
@@ -172,21 +172,4 @@ def test_an_item_that_another_process_puts_after_it_was_looked_at_has_one_event(
     (answer,) = mine.bulk.put("s", [NewItem("a", b"body", sha256(b"body"))])
     assert isinstance(answer, StoreError)
     assert [event.content_id for event in outbox.events()] == ["", "a"]
-    assert outbox.open_intents(others=True) == []
-
-
-def test_an_id_that_the_store_finds_taken_has_no_event_of_the_one_who_was_refused(
-    outbox: AuditOutbox, tmp_path: Path
-) -> None:
-    inner = LocalStore(tmp_path / "s")
-    mine = AuditedStore(inner, outbox, "1")
-    mine.create_space("s")
-    looked = inner.bulk.infos
-    inner.bulk.infos = lambda space, ids: [ItemNotFoundError(one) for one in ids]  # type: ignore[method-assign, misc]
-    inner.put("s", "a", io.BytesIO(b"body"))
-    assert mine.bulk is not None
-    (answer,) = mine.bulk.put("s", [NewItem("a", b"body", sha256(b"body"))])
-    inner.bulk.infos = looked  # type: ignore[method-assign]
-    assert isinstance(answer, AlreadyExistsError)
-    assert [event.content_id for event in outbox.events()] == [""]
     assert outbox.open_intents(others=True) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.audit.audit_processor import AuditProcessor, NotifyProcessor
 from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.checker import BitCheckProcessor
 from millstream.mill.integrity.space_reports import BitReportProcessor, NotifyReportProcessor
 from millstream.mill.notices.alarms import Alarms
@@ -45,6 +47,7 @@ from millstream.node.reports import ReportsPart
 from millstream.node.stores import StoresPart
 from millstream.queue import WorkQueue
 from millstream.settings import AlarmSettings
+from millstream.stores import StoreError
 
 
 class MillPart:
@@ -71,8 +74,13 @@ class MillPart:
         self.producers = ProducersPart(context, stores, policies, queues)
 
     def workers(self, *names: QueueName, on_progress: Callable[[WorkTally], None] | None = None) -> WorkerManager:
-        """A worker manager for the queues *names*, the first of them first."""
+        """A worker manager for the queues *names*, the first of them first.
+
+        What killed workers were writing to the copies is removed: the others may have nothing to write there.
+        """
         mill, stores = self._context.settings.mill, self._stores
+        with contextlib.suppress(PolicyError, StoreError):  # whoever needs the policies says what is wrong with them
+            stores.clear_drafts(PolicyRepository(self._policies.location).load().destinations)
         return WorkerManager(
             [self._queues.open(name) for name in names],
             ProcessorRegistry(self._processors()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from millstream.core.cached import locked_cached_property
 from millstream.mill.adoption.adopted_store import with_adopted_sources
 from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
@@ -11,9 +13,10 @@ from millstream.mill.providers import Providers
 from millstream.mill.reports.statistics import SpaceStatisticsTable
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
-from millstream.stores import Store, open_provider
+from millstream.stores import LocalStore, Store, open_provider
 from millstream.stores.audit import AuditedStore, AuditOutbox, settle_ended
 from millstream.stores.processes import BulkProcesses
+from millstream.stores.wrapper import StoreWrapper
 
 
 class StoresPart:
@@ -64,6 +67,15 @@ class StoresPart:
         if described is None or not described.audited:
             return store
         return AuditedStore(store, self.outbox, name, account=settings.mill.account, user=user)
+
+    def clear_drafts(self, names: Container[str]) -> None:
+        """Remove, in those of the stores *names* that are local, what processes were writing when they ended."""
+        for name, wrapped in self.providers.items():
+            store: Store = wrapped
+            while isinstance(store, StoreWrapper):
+                store = store.store
+            if name in names and isinstance(store, LocalStore):
+                store.clear_drafts()
 
     def prepare(self) -> None:
         """Open the manifest now."""

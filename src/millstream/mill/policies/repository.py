@@ -50,6 +50,11 @@ class Policies(msgspec.Struct, frozen=True):
         """Whether the policy of any account asks that *space* is copied between the stores of *pair*."""
         return any(pair in policy.lookup(space) for policy in self.by_account.values())
 
+    @property
+    def destinations(self) -> frozenset[str]:
+        """The stores that any policy has copies written to."""
+        return frozenset(pair.destination for policy in self.by_account.values() for pair in policy.pairs)
+
     def sources(self, space: str) -> frozenset[str]:
         """The stores that are sources of *space* in any account and destinations of it in none."""
         pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]

@@ -92,10 +92,7 @@ class AuditedBulk:
             raise
         pairs = list(zip(intents, answers, strict=True))
         self._audited.outbox.done_all([_described(i.event, one) for i, one in pairs if isinstance(one, ItemInfo)])
-        refused = [intent for intent, one in pairs if isinstance(one, AlreadyExistsError)]
-        self._audited.outbox.cancel(*(intent.event.number for intent in refused))  # somebody else has put it there
-        others = [i for i, one in pairs if isinstance(one, StoreError) and not isinstance(one, AlreadyExistsError)]
-        self._settle(space, others)
+        self._settle(space, [intent for intent, one in pairs if isinstance(one, StoreError)])
         return {intent.event.content_id: one for intent, one in pairs}
 
     def _settle(self, space: str, intents: Sequence[AuditIntent]) -> None:

@@ -1,7 +1,7 @@
 """Drafts: files of a local store that are being written and are not in place yet.
 
 Every store object that writes has a folder of its own under ``drafts``, beside a lock file that it holds for as long as
-it lives. Whoever starts writing clears away the folders of the dead.
+it lives. Whoever starts writing clears away the folders of the dead, and so do workers that may have nothing to write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AtomicFiles:
     def __init__(self, root: str, names: tuple[str, ...]) -> None:
         os.close(make_folder(root, names))
         base = Path(root, *names)
-        _clear_dead(base)
+        clear_dead(base)
         self._token = secrets.token_hex(8)
         self._lock = _hold(base / f"{self._token}.lock")
         self._folders = _open_parts(make_folder(root, (*names, self._token)))
@@ -174,7 +174,8 @@ def _hold(path: Path) -> int:
         os.close(handle)
 
 
-def _clear_dead(base: Path) -> None:
+def clear_dead(base: Path) -> None:
+    """Remove the drafts in the folder *base* whose writers have ended."""
     for lock in base.glob("*.lock"):
         with contextlib.suppress(FileNotFoundError), lock.open("rb") as file:
             try:

@@ -78,6 +78,10 @@ class LocalStore:
     def url(self) -> str:
         return self._url
 
+    def clear_drafts(self) -> None:
+        """Remove files that processes were writing when they ended; never those of one that runs."""
+        self._writer.clear_dead()
+
     def spaces(self) -> Sequence[str]:
         with self._reading(), os.scandir(self._root) as entries:
             names = [decode_name(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable
@@ -10,13 +11,15 @@ from pathlib import Path
 
 from millstream.core.durable import write_durably
 from millstream.stores.folders import make_folder
-from millstream.stores.local.atomic_files import AtomicFile, AtomicFileGroup, AtomicFiles
+from millstream.stores.local.atomic_files import AtomicFile, AtomicFileGroup, AtomicFiles, clear_dead
 from millstream.stores.local.item_locks import ItemLocks
 from millstream.stores.local.sidecar_files import sidecar_digest
 from millstream.stores.protocol import StoreError
 
 HIDDEN = ".millstream"
 """The folder beside the spaces that holds sidecars, drafts and locks."""
+
+_DRAFTS = (HIDDEN, "drafts")
 
 FORMAT = b"millstream local store 1\n"
 
@@ -45,6 +48,11 @@ class LocalWriter:
         """Hold the locks of all *content_ids* for the block; see :class:`ItemLocks`."""
         return self._open()[2].hold_all(map(sidecar_digest, content_ids))
 
+    def clear_dead(self) -> None:
+        """Remove the drafts of writers that have ended; where the disk can only be read they stay."""
+        with contextlib.suppress(OSError):
+            clear_dead(Path(self._root, *_DRAFTS))
+
     def _open(self) -> tuple[int, AtomicFiles, ItemLocks]:
         opened = self._opened
         if opened is None or opened[0] != os.getpid():
@@ -57,7 +65,7 @@ class LocalWriter:
     def _start(self) -> tuple[int, AtomicFiles, ItemLocks]:
         os.close(make_folder(self._root, (HIDDEN,)))
         _check_format(Path(self._root, HIDDEN, "format"))
-        return os.getpid(), AtomicFiles(self._root, (HIDDEN, "drafts")), ItemLocks(self._root, (HIDDEN, "locks"))
+        return os.getpid(), AtomicFiles(self._root, _DRAFTS), ItemLocks(self._root, (HIDDEN, "locks"))
 
 
 def _check_format(path: Path) -> None:
