@@ -223,6 +223,12 @@ def test_b11_an_item_that_contradicts_its_row_is_excused_only_while_a_change_of_
     assert all(observation.fresh and observation.pending for observation in waiting)
 
 
+def test_b11_an_item_that_the_audit_log_knows_is_not_excused_though_its_row_was_lost() -> None:
+    known = every(lambda o: o.manifest is None and o.audit in (A, B, C, D) and not o.deleted)
+    assert known
+    assert all(outcome.row != "B11" for _, outcome in known)
+
+
 def test_every_failure_asks_for_something_to_be_done() -> None:
     for _, outcome in every(lambda o: True):
         if outcome.verdict in (Verdict.FAILURE, Verdict.ERROR):

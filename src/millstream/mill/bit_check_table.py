@@ -108,8 +108,9 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def excused(self) -> bool:
-        """Whether the manifest may not know the change yet (B11): a row that it has speaks for itself."""
-        return self.fresh and (self.manifest is None or self.pending)
+        """Whether our records may not know the change yet (B11): what they have speaks for itself."""
+        unknown = self.manifest is None and self.audit in (None, SourceAnswer.NOT_KEPT)
+        return self.fresh and (unknown or self.pending)
 
 
 class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -271,9 +272,7 @@ def _decide_unrecorded(seen: Observation) -> BitCheckOutcome:
         return _fail_old(seen, "B14", "B16")
     if seen.audit == seen.store:  # row 5: only the manifest does not know
         return _outcome("A5", Verdict.FAILURE, ManifestAction.CREATE)
-    if seen.audit not in (None, SourceAnswer.NOT_KEPT):  # the log knows it with other bytes: its row was lost
-        return _retry("B14", seen) if seen.attempt < LAST_ATTEMPT else _fail("B25", seen)
-    if seen.contradicted:
+    if seen.contradicted or seen.audit not in (None, SourceAnswer.NOT_KEPT):  # its row was lost
         return _fail_old(seen, "B14", "B25")
     return _fail_old(seen, "B14", "B15", ManifestAction.CREATE, FollowUp.AUDIT)
 
