@@ -16,6 +16,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.mill.audit.audit_log import AuditLog, tsv_lines
+from millstream.mill.audit.audit_lookup import add_missed
 from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.audit.audit_queue import AuditQueue
 from millstream.mill.audit.reconciliation import MissingEvent, missing_events
@@ -183,6 +184,19 @@ def test_an_event_dropped_from_the_outbox_by_hand_is_named(mill: Mill) -> None:
     mill.outbox.remove([2])
     mill.work()
     assert mill.missing() == [("a", "ADD_CONTENT")]
+
+
+def test_an_event_that_checks_miss_is_added_once_and_not_where_the_change_has_one_by_now(mill: Mill) -> None:
+    mill.put("known", b"grain")
+    mill.work()
+    mill.put("waits", b"grain")
+    sum_ = hashlib.sha256(b"grain").hexdigest()
+    names = ("known", "waits", "lacking", "lacking too")
+    missed = [mill.store.event(AuditAction.ADD_CONTENT, "s", name, sha256=sum_) for name in names]
+    assert [add_missed(mill.outbox, mill.log, missed) for _ in range(2)] == [2, 0]
+    changed = msgspec.structs.replace(missed[0], sha256="0" * 64)
+    assert add_missed(mill.outbox, mill.log, [changed]) == 1
+    assert [event.content_id for event in mill.outbox.events()] == ["waits", "lacking", "lacking too", "known"]
 
 
 def test_many_items_are_reconciled_page_by_page(mill: Mill) -> None:

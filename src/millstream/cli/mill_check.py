@@ -13,6 +13,7 @@ from millstream.cli.mill_report import print_report
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.progress import progress_bar
 from millstream.cli.queue_draining import drain_queues, print_tally
+from millstream.mill.audit.audit_lookup import add_missed
 from millstream.mill.integrity.checker import CheckedItem
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.repair.repair_log import RepairEvent
@@ -94,7 +95,7 @@ def _check(node: Node, store: str, space: str) -> IntegrityReport:
             if tasks:
                 node.queues.open(name).put(tasks)
         if missed := [one.missed for one in group if one.missed]:
-            node.stores.outbox.add(missed)
+            add_missed(node.stores.outbox, node.mill.audit.log, missed)
         progress.advance(bar, len(group))
 
     with progress_bar() as progress:

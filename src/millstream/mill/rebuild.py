@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.mill.audit.audit_log import AuditLog
-from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.audit.audit_lookup import AuditLookup, add_missed
 from millstream.mill.audit.audit_processor import manifest_event
 from millstream.mill.bit_check_table import Verdict
 from millstream.mill.duplication.source_recorder import record_space
@@ -74,7 +74,7 @@ def rebuild_audit_log(
             _added(providers, audit_lookup, ItemRef(store, space, name)) for name in unknown if name not in pending
         ]
         left_out, right = left_out + events.count(None), right + len(group) - len(events)
-        written += outbox.add([event for event in events if event is not None])
+        written += add_missed(outbox, log, [event for event in events if event is not None])
     return RebuildCounts(store, space, looked_at, written, left_out, right)
 
 

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 
 from millstream.mill.audit.audit_log import CONTENT_CHANGES, AuditLog
 from millstream.mill.bit_check_table import SourceAnswer
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
+from millstream.mill.merge_join import groups
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 
 _ANSWERS = frozenset(SourceAnswer)
 
+_GROUP = 500
+
 MILL_USER = "mill"
 """Who is named as the user of an event that a check found to be missing."""
+
+
+def add_missed(outbox: AuditOutbox, log: AuditLog, events: Sequence[AuditEvent]) -> int:
+    """Put *events* on their way that a check found to be missing from *log*; returns how many.
+
+    Left out is what somebody has told of since that check: an item with a change that waits, or that the log knows now.
+    """
+    seen, missed = outbox.newest(), list[AuditEvent]()
+    for (store, space), some in groupby(sorted(events, key=_space), key=_space):
+        for group in groups(some, _GROUP):
+            ids = [event.content_id for event in group]
+            pending, known = outbox.pending(store, space, ids), log.last_sums(store, space, ids)
+            missed += [e for e in group if e.content_id not in pending and known.get(e.content_id, "") != e.sha256]
+    return outbox.add(missed, seen=seen)
+
+
+def _space(event: AuditEvent) -> tuple[str, str]:
+    return event.store, event.space
 
 
 class AuditLookup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import add_missed
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.manifest import Manifest
@@ -53,7 +54,7 @@ class ResultSink:
     @staticmethod
     def _audit(log: AuditLog, outbox: AuditOutbox, results: Sequence[TaskResult]) -> None:
         if missed := [event for result in results for event in result.missed]:
-            outbox.add(missed)
+            add_missed(outbox, log, missed)
         if audits := [audit for result in results for audit in result.audits]:
             log.append(audits)
             outbox.remove([audit.number for audit in audits])

@@ -144,12 +144,13 @@ class AuditOutbox:
             newest[key] = max(newest.get(key, 0), math.inf if state == _State.INTENDED else number)
         return newest
 
-    def add(self, events: Sequence[AuditEvent]) -> int:
+    def add(self, events: Sequence[AuditEvent], *, seen: int | None = None) -> int:
         """Write down *events* that are known to have happened and were never intended here; returns how many.
 
-        Those of items that another holder is changing just now are left out: that change has an event of its own.
+        Those of items that another holder is changing just now, or has changed since the number *seen*, are left out:
+        that change has an event of its own.
         """
-        begun = self.begin_all(events)
+        begun = self.begin_all(events, seen=seen)
         known = [one.event for one in begun if isinstance(one, AuditIntent)]
         if known:
             self._change_all([(event, _State.DONE) for event in known])
