@@ -577,6 +577,46 @@ def test_a_database_that_cannot_be_used_is_named_with_what_to_do(
     assert desk.copies("2013/1.jpg") == before
 
 
+@pytest.mark.parametrize("kind", ["missing", "empty"])
+def test_the_status_says_that_a_source_cannot_be_read(desk: Desk, kind: str) -> None:
+    desk.protect()
+    desk.photos.rename(desk.photos.parent / "unplugged")
+    if kind == "empty":
+        desk.photos.mkdir()
+    code, status = desk.call("status")
+    assert (code, status["well"]) == (1, False)
+    assert "mount" in status["problem"]
+    shutil.rmtree(desk.photos, ignore_errors=True)
+    (desk.photos.parent / "unplugged").rename(desk.photos)
+    assert desk.call("status")[0] == 0
+
+
+def test_the_status_is_not_well_after_a_run_that_was_not(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    desk.protect()
+    stray = desk.disks[0] / "photos" / "stray"
+    stray.write_bytes(b"whose?")
+    assert desk.protect()[0] == 1
+    code, status = desk.call("status")
+    assert (code, status["last_code"]) == (1, 1)
+    assert run(["status", "--data", str(desk.data)]) == 1
+    assert b"the last run ended with code 1" in capsysbinary.readouterr().out
+    stray.unlink()
+    assert desk.protect()[0] == 0
+    assert desk.call("status")[0] == 0
+
+
+def test_damage_of_all_copies_of_what_is_left_out_is_not_well(desk: Desk) -> None:
+    desk.protect()
+    assert desk.protect("--exclude", "1.jpg")[0] == 0
+    for disk in desk.disks:
+        (disk / "photos" / "2013" / "1.jpg").write_bytes(f"damaged on {disk}".encode())
+    code, report = desk.protect("--read", "all")
+    assert (code, [copy["damaged"] for copy in report["copies"]]) == (1, [1, 1])
+    assert [copy["damaged"] for copy in desk.call("status")[1]["copies"]] == [1, 1]
+
+
 def test_the_status_of_nothing_is_not_well(desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     desk.data.mkdir()
     (desk.data / "millstream.toml").write_text("")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.core.amounts import size_text
+from millstream.mill.adoption.adopted_store import AdoptedStore, find_adopted_store
 from millstream.mill.adoption.status import CopyStatus, ProtectionStatus, SpaceStatus
 from millstream.mill.reports.page import age_text
 from millstream.node import Node
 from millstream.settings import Settings
-from millstream.stores import StoreError
+from millstream.stores import StoreError, StoreUnavailableError
 
 
 @click.command()
@@ -44,12 +45,21 @@ def status(settings: Settings, as_json: bool) -> int:
 def _problems(node: Node) -> dict[str, str]:
     """The stores that cannot be used now, and why."""
     problems = dict[str, str]()
-    for name in node.stores.providers:
+    for name, store in node.stores.providers.items():
         try:
-            node.stores.providers.spaces(name)
+            spaces = node.stores.providers.spaces(name)
+            if (adopted := find_adopted_store(store)) is not None:
+                _require_items(adopted, spaces)
         except StoreError as error:
             problems[name] = str(error)
     return problems
+
+
+def _require_items(adopted: AdoptedStore, spaces: Sequence[str]) -> None:
+    """Raise :class:`StoreUnavailableError` where nothing is listed any more in a source in which something was."""
+    for space in spaces:
+        if not adopted.source.entries(space, limit=1) and adopted.entries(space, limit=1):
+            raise StoreUnavailableError(f"{adopted.url} is empty, and items were adopted from it: is its disk mounted?")
 
 
 def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
@@ -60,6 +70,8 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
             f"  last run {_age(space.last_run, now)}; every item read within {_age(space.oldest_read, now, '')}; "
             f"{space.adopted_only:,} items have no checksum but ours"
         )
+    if space.last_code:
+        yield f"  the last run ended with code {space.last_code}: run `millstream protect` again, which says why"
     if space.problem:
         yield f"  NOT AVAILABLE: {space.problem}"
     for copy in space.copies:

@@ -94,6 +94,7 @@ _spaces = sa.Table(
     sa.Column("deletions", sa.Text, nullable=False),
     sa.Column("begun_at", sa.BigInteger),
     sa.Column("ended_at", sa.BigInteger),
+    sa.Column("exit_code", sa.Integer),
     sqlite_with_rowid=False,
 )
 
@@ -144,13 +145,15 @@ class AdoptionFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdoptedSpace(msgspec.Struct, frozen=True):
-    """A space that is adopted: what its deletions do, and when its last adoption began and ended."""
+    """A space that is adopted: what its deletions do, when its last adoption began and ended, and the exit code of the
+    last protection (None where it did not end)."""
 
     store: str
     space: str
     deletions: str = "hold"
     begun_at: int | None = None
     ended_at: int | None = None
+    exit_code: int | None = None
 
 
 class SpaceTotals(msgspec.Struct, frozen=True):

@@ -35,6 +35,11 @@ def copy_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> Copy
     return _coverage(engine, items_table, is_listed(items_table), (source, space, copy))
 
 
+def kept_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
+    """The same of items that are left out since they were adopted: whatever copies of them there are, are kept."""
+    return _coverage(engine, items_table, items_table.c.excluded_at.is_not(None), (source, space, copy))
+
+
 def recorded_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> CopyCoverage:
     """How the items that the manifest has of *space* of *source* are covered by their copies in the store *copy*."""
     recorded = manifest_table.alias("recorded")

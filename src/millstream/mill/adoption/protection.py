@@ -16,7 +16,7 @@ from millstream.mill.adoption.adopter import READ_PERIOD, Adopter, Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptionFinding, ItemKind
 from millstream.mill.adoption.checksum_files import ChecksumList
-from millstream.mill.adoption.coverage import copy_coverage, verification_times
+from millstream.mill.adoption.coverage import copy_coverage, kept_coverage, verification_times
 from millstream.mill.adoption.deletions import count_kept, forget_renamed, forget_vanished
 from millstream.mill.adoption.renames import copy_renamed
 from millstream.mill.adoption.unknown_copies import find_differing
@@ -154,6 +154,7 @@ class Protection:
         """
         report = ProtectionReport(store=self._target.store, space=self._space, url=self._target.source.url)
         before = self._catalog.space(self._target.store, self._space).ended_at
+        self._keep_exit_code(None)
         copies = {pair: self._copy_report(pair) for pair in self._pairs}
         report.copies = list(copies.values())
         touched: Sequence[str] = ()
@@ -177,7 +178,13 @@ class Protection:
         if not report.error and self._forget_renamed(copies):
             self._duplicate(copies, progress)
         self._complete(report, copies)
+        self._keep_exit_code(report.exit_code)
         return report
+
+    def _keep_exit_code(self, code: int | None) -> None:
+        """The status tells it later; None while a run has not ended."""
+        known = self._catalog.space(self._target.store, self._space)
+        self._catalog.save_space(msgspec.structs.replace(known, exit_code=code))
 
     def _copy_report(self, pair: Pair) -> CopyReport:
         copy = CopyReport(store=pair.destination, url="", findings=[])
@@ -304,6 +311,9 @@ class Protection:
         for pair, copy in copies.items():
             found = copy_coverage(self._catalog.engine, self._target.store, self._space, pair.destination)
             copy.verified, copy.pending, copy.damaged = found.verified, found.pending, found.damaged
+            copy.damaged += kept_coverage(
+                self._catalog.engine, self._target.store, self._space, pair.destination
+            ).damaged
             copy.oldest_verified, copy.newest_verified = found.oldest_verified, found.newest_verified
 
 

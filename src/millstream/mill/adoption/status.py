@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptionCatalog
-from millstream.mill.adoption.coverage import CopyCoverage, copy_coverage, recorded_coverage
+from millstream.mill.adoption.coverage import CopyCoverage, copy_coverage, kept_coverage, recorded_coverage
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.repository import Policies
@@ -34,14 +34,15 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_well(self) -> bool:
         """Whether all items have verified copies here, and nothing waits."""
-        return self.verified == self.items and not (self.holds or self.problem or self.is_overdue)
+        return self.verified == self.items and not (self.damaged or self.holds or self.problem or self.is_overdue)
 
 
 class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A space and its copies; times are in microseconds, None where it is not known.
 
     ``findings`` are those of the last adoption by kind; ``adopted_only`` items have a checksum that nobody but we vouch
-    for, None where the source records checksums of its own; ``excluded`` ones are left out now, and have copies.
+    for, None where the source records checksums of its own; ``last_code`` is the exit code of the last `protect`,
+    None where it did not end or is not known; ``excluded`` ones are left out now, and have copies.
     """
 
     store: str
@@ -52,6 +53,7 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     vanished: int
     excluded: int
     last_run: int | None
+    last_code: int | None
     oldest_read: int | None
     findings: Mapping[str, int]
     copies: Sequence[CopyStatus]
@@ -60,7 +62,8 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_well(self) -> bool:
         """Whether every item has all its copies verified, and nothing waits for a person."""
-        return not (self.problem or self.findings or self.vanished) and all(copy.is_well for copy in self.copies)
+        is_open = self.problem or self.findings or self.vanished or self.last_code
+        return not is_open and all(copy.is_well for copy in self.copies)
 
 
 class ProtectionStatus:
@@ -94,6 +97,8 @@ class ProtectionStatus:
         for finding in self._catalog.findings(store, space):
             findings[finding.kind] = findings.get(finding.kind, 0) + 1
         coverage = copy_coverage if is_adopted else recorded_coverage
+        known = self._catalog.space(store, space)
+        kept = {name: kept_coverage(self._engine, store, space, name).damaged for name in destinations}
         covered = {name: coverage(self._engine, store, space, name) for name in destinations}
         return SpaceStatus(
             store=store,
@@ -103,20 +108,21 @@ class ProtectionStatus:
             adopted_only=totals.computed if is_adopted else None,
             vanished=totals.vanished,
             excluded=totals.excluded,
-            last_run=self._catalog.space(store, space).ended_at,
+            last_run=known.ended_at,
+            last_code=known.exit_code,
             oldest_read=totals.oldest_read,
             findings=findings,
-            copies=[self._copy(found, store, space, name) for name, found in covered.items()],
+            copies=[self._copy(found, store, space, name, kept[name]) for name, found in covered.items()],
             problem=self._problems.get(store, ""),
         )
 
-    def _copy(self, found: CopyCoverage, source: str, space: str, store: str) -> CopyStatus:
+    def _copy(self, found: CopyCoverage, source: str, space: str, store: str, kept_damaged: int) -> CopyStatus:
         return CopyStatus(
             store=store,
             items=found.items,
             verified=found.verified,
             pending=found.pending,
-            damaged=found.damaged,
+            damaged=found.damaged + kept_damaged,
             oldest_verified=found.oldest_verified,
             newest_verified=found.newest_verified,
             is_overdue=found.oldest_verified is not None and self._now - found.oldest_verified > OVERDUE,
