@@ -65,7 +65,7 @@ class FileDownload(msgspec.Struct, frozen=True):
     media: str = "application/octet-stream"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One operation of an interface: the only source of its route and of its description.
 
@@ -78,10 +78,10 @@ class Endpoint:
     method: str
     path: str
     query: type[Any]
-    body: type[Any]
-    role: Role | None
-    answer: Any
     handler: Callable[..., Any]
+    body: type[Any] = NoBody
+    role: Role | None = None
+    answer: Any = None
     conditional: bool = False
     operation_id: str = ""
     request: Mapping[str, Any] | None = None
@@ -170,7 +170,7 @@ class EndpointRegistry:
         """Declare a handler of an interface without users; *more* are fields of :class:`Endpoint`."""
 
         def declare(handler: Handler) -> Handler:
-            self.all.append(Endpoint(method, path, query, NoBody, None, None, handler, **more))
+            self.all.append(Endpoint(method=method, path=path, query=query, handler=handler, **more))
             return handler
 
         return declare
@@ -180,7 +180,18 @@ class EndpointRegistry:
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
             answer = get_type_hints(handler)["return"]
-            self.all.append(Endpoint(method, path, query, body, role, answer, handler, conditional))
+            self.all.append(
+                Endpoint(
+                    method=method,
+                    path=path,
+                    query=query,
+                    body=body,
+                    role=role,
+                    answer=answer,
+                    handler=handler,
+                    conditional=conditional,
+                )
+            )
             return handler
 
         return declare

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from millstream.core.amounts import share_text
-from millstream.rest.status_models import CheckFigures, Fault, QueueFigures
+from millstream.rest.status_models import CheckMetrics, Fault, QueueStatus
 from millstream.rest.status_snapshot import LOW_DISK, StatusSnapshot
 
 BAD, WARN = "bad", "warn"
@@ -13,7 +13,7 @@ _OLDEST_CHECK = 90 * 24 * 3600 * 1_000_000
 
 
 def find_issues(
-    snapshot: StatusSnapshot, queues: Sequence[QueueFigures], checks: CheckFigures, unreadable: Mapping[str, str]
+    snapshot: StatusSnapshot, queues: Sequence[QueueStatus], checks: CheckMetrics, unreadable: Mapping[str, str]
 ) -> Sequence[Fault]:
     """Everything that a person should know of, the worst first."""
     found = [*_anchoring(snapshot), *_copies(snapshot, checks), *_queues(queues, unreadable), *_machine(snapshot)]
@@ -38,7 +38,7 @@ def _anchoring(snapshot: StatusSnapshot) -> Iterator[Fault]:
         yield Fault("following", BAD, text, snapshot.following.error[:300], "/system")
 
 
-def _copies(snapshot: StatusSnapshot, checks: CheckFigures) -> Iterator[Fault]:
+def _copies(snapshot: StatusSnapshot, checks: CheckMetrics) -> Iterator[Fault]:
     if checks.failed:
         waiting = _counted(checks.repairs_waiting, "repair waits for workers", "repairs wait for workers")
         doing = waiting if checks.repairs_waiting else "no repair is queued"
@@ -58,7 +58,7 @@ def _copies(snapshot: StatusSnapshot, checks: CheckFigures) -> Iterator[Fault]:
         yield Fault("stale-checks", WARN, text, "`millstream mill check` reads every bit", "/integrity")
 
 
-def _queues(queues: Sequence[QueueFigures], unreadable: Mapping[str, str]) -> Iterator[Fault]:
+def _queues(queues: Sequence[QueueStatus], unreadable: Mapping[str, str]) -> Iterator[Fault]:
     for queue in queues:
         if queue.dead:
             text = _counted(queue.dead, "task", "tasks") + f" of the queue {queue.queue} died"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import msgspec
 
+from millstream.queue import Depth
 
-class Sample(msgspec.Struct, frozen=True):
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Counters at one moment (``at`` in microseconds): messages in all logs, batches that were handed to the batch
     writer, anchors, tasks that are open, and tasks that are dead."""
 
@@ -19,7 +22,7 @@ class Sample(msgspec.Struct, frozen=True):
     dead_tasks: int
 
 
-class LogFigures(msgspec.Struct, frozen=True):
+class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """All logs of messages. ``lag`` is that of the slowest consumer of all, ``slowest``, in messages, and
     ``oldest_unprocessed_at`` when the first of these was received. Times in microseconds."""
 
@@ -33,7 +36,7 @@ class LogFigures(msgspec.Struct, frozen=True):
     oldest_unprocessed_at: int | None = None
 
 
-class BatchFigures(msgspec.Struct, frozen=True):
+class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Batches: ``waiting`` for a cut, ``under_way`` to their anchor, and what was rejected."""
 
     batches: int = 0
@@ -46,7 +49,7 @@ class BatchFigures(msgspec.Struct, frozen=True):
     per_minute: float = 0.0
 
 
-class AnchorFigures(msgspec.Struct, frozen=True):
+class AnchorMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger: its entries, the hash of the last one, and how many the observer has not read yet (``behind``)."""
 
     anchors: int = 0
@@ -56,7 +59,7 @@ class AnchorFigures(msgspec.Struct, frozen=True):
     invalid: int = 0
 
 
-class CopyFigures(msgspec.Struct, frozen=True):
+class CopyMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Copies on all stores; ``waiting`` counts tasks of duplication."""
 
     copies: int = 0
@@ -66,7 +69,7 @@ class CopyFigures(msgspec.Struct, frozen=True):
     waiting: int = 0
 
 
-class CheckFigures(msgspec.Struct, frozen=True):
+class CheckMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of every bit: the share of copies whose state the last check found out (None where there are no
     copies), and what was found."""
 
@@ -80,7 +83,7 @@ class CheckFigures(msgspec.Struct, frozen=True):
     repairs_waiting: int = 0
 
 
-class QueueFigures(msgspec.Struct, frozen=True):
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One work queue. ``desired_workers`` is a figure for autoscalers, None for queues that no pool serves."""
 
     queue: str
@@ -91,6 +94,20 @@ class QueueFigures(msgspec.Struct, frozen=True):
     exact: bool
     as_of: int
     desired_workers: int | None = None
+
+    @classmethod
+    def of(cls, queue: str, depth: Depth, desired_workers: int | None) -> Self:
+        """The status of a queue with *depth*."""
+        return cls(
+            queue=queue,
+            ready=depth.ready,
+            leased=depth.leased,
+            delayed=depth.delayed,
+            dead=depth.dead,
+            exact=depth.exact,
+            as_of=depth.as_of,
+            desired_workers=desired_workers,
+        )
 
 
 class QueueSample(msgspec.Struct, frozen=True, gc=False):
@@ -103,7 +120,7 @@ class QueueSample(msgspec.Struct, frozen=True, gc=False):
     dead: int
 
 
-class QueueAlarm(msgspec.Struct, frozen=True):
+class QueueAlarm(msgspec.Struct, frozen=True, kw_only=True):
     """What people are told of a queue while it lasts: ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``.
 
     ``count`` are the tasks it is about; ``since`` is when this node was first seen so (microseconds).
@@ -133,17 +150,17 @@ class Fault(msgspec.Struct, frozen=True):
     page: str
 
 
-class Overview(msgspec.Struct, frozen=True):
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The whole road at one moment; ``surveyed_at`` is when the slower figures were counted (microseconds)."""
 
     at: int
     surveyed_at: int
-    log: LogFigures
-    batches: BatchFigures
-    anchors: AnchorFigures
-    copies: CopyFigures
-    checks: CheckFigures
-    queues: Sequence[QueueFigures]
+    log: LogMetrics
+    batches: BatchMetrics
+    anchors: AnchorMetrics
+    copies: CopyMetrics
+    checks: CheckMetrics
+    queues: Sequence[QueueStatus]
     faults: Sequence[Fault]
 
     @property

@@ -18,14 +18,14 @@ from millstream.mill.workers.scaling import SCALED_POOLS, PoolScaler
 from millstream.queue import Depth
 from millstream.rest.issues import find_issues
 from millstream.rest.node_view import NodeView
-from millstream.rest.status_models import Overview, QueueAlarm, QueueFigures, QueueSample, Sample
+from millstream.rest.status_models import Overview, QueueAlarm, QueueSample, QueueStatus, Sample
 from millstream.rest.status_snapshot import (
     StatusSnapshot,
-    anchor_figures,
-    batch_figures,
-    check_figures,
-    copy_figures,
-    log_figures,
+    anchor_metrics,
+    batch_metrics,
+    check_metrics,
+    copy_metrics,
+    log_metrics,
     take_snapshot,
 )
 
@@ -110,22 +110,19 @@ class StatusPoller:
             return self.look()
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot is not None or self._ended, _FIRST_LOOK_SECONDS)
-        return self._snapshot or StatusSnapshot(self._view.clock.now(), 0.0)
+        return self._snapshot or StatusSnapshot(at=self._view.clock.now(), seconds=0.0)
 
     def history(self, *, coarse: bool = False) -> Sequence[Sample]:
         """The samples of the last half hour, or with *coarse* one a minute of the last day."""
         with self._changed:
             return list(self._coarse if coarse else self._recent)
 
-    def queues(self) -> Sequence[QueueFigures]:
+    def queues(self) -> Sequence[QueueStatus]:
         """Every queue as it was a moment ago."""
         if not self._threads or not self._recent:
             self.sample()
         desired = {name: scaler.desired for name, scaler in self._scalers.items()}
-        return [
-            QueueFigures(name, d.ready, d.leased, d.delayed, d.dead, d.exact, d.as_of, desired.get(name))
-            for name, d in self._depths.items()
-        ]
+        return [QueueStatus.of(name, depth, desired.get(name)) for name, depth in self._depths.items()]
 
     def queue_history(self, name: str, *, coarse: bool = False, since: int = 0) -> Sequence[QueueSample]:
         """The samples of one queue after *since* (microseconds): of the last half hour, or one a minute of a day."""
@@ -146,18 +143,18 @@ class StatusPoller:
         waiting = {queue.queue: queue.ready + queue.leased + queue.delayed for queue in queues}
         copying = waiting.get(QueueName.DUPLICATION_HIGH, 0) + waiting.get(QueueName.DUPLICATION_LOW, 0)
         per_second, per_minute = self._rates()
-        log = log_figures(snapshot, per_second)
-        anchors, checks = anchor_figures(snapshot), check_figures(snapshot, waiting.get(QueueName.REPAIR, 0))
+        log = log_metrics(snapshot, per_second)
+        anchors, checks = anchor_metrics(snapshot), check_metrics(snapshot, waiting.get(QueueName.REPAIR, 0))
         return Overview(
-            self._view.clock.now(),
-            snapshot.at,
-            log,
-            batch_figures(snapshot, per_minute),
-            anchors,
-            copy_figures(snapshot, copying),
-            checks,
-            queues,
-            find_issues(snapshot, queues, checks, self._unreadable),
+            at=self._view.clock.now(),
+            surveyed_at=snapshot.at,
+            log=log,
+            batches=batch_metrics(snapshot, per_minute),
+            anchors=anchors,
+            copies=copy_metrics(snapshot, copying),
+            checks=checks,
+            queues=queues,
+            faults=find_issues(snapshot, queues, checks, self._unreadable),
         )
 
     def sample(self) -> None:
@@ -175,7 +172,12 @@ class StatusPoller:
         now = view.clock.now()
         open_tasks, dead_tasks = sum(d.open for d in depths.values()), sum(d.dead for d in depths.values())
         taken = Sample(
-            now, messages, view.batches.last_number(), node.anchoring.ledger.last_number, open_tasks, dead_tasks
+            at=now,
+            messages=messages,
+            batches=view.batches.last_number(),
+            anchors=node.anchoring.ledger.last_number,
+            open_tasks=open_tasks,
+            dead_tasks=dead_tasks,
         )
         for name, scaler in self._scalers.items():
             if name in depths:
@@ -192,7 +194,13 @@ class StatusPoller:
 
     def _dated(self, alarm: Alarm, now: int) -> QueueAlarm:
         before = self._alarms.get((alarm.queue, alarm.kind))
-        return QueueAlarm(alarm.queue, alarm.kind, alarm.message, alarm.count, before.since if before else now)
+        return QueueAlarm(
+            queue=alarm.queue,
+            kind=alarm.kind,
+            message=alarm.message,
+            count=alarm.count,
+            since=before.since if before else now,
+        )
 
     def _remember(self, depths: Mapping[str, Depth], now: int) -> None:
         self._pasts = {name: self._pasts.get(name) or _QueueHistory() for name in sorted(depths)[:_MOST_HISTORIES]}

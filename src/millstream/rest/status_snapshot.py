@@ -20,7 +20,7 @@ from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.rest.node_view import NodeView
-from millstream.rest.status_models import AnchorFigures, BatchFigures, CheckFigures, CopyFigures, LogFigures
+from millstream.rest.status_models import AnchorMetrics, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
 
 Value = TypeVar("Value")
 
@@ -29,7 +29,7 @@ LOW_DISK = 1_000_000_000
 _OWN_CONSUMERS = frozenset({"snapshot"})
 
 
-class Lag(msgspec.Struct, frozen=True):
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
     """How far a consumer is behind its log, in messages, and when the first of these was received (microseconds)."""
 
     log: str
@@ -39,7 +39,7 @@ class Lag(msgspec.Struct, frozen=True):
     oldest_at: int | None
 
 
-class LogRow(msgspec.Struct, frozen=True):
+class LogRow(msgspec.Struct, frozen=True, kw_only=True):
     """One log as it stands. ``kind`` says what it is for, as the store keeps it.
 
     ``bytes`` as stored; times in microseconds, None in an empty log; ``lag`` is that of its slowest consumer.
@@ -58,7 +58,7 @@ class LogRow(msgspec.Struct, frozen=True):
     writer: str | None
 
 
-class StatusSnapshot(msgspec.Struct, frozen=True, dict=True):
+class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """What was found at ``at`` (microseconds) in ``seconds``; ``troubles`` names what could not be looked at.
 
     ``following`` is the state of a registry that follows another one.
@@ -88,25 +88,30 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True):
         return sorted({row.space for row in self.spaces})
 
     @cached_property
-    def copies(self) -> CopyFigures:
+    def copies(self) -> CopyMetrics:
         """All copies together; what waits for workers is not known here."""
         rows = self.spaces
         stores, spaces = {row.store for row in rows}, {row.space for row in rows}
-        return CopyFigures(sum(row.items for row in rows), sum(row.bytes for row in rows), len(stores), len(spaces))
+        return CopyMetrics(
+            copies=sum(row.items for row in rows),
+            bytes=sum(row.bytes for row in rows),
+            stores=len(stores),
+            spaces=len(spaces),
+        )
 
     @cached_property
-    def checks(self) -> CheckFigures:
+    def checks(self) -> CheckMetrics:
         """All checks together; the repairs that wait are not known here."""
         rows = self.spaces
         items, checked = sum(row.items for row in rows), sum(row.checked for row in rows)
-        return CheckFigures(
-            items,
-            checked,
-            checked / items if items else None,
-            sum(row.failed for row in rows),
-            sum(row.missing for row in rows),
-            min((row.oldest_check for row in rows if row.oldest_check is not None), default=None),
-            max((row.newest_check for row in rows if row.newest_check is not None), default=None),
+        return CheckMetrics(
+            copies=items,
+            checked=checked,
+            coverage=checked / items if items else None,
+            failed=sum(row.failed for row in rows),
+            missing=sum(row.missing for row in rows),
+            oldest_check=min((row.oldest_check for row in rows if row.oldest_check is not None), default=None),
+            newest_check=max((row.newest_check for row in rows if row.newest_check is not None), default=None),
         )
 
 
@@ -128,37 +133,32 @@ def take_snapshot(view: NodeView) -> StatusSnapshot:
             return otherwise
 
     nobody: Sequence[str] = ()
-    nothing_found: list[tuple[LogRow, list[Lag]]] = []
-    rows, lags = list[LogRow](), list[Lag]()
-    for name in look("logs", node.logs.store.logs, nobody):
-        found = look(f"log {name}", partial(_rows, view, name), nothing_found)
-        rows += [row for row, _ in found]
-        lags += [lag for _, of_log in found for lag in of_log]
+    found = [
+        look(f"log {name}", partial(log_row, view, name), None) for name in look("logs", node.logs.store.logs, nobody)
+    ]
+    rows = [row for row, _ in filter(None, found)]
+    lags = [lag for _, of_log in filter(None, found) for lag in of_log]
     position = look("observer", node.anchoring.observer.index.position, None)
     nothing = IndexTotals(0, 0, 0, 0, 0, 0)
     snapshot = StatusSnapshot(
-        view.clock.now(),
-        0.0,
-        rows,
-        sorted(lags, key=lambda lag: -lag.lag),
-        look("journal", node.anchoring.journal.totals, JournalTotals()),
-        look("anchors", node.anchoring.observer.index.totals, nothing),
-        look("ledger", node.anchoring.ledger.head, None),
-        position[0] if position else 0,
-        look("manifest", lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
-        look("findings", lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
-        look("brake", lambda: len(node.stores.change_guard.pending()), 0),
-        look("ends of batches", view.batches.ends, ()),
-        look("rejected messages", view.batches.rejects, ()),
-        look("disk", lambda: shutil.disk_usage(node.folder).free, None),
-        troubles,
-        look("followed registry", node.registry.follow_state, None),
+        at=view.clock.now(),
+        seconds=0.0,
+        logs=rows,
+        lags=sorted(lags, key=lambda lag: -lag.lag),
+        journal=look("journal", node.anchoring.journal.totals, JournalTotals()),
+        index=look("anchors", node.anchoring.observer.index.totals, nothing),
+        head=look("ledger", node.anchoring.ledger.head, None),
+        position=position[0] if position else 0,
+        spaces=look("manifest", lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
+        findings=look("findings", lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
+        holds=look("brake", lambda: len(node.stores.change_guard.pending()), 0),
+        ends=look("ends of batches", view.batches.ends, ()),
+        rejects=look("rejected messages", view.batches.rejects, ()),
+        free_bytes=look("disk", lambda: shutil.disk_usage(node.folder).free, None),
+        troubles=troubles,
+        following=look("followed registry", node.registry.follow_state, None),
     )
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
-
-
-def _rows(view: NodeView, name: str) -> list[tuple[LogRow, list[Lag]]]:
-    return [log_row(view, name)]
 
 
 def log_row(view: NodeView, name: str) -> tuple[LogRow, list[Lag]]:
@@ -168,17 +168,17 @@ def log_row(view: NodeView, name: str) -> tuple[LogRow, list[Lag]]:
     own = _OWN_CONSUMERS if info.kind in SYSTEM_KINDS else frozenset[str]()
     lags = [_lag(log, info, name, pointer) for name, pointer in info.consumers.items() if name not in own]
     row = LogRow(
-        info.name,
-        info.kind,
-        info.first_id,
-        info.last_id,
-        info.count,
-        info.bytes,
-        info.min_received_at,
-        info.max_received_at,
-        len(lags),
-        max((lag.lag for lag in lags), default=0),
-        info.writer,
+        log=info.name,
+        kind=info.kind,
+        first_id=info.first_id,
+        last_id=info.last_id,
+        messages=info.count,
+        bytes=info.bytes,
+        first_received_at=info.min_received_at,
+        last_received_at=info.max_received_at,
+        consumers=len(lags),
+        lag=max((lag.lag for lag in lags), default=0),
+        writer=info.writer,
     )
     return row, lags
 
@@ -190,59 +190,61 @@ def _lag(log: Log, info: LogInfo, consumer: str, pointer: int) -> Lag:
     if lag and first <= info.last_id:
         for batch in log.read(first, first, columns=["received_at"], gaps="all"):
             oldest = next(iter(batch.arrow.column("received_at").to_pylist()), None)
-    return Lag(log.name, consumer, pointer, lag, oldest)
+    return Lag(log=log.name, consumer=consumer, pointer=pointer, lag=lag, oldest_at=oldest)
 
 
-def log_figures(snapshot: StatusSnapshot, per_second: float) -> LogFigures:
+def log_metrics(snapshot: StatusSnapshot, per_second: float) -> LogMetrics:
     """The station of the log."""
     rows = [row for row in snapshot.logs if row.kind in DATA_KINDS]
     names = {row.log for row in rows}
     slowest = next((lag for lag in snapshot.lags if lag.log in names and lag.lag), None)
-    return LogFigures(
-        len(rows),
-        sum(row.messages for row in rows),
-        sum(row.bytes for row in rows),
-        per_second,
-        max((row.last_received_at for row in rows if row.last_received_at is not None), default=None),
-        slowest.lag if slowest else 0,
-        f"{slowest.log} / {slowest.consumer}" if slowest else None,
-        min((lag.oldest_at for lag in snapshot.lags if lag.log in names and lag.oldest_at is not None), default=None),
+    return LogMetrics(
+        logs=len(rows),
+        messages=sum(row.messages for row in rows),
+        bytes=sum(row.bytes for row in rows),
+        per_second=per_second,
+        last_received_at=max((row.last_received_at for row in rows if row.last_received_at is not None), default=None),
+        lag=slowest.lag if slowest else 0,
+        slowest=f"{slowest.log} / {slowest.consumer}" if slowest else None,
+        oldest_unprocessed_at=min(
+            (lag.oldest_at for lag in snapshot.lags if lag.log in names and lag.oldest_at is not None), default=None
+        ),
     )
 
 
-def batch_figures(snapshot: StatusSnapshot, per_minute: float) -> BatchFigures:
+def batch_metrics(snapshot: StatusSnapshot, per_minute: float) -> BatchMetrics:
     """The station of batches."""
     journal, index = snapshot.journal, snapshot.index
-    return BatchFigures(
-        max(journal.accepted + journal.cut + journal.anchored + journal.observed, index.batches),
-        journal.accepted,
-        journal.cut + journal.anchored,
-        index.batches,
-        index.messages,
-        index.rejects + journal.waiting_rejects,
-        journal.rejected,
-        per_minute,
+    return BatchMetrics(
+        batches=max(journal.accepted + journal.cut + journal.anchored + journal.observed, index.batches),
+        waiting=journal.accepted,
+        under_way=journal.cut + journal.anchored,
+        anchored=index.batches,
+        messages=index.messages,
+        rejected_messages=index.rejects + journal.waiting_rejects,
+        rejected_batches=journal.rejected,
+        per_minute=per_minute,
     )
 
 
-def anchor_figures(snapshot: StatusSnapshot) -> AnchorFigures:
+def anchor_metrics(snapshot: StatusSnapshot) -> AnchorMetrics:
     """The station of anchors."""
     head, index = snapshot.head, snapshot.index
     number = head.number if head else 0
-    return AnchorFigures(
-        number,
-        head.hash if head else None,
-        head.time if head else None,
-        max(0, number - snapshot.position),
-        index.invalid_anchors + index.invalid_batches,
+    return AnchorMetrics(
+        anchors=number,
+        head=head.hash if head else None,
+        head_at=head.time if head else None,
+        behind=max(0, number - snapshot.position),
+        invalid=index.invalid_anchors + index.invalid_batches,
     )
 
 
-def copy_figures(snapshot: StatusSnapshot, waiting: int) -> CopyFigures:
+def copy_metrics(snapshot: StatusSnapshot, waiting: int) -> CopyMetrics:
     """The station of copies."""
     return msgspec.structs.replace(snapshot.copies, waiting=waiting)
 
 
-def check_figures(snapshot: StatusSnapshot, repairs: int) -> CheckFigures:
+def check_metrics(snapshot: StatusSnapshot, repairs: int) -> CheckMetrics:
     """The station of checks."""
     return msgspec.structs.replace(snapshot.checks, repairs_waiting=repairs)

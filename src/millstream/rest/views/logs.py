@@ -218,9 +218,17 @@ def _append(app: AppContext, found: Log, new: Message) -> int:
 def _rows(found: Log, begin: int, end: int) -> Iterator[MessageRow]:
     for batch in found.read(begin, end, gaps="all"):
         if isinstance(batch, Gap):
-            yield MessageRow(batch.first_id, gap=f"{batch.reason}: {batch.first_id:,} to {batch.last_id:,}")
+            yield MessageRow(id=batch.first_id, gap=f"{batch.reason}: {batch.first_id:,} to {batch.last_id:,}")
         for m in batch:
-            yield MessageRow(m.id, m.event_time, m.received_at, m.source, m.key, len(m.body), _text(m.body))
+            yield MessageRow(
+                id=m.id,
+                event_time=m.event_time,
+                received_at=m.received_at,
+                source=m.source,
+                key=m.key,
+                bytes=len(m.body),
+                body=_text(m.body),
+            )
 
 
 def _whole(name: str, m: Message) -> WholeMessage:

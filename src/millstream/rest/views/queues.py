@@ -14,7 +14,7 @@ from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
 from millstream.queue import DeadLetterGroup, DeadTask
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.rest.status_models import QueueAlarm, QueueFigures, QueueSample
+from millstream.rest.status_models import QueueAlarm, QueueSample, QueueStatus
 
 endpoints = EndpointRegistry()
 
@@ -143,7 +143,7 @@ class QueueDetail(msgspec.Struct, frozen=True):
     There are ``groups`` of them; ``causes`` are the largest.
     """
 
-    figures: QueueFigures
+    figures: QueueStatus
     holder: str | None
     causes: Sequence[DeadLetterGroup]
     groups: int
@@ -168,7 +168,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 @endpoints.get("/queues")
-def queues(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueFigures]:
+def queues(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueStatus]:
     """List the work queues: tasks that are ready, leased, delayed and dead."""
     found = app.poller.queues()
     return Listing(found, total=len(found))
@@ -180,10 +180,9 @@ def queue(app: AppContext, request: ApiRequest[QueueQuery, Any]) -> QueueDetail:
     name = request.query.queue
     depth = app.queues.depth(name)
     desired = next((row.desired_workers for row in app.poller.queues() if row.queue == name), None)
-    counts = (depth.ready, depth.leased, depth.delayed, depth.dead)
-    figures = QueueFigures(name, *counts, depth.exact, depth.as_of, desired)
+    status = QueueStatus.of(name, depth, desired)
     found = app.queues.causes(name)
-    return QueueDetail(figures, app.queues.holder(name), found[:MOST_CAUSES], len(found))
+    return QueueDetail(status, app.queues.holder(name), found[:MOST_CAUSES], len(found))
 
 
 @endpoints.get("/queues/{queue}/history", QueueHistoryQuery)
