@@ -87,8 +87,3 @@ class Node(ClosesOnExit):
     def close(self) -> None:
         """Close all that was opened. Closing again does nothing."""
         self._resources.close()
-
-    def prepare(self) -> None:
-        """Open at once what a server needs, so that it tells at its start what cannot be opened."""
-        for part in (self.logs, self.databases, self.anchoring, self.stores, self.mill):
-            part.prepare()

@@ -11,12 +11,15 @@ from millstream.rest.node_queues import NodeQueues
 
 
 class NodeView:
-    """The logs, queues and batches of *node*."""
+    """The logs, queues and batches of *node*. What a server needs is opened at once, so that its start fails if one
+    part cannot be opened.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.clock = node.clock
-        node.prepare()
+        for part in (node.logs, node.databases, node.anchoring, node.stores, node.mill):
+            part.prepare()
         self.queues = NodeQueues(node)
         self.batches = JournalReader(node.databases.own)
         self._timeline: tuple[int, Sequence[BatchHistogramBucket]] | None = None
