@@ -15,6 +15,7 @@ from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.audit.audit_processor import manifest_event
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
+from millstream.mill.providers import QUARANTINE
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.repair.vote import RepairDecision
@@ -83,6 +84,15 @@ def test_a_forged_source_and_copy_do_not_outvote_the_third_and_the_source_stays_
     assert [event.store for event in result.events if event.healed] == ["2"]
     assert "store 1 is the source and was rewritten" in result.refused[0].reason
     assert copies.bodies() == [FORGED, GOOD, GOOD]
+
+
+def test_a_person_may_have_a_rewritten_source_restored_and_its_bytes_are_kept(copies: Copies) -> None:
+    copies.forge("1")
+    refused = copies.repairer().repair("s", "a").refused
+    assert "--restore-source" in refused[0].reason
+    (event,) = copies.repairer().repair("s", "a", restore_source=True).events
+    assert (event.store, event.healed, copies.bodies()) == ("1", True, [GOOD] * 3)
+    assert copies.world.read(ItemRef("1", QUARANTINE, event.quarantined or "")) == FORGED
 
 
 def test_bytes_that_only_the_copies_themselves_vouch_for_are_never_chosen(copies: Copies) -> None:

@@ -113,12 +113,14 @@ def test_a_change_that_is_recorded_at_one_store_only_is_duplicated_and_not_voted
 def test_a_copy_whose_own_record_is_damaged_is_written_again_and_a_source_is_not() -> None:
     damaged = ("1", SourceAnswer.NOT_READ, SourceAnswer.DAMAGED_RECORD)
     assert plan_repair([copy("0", "a"), copy(*damaged)]).cures == (RepairAction("1", quarantine=True),)
+    plan = plan_repair([copy("0", "a"), copy(*damaged, source=True)], restore_source=True)
+    assert plan.cures == (RepairAction("1", quarantine=True),)
     plan = plan_repair([copy("0", "a"), copy(*damaged, source=True)])
     assert (plan.cures, "its own record of the item is damaged" in plan.reasons[0]) == ((), True)
 
 
 def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
-    plan = plan_repair([copy("0", SourceAnswer.CHANGED, source=True), copy("1", "a")])
+    plan = plan_repair([copy("0", SourceAnswer.CHANGED, source=True), copy("1", "a")], restore_source=True)
     assert (plan.cures, "changed since it was adopted" in plan.reasons[0]) == ((), True)
 
 

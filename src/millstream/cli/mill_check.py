@@ -51,18 +51,21 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
 @click.command()
 @click.argument("item", nargs=-1, metavar="[SPACE CONTENT_ID]")
 @click.option("--dry-run", is_flag=True, help="Say what a repair of the named item would do.")
+@click.option(
+    "--restore-source", is_flag=True, help="Also put the recorded bytes back at the source of the item, if rewritten."
+)
 @data_options
 @json_option
-def repair(settings: Settings, item: Sequence[str], dry_run: bool, as_json: bool) -> int:
-    """Heal what checks have found, or the copies of one item, by a vote of the manifest and the copies.
+def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_source: bool, as_json: bool) -> int:
+    """Heal what checks have found, or the copies of one item, from the copy that manifest and audit log agree with.
 
     Exit code 1 if something could not be healed; the reason is printed.
     """
-    if len(item) not in (0, 2) or (dry_run and not item):
+    if len(item) not in (0, 2) or ((dry_run or restore_source) and not item):
         raise click.UsageError("name a space and a content id, or nothing to work off the repair queue")
     with Node.open(settings) as node:
         if dry_run:
-            print_json(node.mill.repairs.repairer.plan(*item))
+            print_json(node.mill.repairs.repairer.plan(*item, restore_source=restore_source))
             return 0
         if not item:
             errors = node.queues.open(QueueName.BIT_ERROR)
@@ -72,7 +75,7 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, as_json: bool
             done = node.mill.repairs.log.last(MAX_REFUSALS)
             _print_events([one for one in reversed(done) if not one.healed and one.at >= started], as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
-        result = node.mill.repairs.repairer.repair(*item)
+        result = node.mill.repairs.repairer.repair(*item, restore_source=restore_source)
         _print_events(result.events, as_json)
         return 1 if result.refused else 0
 

@@ -68,11 +68,11 @@ class Repairer:
         self._records = OwnRecords(providers, manifest, audit_lookup)
         self._checker = BitChecker(providers, manifest)
 
-    def plan(self, space: str, content_id: str) -> RepairPlan:
+    def plan(self, space: str, content_id: str, *, restore_source: bool = False) -> RepairPlan:
         """What a repair of this item would do; reads every copy."""
-        return self._plan(space, content_id)[0]
+        return self._plan(space, content_id, restore_source)[0]
 
-    def _plan(self, space: str, content_id: str) -> tuple[RepairPlan, Mapping[str, CopyReading]]:
+    def _plan(self, space: str, content_id: str, restore_source: bool) -> tuple[RepairPlan, Mapping[str, CopyReading]]:
         """The plan, and what was read, by store."""
         sources = (self._sources(space) if self._sources else None) or frozenset(self._providers)
         recorded = self._records.sums(space, content_id, sources)
@@ -81,15 +81,18 @@ class Repairer:
         copies = [
             self._look(ItemRef(store, space, content_id), store in sources, sums) for store, sums in recorded.items()
         ]
-        return plan_repair(copies), {copy.store: copy for copy in copies}
+        return plan_repair(copies, restore_source=restore_source), {copy.store: copy for copy in copies}
 
-    def repair(self, space: str, content_id: str, reason: str = "") -> RepairResult:
+    def repair(self, space: str, content_id: str, reason: str = "", *, restore_source: bool = False) -> RepairResult:
         """Plan, heal what may be healed, and record what was done and what was not.
+
+        With *restore_source* a source that was rewritten gets back what was recorded, from a copy: only a person
+        decides that. What it held is kept in quarantine.
 
         Raises :class:`StoreUnavailableError` where a provider does not answer for now, and
         :class:`~millstream.mill.errors.ChangePendingError` while a change of the item is under way.
         """
-        plan, seen = self._plan(space, content_id)
+        plan, seen = self._plan(space, content_id, restore_source)
         events = [self._event(ItemRef("", space, content_id), refusal) for refusal in plan.reasons]
         try:
             for action in plan.cures:

@@ -10,7 +10,8 @@ How healing a source copy squares with promise P8 ("no job ever writes to a sour
 sweeps never do. A repair may, and only to put back what the source itself once held: our records have those very bytes
 as what the source took, another copy still has them, and the source's own bytes no longer match what its provider
 recorded, or are gone. A source that was rewritten through its provider (which has recorded another sum since) is a
-change, not rot, and is never touched; nor is one whose provider keeps no sum, so that nobody can tell.
+change, not rot, and is not touched; nor is one whose provider keeps no sum, so that nobody can tell. A person may
+decide otherwise (*restore_source*), and the source is written like any copy.
 """
 
 from __future__ import annotations
@@ -67,10 +68,14 @@ class RepairPlan(msgspec.Struct, frozen=True):
 
 
 _ANSWERS = frozenset(SourceAnswer)
+_RESTORE = "put back what was recorded (`millstream mill repair SPACE ID --restore-source`)"
 
 
-def plan_repair(copies: Sequence[CopyReading]) -> RepairPlan:
-    """The plan for one content item, of which *copies* is every copy that should exist."""
+def plan_repair(copies: Sequence[CopyReading], *, restore_source: bool = False) -> RepairPlan:
+    """The plan for one content item, of which *copies* is every copy that should exist.
+
+    With *restore_source* a source that was rewritten is written like any copy: a person has decided that.
+    """
     winner, reason = _elect(copies)
     if winner is None:
         return RepairPlan(RepairDecision.REFUSE, reasons=(reason,))
@@ -79,7 +84,7 @@ def plan_repair(copies: Sequence[CopyReading]) -> RepairPlan:
     for copy in copies:
         if copy.content == winner:
             continue
-        refusal = _refuse(copy, winner)
+        refusal = _refuse(copy, winner, restore_source)
         if refusal:
             reasons.append(refusal)
         else:
@@ -112,23 +117,27 @@ def _explain_no_match(votes: Sequence[str]) -> str:
     return "manifest and copies all disagree"
 
 
-def _refuse(copy: CopyReading, winner: str) -> str | None:
+def _refuse(copy: CopyReading, winner: str, restore_source: bool) -> str | None:
     """Why this bad copy must not be written, if there is a reason."""
     if copy.content == SourceAnswer.NOT_READ and copy.provider != SourceAnswer.DAMAGED_RECORD:
         return f"store {copy.store} did not answer"
-    return _refuse_source(copy, winner) if copy.source else None
+    if not copy.source:
+        return None
+    reason = _refuse_always(copy) or (None if restore_source else _refuse_without_person(copy, winner))
+    return None if reason is None else f"store {copy.store} is the source and {reason}"
 
 
-def _refuse_source(copy: CopyReading, winner: str) -> str | None:
-    """Why this bad copy, which is the source, must not be written, if there is a reason."""
-    if copy.content == SourceAnswer.CHANGED:
-        return f"store {copy.store} is the source and changed since it was adopted: `millstream protect` adopts it"
-    if copy.provider == SourceAnswer.DAMAGED_RECORD:
-        return f"store {copy.store} is the source and its own record of the item is damaged: put it there again"
-    if not copy.recorded:
-        return f"store {copy.store} is the source and the manifest does not say what it held"
-    if copy.provider == SourceAnswer.NO_CHECKSUM and copy.vote is not None:
-        return f"store {copy.store} is the source and has no checksum of it: it may have been rewritten"
-    if copy.provider not in _ANSWERS and copy.provider not in (None, winner):
-        return f"store {copy.store} is the source and was rewritten: record the change instead"
+def _refuse_always(source: CopyReading) -> str | None:
+    if source.content == SourceAnswer.CHANGED:
+        return "changed since it was adopted: `millstream protect` adopts it"
+    return None if source.recorded else "the manifest does not say what it held"
+
+
+def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
+    if source.provider == SourceAnswer.DAMAGED_RECORD:
+        return f"its own record of the item is damaged: {_RESTORE}"
+    if source.provider == SourceAnswer.NO_CHECKSUM and source.vote is not None:
+        return f"has no checksum of it: it may have been rewritten. Accept the bytes, or {_RESTORE}"
+    if source.provider not in _ANSWERS and source.provider not in (None, winner):
+        return f"was rewritten: record the change instead (`millstream mill accept`), or {_RESTORE}"
     return None
