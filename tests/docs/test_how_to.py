@@ -118,6 +118,13 @@ def test_a_newcomer_protects_a_folder(tmp_path: Path) -> None:
     follow_page(HOW_TO / "protect.md", tmp_path)
 
 
+def test_the_folder_of_who_reads_the_readme_alone_is_protected(tmp_path: Path) -> None:
+    readme = (HOW_TO.parents[1] / "README.md").read_text("utf-8")
+    (tmp_path / "section.md").write_text(readme.partition("## Protect a folder")[2].partition("\n## ")[0], "utf-8")
+    follow_page(tmp_path / "section.md", tmp_path)
+    assert (tmp_path / "disk2" / "photos" / "b.jpg").read_bytes() == b"two\n"
+
+
 def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
     follow_page(HOW_TO.parent / "formats" / "cas.md", tmp_path)
     assert (tmp_path / "name").read_text("utf-8").strip() == cid_of(b"grain")
