@@ -20,6 +20,14 @@ FILE_NAME = "millstream.toml"
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
 
 
+class _AmountError(ValueError):
+    """The setting *where* is no length of time, or no size."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(reason)
+        self.where = where
+
+
 class Layer(msgspec.Struct, frozen=True):
     """Values from one place, by section, and the name of that place."""
 
@@ -100,16 +108,38 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
         _parse_members(values, Settings, "")
         settings = msgspec.convert(values, Settings, strict=False)
+    except _AmountError as error:
+        raise _refusal(error.where, str(error), origins) from error
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        where = path.rstrip("`").lstrip(".") or "the top level"
-        origin = f" ({origins[where]})" if where in origins else _from(origins, f"{where}.")
-        raise SettingsError(f"setting {where}{origin}: {text[:1].lower()}{text[1:]}") from error
+        where = _named(path.rstrip("`").lstrip("."), values) or "the top level"
+        raise _refusal(where, f"{text[:1].lower()}{text[1:]}", origins) from error
     try:
         settings.batching.rules  # noqa: B018  (a node that cannot batch by its settings says so at once)
     except ConfigError as error:
         raise SettingsError(f"settings of the section batching{_from(origins, 'batching.')}: {error}") from error
     return settings
+
+
+def _refusal(where: str, text: str, origins: Mapping[str, str]) -> SettingsError:
+    origin = f" ({origins[where]})" if where in origins else _from(origins, f"{where}.")
+    return SettingsError(f"setting {where}{origin}: {text}")
+
+
+def _named(where: str, values: Any) -> str:
+    """*where* with the name of the table that cannot be used in place of ``[...]``, by which msgspec means any."""
+    before, mark, after = where.partition("[...]")
+    if not mark:
+        return where
+    kind: Any = Settings
+    for name in before.split("."):
+        kind, values = _hints(kind)[name], values[name]
+    for name, table in values.items():
+        try:
+            msgspec.convert({name: table}, kind, strict=False)
+        except msgspec.ValidationError:
+            return f"{before}.{name}{after}"
+    return where
 
 
 def _from(origins: Mapping[str, str], section: str) -> str:
@@ -145,7 +175,7 @@ def _parse(value: Any, kind: Any, section: type[msgspec.Struct], where: str) -> 
             try:
                 return [parse(each) for each in value] if isinstance(value, list) else parse(value)
             except ValueError as error:
-                raise SettingsError(f"setting {where}: {error}") from error
+                raise _AmountError(where, str(error)) from error
     table = section if kind == OwnTables else table_kind(kind)
     if _is_struct(kind):
         _parse_members(value, kind, f"{where}.")
