@@ -114,15 +114,7 @@ def audit_anchors(
             "findings": len(findings),
         }
         seconds = round(clock.monotonic() - began, 3)
-        record = JobRecord(
-            job="audit",
-            inputs=folder.inputs,
-            rows_in=len(entries),
-            rows_out=len(anchors),
-            bytes=size,
-            seconds=seconds,
-            counts=counts,
-        )
+        record = folder.record(rows_in=len(entries), rows_out=len(anchors), bytes=size, seconds=seconds, counts=counts)
         return AnchorAuditResult(folder.commit(record), tuple(findings[:MOST_FINDINGS]))
 
 

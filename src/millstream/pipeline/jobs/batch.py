@@ -222,4 +222,4 @@ def _count(folder: JobFolder, inputs: BatchInputs) -> JobRecord:
     if counts["open"] < 0 or (inputs.flush and counts["open"]):
         raise PipelineError(f"{counts['open']} of {rows_in} messages are in no batch: please report this")
     rows = counts["batches"] + counts["rejected"]
-    return JobRecord(job="batch", inputs=folder.inputs, rows_in=rows_in, rows_out=rows, bytes=size, counts=counts)
+    return folder.record(rows_in=rows_in, rows_out=rows, bytes=size, counts=counts)

@@ -97,11 +97,4 @@ def _count(folder: JobFolder, rows_in: int, unlisted: int) -> JobRecord:
             counts[kind["values"]] += kind["counts"]
         size += pc.sum(part.column("size")).as_py() or 0
     rows = sum(counts.values())
-    return JobRecord(
-        job="changes",
-        inputs=folder.inputs,
-        rows_in=rows_in,
-        rows_out=rows,
-        bytes=size,
-        counts={**counts, "unlisted": unlisted},
-    )
+    return folder.record(rows_in=rows_in, rows_out=rows, bytes=size, counts={**counts, "unlisted": unlisted})

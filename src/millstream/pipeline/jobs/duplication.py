@@ -121,9 +121,7 @@ def plan_duplication(
             "same": plan.same, "held": plan.held, "replaced": plan.replaced,
         }  # fmt: skip
         seconds = round(clock.monotonic() - began, 3)
-        record = JobRecord(
-            job="duplication",
-            inputs=inputs,
+        record = folder.record(
             rows_in=listed.record.rows_out,
             rows_out=plan.tasks + plan.held,
             bytes=plan.bytes,
@@ -212,13 +210,8 @@ def _record_copies(folder: JobFolder, bins: Bins, manifest: Manifest) -> JobReco
         size += pc.sum(part.column("bytes")).as_py() or 0
     if rows != bins.items:
         raise PipelineError(f"{bins.items} copies were planned and {rows} tried: please report this")
-    return JobRecord(
-        job="copies",
-        inputs=folder.inputs,
-        rows_in=rows,
-        rows_out=rows - failed,
-        bytes=size,
-        counts={"bins": bins.count, "failed": failed},
+    return folder.record(
+        rows_in=rows, rows_out=rows - failed, bytes=size, counts={"bins": bins.count, "failed": failed}
     )
 
 

@@ -239,12 +239,4 @@ def _count(folder: JobFolder, bins: Bins, read: int, seconds: float) -> JobRecor
     if facts != bins.items:
         raise PipelineError(f"{bins.items} items were planned and {facts} checked: please report this")
     counts = {"bins": bins.count, "hashed_now": read}
-    return JobRecord(
-        job="integrity",
-        inputs=folder.inputs,
-        rows_in=bins.items,
-        rows_out=facts,
-        bytes=size,
-        seconds=seconds,
-        counts=counts,
-    )
+    return folder.record(rows_in=bins.items, rows_out=facts, bytes=size, seconds=seconds, counts=counts)

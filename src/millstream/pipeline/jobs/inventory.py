@@ -212,6 +212,4 @@ def _count(folder: JobFolder, places: int) -> JobRecord:
         broken += part.num_rows - part.column("error").null_count
         rows += part.column("error").null_count
         size += pc.sum(part.column("size")).as_py() or 0
-    return JobRecord(
-        job="inventory", inputs=folder.inputs, rows_in=places, rows_out=rows, bytes=size, counts={"unlisted": broken}
-    )
+    return folder.record(rows_in=places, rows_out=rows, bytes=size, counts={"unlisted": broken})

@@ -122,6 +122,13 @@ class JobFolder:
         paths = [path for path in sorted(self.data.iterdir()) if path.is_file() and path.name[0] not in "._"]
         return tuple(JobFile(path.name, path.stat().st_size) for path in paths)
 
+    def record(
+        self, *, rows_in: int, rows_out: int, bytes: int = 0, seconds: float = 0.0, counts: Mapping[str, int] = {}
+    ) -> JobRecord:
+        """The record of this job, with these figures."""
+        whole = JobRecord(job=self.job, inputs=self.inputs, rows_in=rows_in, rows_out=rows_out)
+        return msgspec.structs.replace(whole, bytes=bytes, seconds=seconds, counts=dict(counts))
+
     def commit(self, record: JobRecord) -> JobRecord:
         """Sync the output to the disk, then write *record*, with the list of files, and log it as one line."""
         record = msgspec.structs.replace(record, files=self.files())

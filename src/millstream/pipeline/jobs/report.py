@@ -165,14 +165,8 @@ def _count(folder: JobFolder, sweep: Sweep, seconds: float) -> JobRecord:
         for verdict in pc.value_counts(part.column("verdict")).to_pylist():
             counts[verdict["values"]] = counts.get(verdict["values"], 0) + verdict["counts"]
     rows = sum(counts.values())
-    return JobRecord(
-        job="report",
-        inputs=folder.inputs,
-        rows_in=sweep.record.rows_out,
-        rows_out=rows,
-        bytes=sweep.record.bytes,
-        seconds=seconds,
-        counts=counts,
+    return folder.record(
+        rows_in=sweep.record.rows_out, rows_out=rows, bytes=sweep.record.bytes, seconds=seconds, counts=counts
     )
 
 
