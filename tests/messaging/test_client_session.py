@@ -31,7 +31,7 @@ from millstream.messaging.client import (
     Tls,
     TransportError,
 )
-from millstream.messaging.client.connection_recovery import COOLDOWN, ConnectionRecovery
+from millstream.messaging.client.server_connections import COOLDOWN, ConnectionRecovery
 from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
 from millstream.testing.waiting import until_async
