@@ -11,11 +11,13 @@ import json
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from rich.progress import Progress
 
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
@@ -615,6 +617,25 @@ def test_damage_of_all_copies_of_what_is_left_out_is_not_well(desk: Desk) -> Non
     code, report = desk.protect("--read", "all")
     assert (code, [copy["damaged"] for copy in report["copies"]]) == (1, [1, 1])
     assert [copy["damaged"] for copy in desk.call("status")[1]["copies"]] == [1, 1]
+
+
+def test_the_first_run_on_a_terminal_counts_what_is_to_be_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = threading.Event()
+    totals = list[object]()
+
+    class Watched(Progress):
+        def update(self, *arguments: Any, **values: Any) -> None:
+            super().update(*arguments, **values)
+            if "total" in values:
+                totals.append(values["total"])
+                counted.set()
+
+    monkeypatch.setattr("millstream.cli.protect.drawn", lambda *columns: Watched(*columns, disable=True))
+    monkeypatch.setattr("millstream.cli.protect.is_terminal", lambda: True)
+    assert desk.protect()[0] == 0
+    assert counted.wait(30)
+    assert desk.protect()[0] == 0
+    assert totals == [6 * len("photo 0")]
 
 
 def test_the_status_of_nothing_is_not_well(desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,8 +20,9 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.progress import Progress as Bars
 
-from millstream.cli.common import json_option
+from millstream.cli.common import is_terminal, json_option
 from millstream.cli.parameter_types import Duration
 from millstream.cli.progress import drawn
 from millstream.cli.protect_parts import alone, protection_parts
@@ -35,11 +37,12 @@ from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
 from millstream.mill.adoption.dry_run import DryRun, ProtectionPlan
 from millstream.mill.adoption.protection import Deletions, Progress, Protection, ProtectionReport
+from millstream.mill.adoption.sources import count_bytes
 from millstream.mill.duplication.change_guard import ChangeBudgets
 from millstream.node import DATABASE, Node
 from millstream.node.databases import TABLES
 from millstream.settings import Settings, load_settings
-from millstream.stores import MemoryStore, Store, StoreUnavailableError, open_provider
+from millstream.stores import MemoryStore, Store, StoreError, StoreUnavailableError, open_provider
 from millstream.stores.folder import encode_path
 
 
@@ -126,7 +129,8 @@ def _run(
             parts.target.catalog.save_space(msgspec.structs.replace(known, deletions=deletions))
         reading = Reading.ALL if read_all else Reading.SHARE
         protection = Protection(parts, setup.space, setup.destinations, threads=settings.mill.workers)
-        with _progress(parts.target.catalog.totals(setup.store, setup.space).bytes) as progress:
+        adopted_before = parts.target.catalog.totals(setup.store, setup.space).bytes
+        with _progress(adopted_before, lambda: count_bytes(parts.target.source, setup.space)) as progress:
             return protection.run(progress, reading=reading, checksums=listed, replace=replace)
 
 
@@ -190,15 +194,25 @@ def _read_list(path: Path, source: str) -> ChecksumList:
     return read_checksums(path, root=root, content_id=encode_path)
 
 
+def _tell_total(bars: Bars, task: TaskID, count: Callable[[], int]) -> None:
+    with contextlib.suppress(StoreError):  # whoever reads the source says what is wrong
+        bars.update(task, total=count())
+
+
 @contextlib.contextmanager
-def _progress(known: int) -> Iterator[Progress]:
-    """Bars on a terminal: bytes read with their rate and the time that is left, then copies verified."""
+def _progress(known: int, count: Callable[[], int]) -> Iterator[Progress]:
+    """Bars on a terminal: bytes read with their rate and the time that is left, then copies verified.
+
+    *known* bytes were there before; where that is nothing, *count* tells while they are read how many there are.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with (
         drawn(*columns, TimeRemainingColumn()) as bars,
         drawn(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as counts,
     ):
         adopting = bars.add_task("reading the source", total=known or None)
+        if not known and is_terminal():
+            threading.Thread(target=_tell_total, args=(bars, adopting, count), daemon=True).start()
         verifying: dict[str, TaskID] = {}
 
         def adopted(summary: AdoptionSummary) -> None:

@@ -57,6 +57,11 @@ def entries_of(source: Store, space: str) -> Iterator[SourceEntry | SourceProble
             yield SourceEntry(entry.content_id, entry.size, _listed_version(entry), entry.kind.value)
 
 
+def count_bytes(source: Store, space: str) -> int:
+    """The bytes of everything in *space* that can be read. Raises :class:`StoreError`."""
+    return sum(entry.size for entry in entries_of(source, space) if isinstance(entry, SourceEntry))
+
+
 def item_of(source: Store, space: str, content_id: str) -> SourceItem | None:
     """What *source* says of an item now; None where there is nothing. Raises :class:`StoreError`."""
     try:
