@@ -1,4 +1,4 @@
-"""The rot drill, with rclone beside us: what each finds, heals and destroys when copies go bad in every way.
+"""The rot drill, with rclone beside us: what each finds, repairs and destroys when copies go bad in every way.
 
 ``PYTHONPATH=benchmarks python -m millstream_peers.mill.drill --markdown docs/rot-drill.md`` runs it on local folders
 and a real S3 server (OpenStack Swift) and writes the table. Each tool gets spaces of its own, makes its own copies, and
@@ -8,90 +8,98 @@ the same damage.
 from __future__ import annotations
 
 import argparse
-import io
+import itertools
+import os
 import random
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from millstream.core.clock import SystemClock
 from millstream.core.durable import write_durably
 from millstream.core.errors import NotFoundError
-from millstream.stores import LocalStore
-from millstream.stores.protocol import Store, StoreError
-from millstream.stores.s3 import S3Limits, S3Store, parse_address
-from millstream.testing.damage import flip_bit
+from millstream.stores import LocalStore, hash_stream
+from millstream.stores.protocol import StoreError
 from millstream.testing.s3 import S3Server
 from millstream.testing.services import Server, private
-from millstream.testing.swift import data_files
-from millstream_peers.mill.drill_tools import SPACE, DrillTool, Millstream, Rclone
-
-MEBIBYTE = 1 << 20
-LIMITS = S3Limits(single=5 * MEBIBYTE, part=5 * MEBIBYTE)
-SOURCE, FOLDER, BUCKET = "1", "2", "3"
-STORES = {SOURCE: "the source, a folder", FOLDER: "a copy in a folder", BUCKET: "a copy in a bucket"}
-
-
-class DrillFault(msgspec.Struct, frozen=True):
-    """One kind of damage to the copy of one item in one store."""
-
-    name: str
-    store: str
-    text: str
-
-    @property
-    def content_id(self) -> str:
-        """The item that it is done to."""
-        return f"bad/{self.store}-{self.name}"
-
-
-_KINDS = {
-    "flipped": "a bit flipped on the disk",
-    "truncated": "cut off on the disk",
-    "deleted": "deleted",
-    "replaced": "other bytes of the same size written over it",
-    "recoated": "a property changed",
-    "parts": "a bit flipped in an object of several parts",
-}
-FAULTS = (
-    *(DrillFault(name, FOLDER, text) for name, text in _KINDS.items() if name != "parts"),
-    *(DrillFault(name, BUCKET, text) for name, text in _KINDS.items()),
-    DrillFault("flipped", SOURCE, _KINDS["flipped"]),
+from millstream_peers.mill.drill_faults import (
+    BUCKET,
+    FAULTS,
+    FOLDER,
+    PLACES,
+    SOURCE,
+    SPACE,
+    DrillContent,
+    DrillDamage,
+    DrillFault,
 )
+from millstream_peers.mill.drill_tools import DrillTool, Millstream, Protect, Rclone, ToolRun
+
+LARGEST = 40_000_000
+"""The size of the largest good item, in bytes."""
+
+QUICK = (5000,)
+"""The sizes of the items that are damaged in tests."""
+
+FULL = (0, 5000, 6 << 20)
+"""Those of a full drill."""
 
 
 class FaultResult(msgspec.Struct, frozen=True):
-    """What became of one fault under one tool.
+    """What came of one fault under one tool.
 
-    ``told`` is what the tool said of the item (None: nothing); ``healed`` whether the copy is good afterwards;
-    ``spread`` how many good copies of the same item are bad or gone afterwards.
+    ``told`` is what the tool said of the damaged copies (None: nothing of at least one of them), ``repaired`` whether
+    they are good afterwards, ``left`` whether the tool still names what is not, and ``spread`` how many good copies of
+    the same items are bad or gone afterwards.
     """
 
     told: str | None
-    healed: bool
+    repaired: bool
+    left: bool
     spread: int
 
 
-class DrillResult(msgspec.Struct, frozen=True):
-    """What one tool did: each fault's finding, other good copies it lost, alarms about good items, and the emptying.
+class MountResult(msgspec.Struct, frozen=True):
+    """What a tool did while the root of a store was an empty folder.
 
-    ``drained`` is how many copies were lost once the source was emptied; ``held`` whether the tool said so beforehand.
+    ``named`` is whether it said that the store is not there, ``well`` whether it said that all is well; ``written`` are
+    the files that it wrote below the root, and ``lost`` the good copies elsewhere that are gone afterwards.
+    """
+
+    named: bool
+    well: bool
+    written: int
+    lost: int
+
+
+class DrillResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tool did: what came of each fault, other good copies it lost, alarms about good items, and the rest.
+
+    ``well`` is whether it said in the end that all is well; ``escapes`` are files outside the stores that it read or
+    wrote; ``drained`` is how many of the ``copies`` were lost once the source was emptied.
     """
 
     tool: str
-    findings: Mapping[DrillFault, FaultResult]
+    results: Mapping[DrillFault, FaultResult]
     lost: int
     false_alarms: int
+    well: bool
+    escapes: Sequence[str]
+    mounts: Mapping[str, MountResult]
     drained: int
     copies: int
+    seconds: float = 0.0
 
 
-def tools(folder: Path, server: Server) -> list[DrillTool]:
+def tools(server: Server) -> list[DrillTool]:
     """Everyone who takes part."""
     return [
-        Millstream(folder),
+        Millstream(),
+        Protect(),
         Rclone("rclone check", server.url, ("check",)),
         Rclone("rclone check --download", server.url, ("check", "--download")),
         Rclone("rclone sync", server.url, ("sync",)),
@@ -99,134 +107,186 @@ def tools(folder: Path, server: Server) -> list[DrillTool]:
     ]
 
 
-def run_drill(folder: Path, server: Server, tool: DrillTool, *, items: int) -> DrillResult:
-    """Copies of *items* good items and one for each fault, damage, and whatever *tool* does about it."""
-    drill = _Drill(folder / tool.name.replace(" ", "-"), server, tool, items)
+def run_drill(
+    folder: Path,
+    server: Server,
+    tool: DrillTool,
+    *,
+    items: int,
+    largest: int = 3000,
+    sizes: tuple[int, ...] = QUICK,
+    faults: Sequence[DrillFault] = FAULTS,
+) -> DrillResult:
+    """Copies of *items* good items and some for each of *faults*, damage, and whatever *tool* does about it.
+
+    Good items have from 0 to *largest* bytes; each fault is done to an item of each of *sizes*.
+    """
+    clock = SystemClock()
+    began = clock.monotonic()
+    chosen = [fault for fault in faults if tool.applies(fault)]
+    drill = _Drill(folder / tool.name.replace(" ", "-"), server, tool, _item_sizes(items, largest), (chosen, sizes))
     drill.fill()
-    try:
-        for fault in FAULTS:
-            drill.damage(fault)
-        told = tool.run()
-        return drill.outcome(told)
-    finally:
-        tool.close()
+    drill.damage()
+    result = drill.result(tool.run())
+    return msgspec.structs.replace(result, seconds=clock.monotonic() - began)
+
+
+def _item_sizes(items: int, largest: int) -> dict[str, int]:
+    """From empty to *largest*, most of them small: seven in ten have less than a hundred bytes."""
+    steps = [number / max(items - 1, 1) for number in range(items)]
+    random.Random(items).shuffle(steps)
+    return {f"items/{number:05}": round((largest + 1) ** (step**4)) - 1 for number, step in enumerate(steps)}
 
 
 class _Drill:
-    def __init__(self, folder: Path, server: Server, tool: DrillTool, items: int) -> None:
-        self._server, self._tool, self._s3 = server, tool, S3Server(server.url)
-        bucket = self._s3.new_store(limits=LIMITS)
+    def __init__(
+        self,
+        folder: Path,
+        server: Server,
+        tool: DrillTool,
+        items: Mapping[str, int],
+        damaged: tuple[Sequence[DrillFault], tuple[int, ...]],
+    ) -> None:
+        self._tool, (self._faults, self._sizes) = tool, damaged
+        bucket = S3Server(server.url).new_store()
         self._stores: dict[str, Any] = {
             SOURCE: LocalStore(folder / SOURCE),
             FOLDER: LocalStore(folder / FOLDER),
             BUCKET: bucket,
         }
-        draw = random.Random(f"{bucket.url} {tool.name}")  # no two have bytes in common: damage would reach both
-        self._bodies = {f"items/{number:05}": draw.randbytes(3000) for number in range(items)}
-        for number, fault in enumerate(FAULTS):
-            size = 6 * MEBIBYTE if fault.name == "parts" else 5000 + number
-            self._bodies[fault.content_id] = draw.randbytes(size)
+        self._roots = {name: folder / name for name in (SOURCE, FOLDER)}
+        sizes = dict(items)
+        for fault in self._faults:
+            sizes |= fault.content_ids(self._sizes)
+        self._content = DrillContent(f"{bucket.url} {tool.name}", sizes)
+        self._damage = DrillDamage(self._stores, server, self._content, folder / "outside")
+        self._damaged = {name for fault in self._faults for name in fault.content_ids(self._sizes)}
+        tool.start(folder, self._stores)
 
     def fill(self) -> None:
-        """Put everything into the source, and let the tool copy it."""
-        source: LocalStore = self._stores[SOURCE]
-        source.create_space(SPACE)
-        for content_id, body in self._bodies.items():
-            _put(source, SPACE, content_id, body)
-        self._tool.copy(self._stores)
-        assert not self._bad(), "the copies were good"
+        """Put everything into the source, old versions first, and let the tool copy it."""
+        body, old = self._content.body, [fault for fault in self._faults if fault.name == "outdated"]
+        names = [name for fault in old for name in fault.content_ids(self._sizes)]
+        self._tool.put((name, body(name, "old") if name in names else body(name)) for name in self._content.sizes)
+        self._tool.copy()
+        for fault in old:
+            self._damage.keep_versions(fault, self._sizes)
+        self._tool.put((name, body(name)) for name in names)
+        self._tool.copy()
+        assert not self._incomplete(self._stores), "the copies have the sizes of the items"
 
-    def damage(self, fault: DrillFault) -> None:
-        """Do it, behind everybody's back."""
-        if fault.store == BUCKET:
-            self._damage_object(fault)
+    def damage(self) -> None:
+        """Do all of it, behind everybody's back."""
+        for fault in self._faults:
+            self._damage.do(fault, self._sizes, self._tool.delete_rows)
+        self._damage.seal()
+
+    def result(self, run: ToolRun) -> DrillResult:
+        """What the tool made of it, and of stores that are empty from one moment to the next."""
+        escapes = self._damage.escapes()
+        bad = self._bad()
+        results = {fault: self._fault_result(fault, run, bad) for fault in self._faults}
+        lost = sum(name not in self._damaged for _, name in bad)
+        alarms = sum(name in self._content.sums and name not in self._damaged for _, name in run.told)
+        good = set(itertools.product((FOLDER, BUCKET), self._content.sums)) - bad
+        mounts = {name: self._unmounted(name, good) for name in (FOLDER, SOURCE)}
+        good -= self._incomplete(self._copies)
+        for name in self._content.sums:
+            self._remove_original(name)
+        self._tool.run_daily(FOLDER)
+        return DrillResult(
+            tool=self._tool.name, results=results, lost=lost, false_alarms=alarms, well=run.well, escapes=escapes,
+            mounts=mounts, drained=len(good & self._incomplete(self._copies)), copies=len(good),
+        )  # fmt: skip
+
+    @property
+    def _copies(self) -> dict[str, Any]:
+        return {name: self._stores[name] for name in (FOLDER, BUCKET)}
+
+    def _fault_result(self, fault: DrillFault, run: ToolRun, bad: set[tuple[str, str]]) -> FaultResult:
+        places = list(itertools.product(fault.stores, fault.content_ids(self._sizes)))
+        still = [place for place in places if place in bad or self._is_recoated(fault, *place)]
+        names = {name for _, name in places}
+        return FaultResult(
+            told=_words(_said(run.told, place) for place in places),
+            repaired=not still,
+            left=all(_said(run.left, place) is not None for place in still),
+            spread=sum(name in names and store not in fault.stores for store, name in bad),
+        )
+
+    def _unmounted(self, name: str, good: Iterable[tuple[str, str]]) -> MountResult:
+        """Let the tool run while a store's root is an empty folder, as where its disk is not mounted."""
+        root, aside = self._roots[name], self._roots[name].with_name(f"{name}-aside")
+        root.rename(aside)
+        root.mkdir()
+        run = self._tool.run_daily(name)
+        written = sum(path.is_file() for path in root.rglob("*"))
+        shutil.rmtree(root)
+        aside.rename(root)
+        lost = set(good) & self._incomplete(self._copies)
+        return MountResult(run.names_missing_mount, run.well, written, len(lost))
+
+    def _remove_original(self, name: str) -> None:
+        try:
+            self._stores[SOURCE].path_of(SPACE, name).unlink()
+        except NotFoundError:
             return
-        store, space = self._stores[fault.store], SPACE
-        path = store.path_of(space, fault.content_id)
-        if fault.name == "truncated":
-            path.write_bytes(path.read_bytes()[:100])
-        elif fault.name == "deleted":
-            path.unlink()
-        elif fault.name == "replaced":
-            path.write_bytes(b"!" * path.stat().st_size)
-        elif fault.name == "recoated":
-            store.set_properties(space, fault.content_id, {"creator": "somebody"})
-        else:
-            flip_bit(path)
-
-    def _damage_object(self, fault: DrillFault) -> None:
-        bucket: S3Store = self._stores[BUCKET]
-        address, body = parse_address(bucket.url), self._bodies[fault.content_id]
-        place: Any = {"Bucket": address.bucket, "Key": f"{address.prefix}{SPACE}/{fault.content_id}"}
-        if fault.name == "deleted":
-            self._s3.client.delete_object(**place)
-        elif fault.name == "replaced":
-            self._s3.client.put_object(**place, Body=b"!" * len(body))
-        elif fault.name == "recoated":
-            bucket.set_properties(SPACE, fault.content_id, {"creator": "somebody"})
-        else:
-            (path,) = data_files(self._server.folder, body[: LIMITS.part])
-            if fault.name == "truncated":
-                with path.open("r+b") as file:
-                    file.truncate(100)
-            else:
-                flip_bit(path, seed=3)
-
-    def outcome(self, told: Mapping[tuple[str, str], str]) -> DrillResult:
-        """What the tool made of it, and of a source that is empty from one moment to the next."""
-        bad, faults = self._bad(), {(fault.store, fault.content_id): fault for fault in FAULTS}
-        findings = {
-            fault: FaultResult(
-                told=_told(told, fault),
-                healed=place not in bad and not self._is_recoated(fault),
-                spread=sum(item == fault.content_id and store != fault.store for store, item in bad),
-            )
-            for place, fault in faults.items()
-        }
-        others = {fault.content_id for fault in FAULTS}
-        lost = sum(item not in others for _, item in bad)
-        alarms = sum(item not in others for _, item in told)
-        good = {(store, item) for store in (FOLDER, BUCKET) for item in self._bodies} - bad
-        for content_id in self._bodies:
-            self._stores[SOURCE].path_of(SPACE, content_id).unlink()
-        self._tool.run()
-        return DrillResult(self._tool.name, findings, lost, alarms, len(good & self._bad()), len(good))
 
     def _bad(self) -> set[tuple[str, str]]:
-        """The (store, content id) whose bytes are not what was put into the source."""
+        """The (store, content id) whose bytes are not what was put into the source last."""
         return {
             (name, content_id)
             for name, store in self._stores.items()
-            for content_id, body in self._bodies.items()
-            if _read(store, SPACE, content_id) != body
+            for content_id, wanted in self._content.sums.items()
+            if _sha256(store, content_id) != wanted
         }
 
-    def _is_recoated(self, fault: DrillFault) -> bool:
+    def _incomplete(self, stores: Mapping[str, Any]) -> set[tuple[str, str]]:
+        """The (store, content id) that are not listed with their size."""
+        return {
+            (name, content_id)
+            for name, store in stores.items()
+            for content_id, size in self._content.sizes.items() - _listed(store).items()
+        }
+
+    def _is_recoated(self, fault: DrillFault, store: str, content_id: str) -> bool:
         if fault.name != "recoated":
             return False
         try:
-            properties = self._stores[fault.store].info(SPACE, fault.content_id).properties
-        except NotFoundError:
+            properties = self._stores[store].info(SPACE, content_id).properties
+        except (NotFoundError, StoreError):
             return True
         return bool(properties.get("creator") == "somebody")
 
 
-def _told(told: Mapping[tuple[str, str], str], fault: DrillFault) -> str | None:
-    """What was said of the damaged copy; of a damaged source, also what was said of its copies."""
-    said = told.get((fault.store, fault.content_id))
-    if said is None and fault.store == SOURCE:
-        said = next((f"{text}, not which side" for (_, item), text in told.items() if item == fault.content_id), None)
+def _said(told: Mapping[tuple[str, str], str], place: tuple[str, str]) -> str | None:
+    """What was said of a damaged copy; of a damaged source, also what was said of its copies."""
+    said, (store, content_id) = told.get(place), place
+    if said is None and store == SOURCE:
+        said = next((f"{text}, not which side" for (_, item), text in told.items() if item == content_id), None)
     return said
 
 
-def _put(store: Store, space: str, content_id: str, body: bytes) -> None:
-    store.put(space, content_id, io.BytesIO(body), properties={"creator": "mill"})
+def _words(said: Iterable[str | None]) -> str | None:
+    """All different things that were said; None where nothing was said of one of the places."""
+    found = list(dict.fromkeys(said))
+    return None if None in found else "; ".join(one for one in found if one is not None)
 
 
-def _read(store: Store, space: str, content_id: str) -> bytes | None:
+def _listed(store: Any) -> dict[str, int]:
+    """The sizes of all items that a store lists."""
+    found: dict[str, int] = {}
+    while page := store.entries(SPACE, after=max(found, default="", key=str.encode)):
+        found |= {entry.content_id: entry.size for entry in page}
+    return found
+
+
+def _sha256(store: Any, content_id: str) -> str | None:
+    """The checksum of an item's bytes; None where it cannot be used."""
     try:
-        with store.open(space, content_id) as file:
-            return file.read()
+        store.info(SPACE, content_id)  # whose record is damaged is no good copy either
+        with store.open(SPACE, content_id) as file:
+            return hash_stream(file).sha256
     except (NotFoundError, StoreError, OSError):
         return None
 
@@ -236,37 +296,70 @@ def table(outcomes: Sequence[DrillResult]) -> str:
     heads = ["what happened", "where", *(outcome.tool for outcome in outcomes)]
     rows = [heads, ["---"] * len(heads)]
     for fault in FAULTS:
-        rows.append([fault.text, STORES[fault.store], *(_cell(outcome.findings[fault]) for outcome in outcomes)])
+        cells = (_cell(outcome.results.get(fault)) for outcome in outcomes)
+        rows.append([fault.text, PLACES[fault.place], *cells])
+    for store in (FOLDER, SOURCE):
+        mounts = (_mount_cell(outcome.mounts[store], outcome.copies) for outcome in outcomes)
+        rows.append(["an empty folder in the place of its root", PLACES[store], *mounts])
+    drained = (f"{outcome.drained:,} of {outcome.copies:,} lost" for outcome in outcomes)
+    rows.append(["every file of the source deleted", "its copies", *drained])
     rows.append(["alarms about good items", "everywhere", *(str(outcome.false_alarms) for outcome in outcomes)])
     rows.append(["other good copies lost", "everywhere", *(str(outcome.lost) for outcome in outcomes)])
-    drained = [f"{outcome.drained:,} of {outcome.copies:,} lost" for outcome in outcomes]
-    rows.append(["the source emptied", "its copies", *drained])
+    rows.append(["files read or written", "outside the stores", *(str(len(outcome.escapes)) for outcome in outcomes)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _cell(finding: FaultResult) -> str:
-    parts = ["missed" if finding.told is None else finding.told]
-    parts += ["healed"] if finding.healed else []
-    parts += [f"**{finding.spread} good copies destroyed**"] if finding.spread else []
+def _cell(found: FaultResult | None) -> str:
+    if found is None:
+        return "–"
+    parts = ["missed" if found.told is None else found.told]
+    if found.repaired:
+        parts.append("repaired")
+    elif found.told is not None and not found.left:
+        parts.append("not named again")
+    if found.spread:
+        parts.append(f"**{found.spread} good copies destroyed**")
+    return ", ".join(parts)
+
+
+def _mount_cell(found: MountResult, copies: int) -> str:
+    parts = ["named" if found.named else "said to be well" if found.well else "taken for empty"]
+    parts += [f"**{found.written:,} files written there**"] if found.written else []
+    parts += [f"**{found.lost:,} of {copies:,} copies lost**"] if found.lost else []
     return ", ".join(parts)
 
 
 def main() -> None:
     """Run the drill, print the table, and put it into a file where one is named."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--items", type=int, default=2000, help="good items beside the damaged ones")
+    options.add_argument("--items", type=int, default=1000, help="good items beside the damaged ones")
+    options.add_argument("--largest", type=int, default=LARGEST, help="the size of the largest of them, in bytes")
+    options.add_argument("--tool", action="append", help="only this tool; may be given again")
     options.add_argument("--markdown", type=Path, help="the document whose table is replaced")
     chosen = options.parse_args()
+    outcomes: list[DrillResult] = []
     with private("swift") as server, tempfile.TemporaryDirectory(prefix="millstream-drill-") as folder:
-        root = Path(folder)
-        outcomes = [run_drill(root, server, tool, items=chosen.items) for tool in tools(root, server)]
-    found = table(outcomes)
-    print(found, end="")
-    if chosen.markdown is not None:
-        before, _, rest = chosen.markdown.read_text("utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        said = f"Each tool kept copies of {chosen.items:,} good files, and of one a row.\n"
-        write_durably(chosen.markdown, f"{before}{BEGIN}\n{said}\n{found}{END}{after}".encode())
+        for tool in tools(server):
+            if chosen.tool is None or tool.name in chosen.tool:
+                outcome = run_drill(Path(folder), server, tool, items=chosen.items, largest=chosen.largest, sizes=FULL)
+                print(f"{tool.name}: {outcome.seconds:,.0f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+                shutil.rmtree(Path(folder, tool.name.replace(" ", "-")))
+                outcomes.append(outcome)
+                if chosen.markdown is not None:
+                    _write(chosen.markdown, outcomes, _item_sizes(chosen.items, chosen.largest).values())
+    print(table(outcomes), end="")
+
+
+def _write(path: Path, outcomes: Sequence[DrillResult], sizes: Collection[int]) -> None:
+    """Put the table into the document at *path*."""
+    said = (
+        f"Each tool kept copies of {len(sizes):,} good files of 0 to {max(sizes):,} bytes, {sum(sizes):,} bytes in "
+        f"all, and for each row of files of {', '.join(f'{size:,}' for size in FULL)} bytes, as far as these can have "
+        "that fault.\n"
+    )
+    before, _, rest = path.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    write_durably(path, f"{before}{BEGIN}\n{said}\n{table(outcomes)}{END}{after}".encode())
 
 
 BEGIN, END = "<!-- the table -->", "<!-- end of the table -->"

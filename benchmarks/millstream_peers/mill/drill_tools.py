@@ -1,39 +1,56 @@
-"""Those who take part in the rot drill: Millstream's mill, and rclone in four ways."""
+"""Those who take part in the rot drill: a node of Millstream, ``millstream protect``, and rclone in four ways."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import sqlalchemy as sa
 
+from millstream.cli.main import run as run_command
 from millstream.core.clock import SystemClock
-from millstream.core.retry import RetryPolicy
-from millstream.log import LogSpec, open_store
-from millstream.mill.duplication.duplicator import DuplicationProcessor
-from millstream.mill.duplication.planning import plan_space_duplication
-from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.integrity.checker import CheckedItem
-from millstream.mill.integrity.sweep import check_space
-from millstream.mill.manifest import Manifest
-from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
-from millstream.mill.repair.repair_log import RepairLog
-from millstream.mill.repair.repairer import Repairer
-from millstream.mill.task_processor import ProcessorRegistry
-from millstream.mill.tasks import Duplicate
-from millstream.mill.workers.manager import WorkerManager
-from millstream.mill.workers.result_sink import ResultSink
-from millstream.queue import LogWorkQueue
-from millstream.stores import Store
+from millstream.mill.manifest_table import manifest_table
+from millstream.node import DATABASE, Node
+from millstream.settings import Settings, load_settings
+from millstream.stores import LocalStore
 from millstream.stores.s3 import parse_address
 from millstream.testing.swift import ENVIRONMENT
+from millstream_peers.mill.drill_faults import BUCKET, FOLDER, SOURCE, SPACE, DrillFault
 from millstream_peers.rclone import rclone
 
-SPACE = "s"
-SOURCE, COPIES = "1", ("2", "3")
+COPIES = (FOLDER, BUCKET)
+PROPERTIES = {"creator": "mill"}
+
+Said = Mapping[tuple[str, str], str]
+"""What a tool says of items, by store and content id."""
+
+Items = Iterable[tuple[str, bytes]]
+
+_ROUNDS = 3
+"""How often a node checks and repairs at most, before what is left is for a person."""
+
+_AWAY = re.compile(r"\bmounted|mount its disk|not available", re.IGNORECASE)
+
+
+class ToolRun(msgspec.Struct, frozen=True):
+    """What a tool said: of items at first (``told``) and in the end (``left``); ``well`` is whether it said at the end,
+    by its exit code, that all is well. ``errors`` are what it printed of whole stores."""
+
+    told: Said
+    left: Said
+    well: bool
+    errors: str = ""
+
+    @property
+    def names_missing_mount(self) -> bool:
+        """Whether it said that a store is not there, where it found nothing in it."""
+        return _AWAY.search(self.errors) is not None
 
 
 class DrillTool(Protocol):
@@ -42,80 +59,194 @@ class DrillTool(Protocol):
     @property
     def name(self) -> str: ...
 
-    def copy(self, stores: Mapping[str, Any]) -> None:
-        """Make the copies of the space in *stores* "2" and "3" from "1"; from now on they are this tool's to keep."""
+    def start(self, folder: Path, stores: Mapping[str, Any]) -> None:
+        """Get ready: the source is *stores* "1", copies go to "2" and "3"; *folder* is for files of its own."""
         ...
 
-    def run(self) -> Mapping[tuple[str, str], str]:
-        """Do all that the tool does about damage; what it says of items, by store and content id."""
+    def put(self, items: Items) -> None:
+        """Put *items* into the source."""
         ...
 
-    def close(self) -> None:
-        """Close what :meth:`copy` opened."""
+    def copy(self) -> None:
+        """Make the copies, or bring them up to date; they are this tool's to keep."""
+        ...
+
+    def delete_rows(self, content_id: str, stores: Iterable[str]) -> None:
+        """Delete what the tool has recorded of an item in some stores, where it records anything."""
+        ...
+
+    def applies(self, fault: DrillFault) -> bool:
+        """Whether *fault* is one: of a file that people own it may be what they wanted."""
+        ...
+
+    def run(self) -> ToolRun:
+        """Do all that the tool does about damage."""
+        ...
+
+    def run_daily(self, store: str) -> ToolRun:
+        """Do what the tool does every day, which includes a look at *store*."""
         ...
 
 
 class Millstream:
-    """Sweeps of all three stores, repairs of what they find, and a loop of the duplication."""
+    """A node with audited stores: ``mill check``, ``mill repair`` and ``mill duplicate --all``, in rounds."""
 
     name = "Millstream"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def start(self, folder: Path, stores: Mapping[str, Any]) -> None:
+        self._data = folder / "node"
+        (self._data / "policies").mkdir(parents=True)
+        urls = [f'[stores.{name}]\nurl = "{store.url}"\naudited = true\n' for name, store in stores.items()]
+        (self._data / "millstream.toml").write_text("\n".join(("[mill]\nprocesses = 0\n", *urls)))
+        (self._data / "policies" / "duplication-accounts.json").write_text('["drill"]')
+        pairs = [{"srcStoreId": SOURCE, "destStoreId": copy} for copy in COPIES]
+        policy = self._data / "policies" / "drill-duplication-policy.json"
+        policy.write_text(json.dumps({"defaultPolicies": pairs}))
 
-    def copy(self, stores: Mapping[str, Any]) -> None:
-        clock = SystemClock()
-        kept: dict[str, Store] = dict(stores)
-        self._engine = sa.create_engine(f"sqlite:///{self._folder / 'drill.db'}")
-        self._manifest = Manifest(self._engine)
-        self._providers = Providers(kept, clock, RetryPolicy(attempts=3, first=0.01))
-        self._logs = open_store("memory://", clock=clock)
-        self._queue = LogWorkQueue(self._logs.log(LogSpec("queue")), clock=clock)
-        self._duplicate()
+    def put(self, items: Items) -> None:
+        with self._node() as node:
+            source = node.stores.providers[SOURCE]
+            source.create_space(SPACE)
+            for content_id, body in items:
+                source.put(SPACE, content_id, io.BytesIO(body), properties=PROPERTIES)
 
-    def run(self) -> Mapping[tuple[str, str], str]:
-        told: dict[tuple[str, str], str] = {}
+    def copy(self) -> None:
+        self._command("audit")
+        code, _, errors = self._command("duplicate")
+        assert code == 0, errors
 
-        def note(group: Any) -> None:
-            found: CheckedItem
-            for found in group:
-                if found.task is not None:
-                    told[found.result.store, found.result.content_id] = f"{found.result.row} {found.result.kind}"
+    def delete_rows(self, content_id: str, stores: Iterable[str]) -> None:
+        delete_manifest_rows(self._data, content_id, stores)
 
-        for store in self._providers:
-            check_space(self._providers, self._manifest, store, SPACE, on_checked=note)
-        log = RepairLog(self._engine)
-        repairer = Repairer(self._providers, self._manifest, log, sources=lambda _: {SOURCE})
-        for content_id in sorted({content_id for _, content_id in told}):
-            repairer.repair(SPACE, content_id)
-        return told | self._duplicate()
+    def applies(self, fault: DrillFault) -> bool:  # noqa: ARG002 - all are
+        return True
 
-    def close(self) -> None:
-        self._queue.close()
-        self._logs.close()
-        self._engine.dispose()
+    def run(self) -> ToolRun:
+        known = len(self._changed_properties())
+        code, found, errors = self._check()
+        told = dict(found)
+        for _ in range(_ROUNDS):
+            before = found
+            errors += self._repair(found)
+            code, found, said = self._check()
+            told, errors = found | told, errors + said
+            if found.items() <= before.items():
+                break  # what is left is for a person
+        put_right = self._changed_properties()[known:]
+        told |= {place: "properties differ (D8)" for place in put_right if place not in told}
+        return ToolRun(told, found, code == 0, errors)
 
-    def _duplicate(self) -> dict[tuple[str, str], str]:
-        """A loop over both copies; the changes that it made to properties."""
-        changed: dict[tuple[str, str], str] = {}
-        processor = DuplicationProcessor(self._providers, self._manifest)
+    def _repair(self, found: Said) -> str:
+        """Everything that repairs: the queue, then each item that was *found* and is not in order yet, then a loop."""
+        _, _, errors = self._command("repair")
+        for content_id in sorted({content_id for (_, content_id), text in found.items() if not _is_queued(text)}):
+            errors += self._command("repair", SPACE, content_id)[2]
+        return errors + self._command("duplicate", "--all")[2]
 
-        class Noting:
-            """Notes which tasks brought properties in line."""
+    def run_daily(self, store: str) -> ToolRun:
+        code, found, errors = self._check("--store", store)
+        for arguments in ("repair", "duplicate"):
+            errors += self._command(arguments)[2]
+        return ToolRun(found, found, code == 0, errors)
 
-            def process(self, task: Duplicate, attempt: int) -> Any:
-                result = processor.process(task, attempt)
-                if result.summary.startswith("D8"):
-                    changed[task.destination, task.content_id] = "D8 properties"
-                return result
+    def _check(self, *options: str) -> tuple[int, dict[tuple[str, str], str], str]:
+        code, reports, errors = self._command("check", *options)
+        found = {
+            (report["store"], finding["content_id"]): finding_words(finding["row"], finding["kind"])
+            for report in reports
+            for finding in report["findings"]
+        }
+        assert (code == 0) == (not found and not errors), "the exit code says what the reports say"
+        return code, found, errors
 
-        record_space(self._providers, self._manifest, SOURCE, SPACE)
-        for copy in COPIES:
-            pair = Pair(SOURCE, copy)
-            plan_space_duplication(self._providers, self._manifest, pair, SPACE, self._queue, everything=True)
-        sink, registry = ResultSink(self._manifest, {}), ProcessorRegistry({Duplicate: Noting()})
-        WorkerManager([self._queue], registry, sink, SystemClock()).run_until_drained()
-        return changed
+    def _changed_properties(self) -> list[tuple[str, str]]:
+        """What the audit log has of properties that the mill itself has set."""
+        _, events, _ = self._command("audit")
+        return [(e["store"], e["content_id"]) for e in events if e["action"] == "SET_CONTENT_PROPERTIES"]
+
+    def _command(self, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+        return command("mill", *arguments, "--data", str(self._data), "--json")
+
+    @contextlib.contextmanager
+    def _node(self) -> Iterator[Node]:
+        with Node.open(_settings(self._data)) as node:
+            yield node
+
+
+class Protect:
+    """``millstream protect --read all`` over a folder of other programs, twice."""
+
+    name = "millstream protect"
+
+    def start(self, folder: Path, stores: Mapping[str, Any]) -> None:
+        self._data, self._source = folder / "node", stores[SOURCE]
+        self._names: dict[str, str] = {}
+        to = [folder / FOLDER, stores[BUCKET].url]
+        source = str(folder / SOURCE / SPACE)
+        self._arguments = ["protect", source, *(f"--to={one}" for one in to), "--data", str(self._data), "--json"]
+
+    def put(self, items: Items) -> None:
+        put_plainly(self._source, items)
+
+    def copy(self) -> None:
+        code, (report,), errors = command(*self._arguments)
+        assert code == 0, (report, errors)
+        places = (SOURCE, *COPIES)
+        names = (report["store"], *(copy["store"] for copy in report["copies"]))
+        self._names = dict(zip(names, places, strict=True))
+        self._copies = names[1:]
+
+    def delete_rows(self, content_id: str, stores: Iterable[str]) -> None:
+        chosen = [name for name, place in self._names.items() if place in stores]
+        delete_manifest_rows(self._data, content_id, chosen)
+
+    def applies(self, fault: DrillFault) -> bool:
+        if fault.name in ("unrecorded", "unknown"):
+            return False  # it leaves a store alone as a whole that holds what it does not know and what differs
+        return SOURCE not in fault.stores or fault.name in ("flipped", "fifo")
+
+    def run(self) -> ToolRun:
+        began = SystemClock().now()
+        code, reports, errors = command(*self._arguments, "--read=all")
+        told = self._copied(began) | self._findings(reports) | self._repaired()
+        code, reports, more = command(*self._arguments, "--read=all")
+        left = self._findings(reports)
+        return ToolRun(left | told, left, code == 0, errors + more + self._errors(reports))
+
+    def run_daily(self, store: str) -> ToolRun:  # noqa: ARG002 - a run looks at all of them
+        code, reports, errors = command(*self._arguments)
+        found = self._findings(reports)
+        return ToolRun(found, found, code == 0, errors + self._errors(reports))
+
+    def _findings(self, reports: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+        found = {}
+        for report in reports:
+            for one in report["findings"]:
+                found[SOURCE, one["content_id"]] = one["kind"]
+            for copy in report["copies"]:
+                for one in copy["findings"]:
+                    found[self._names[copy["store"]], one["content_id"]] = one["kind"]
+        return found
+
+    def _repaired(self) -> dict[tuple[str, str], str]:
+        with Node.open(_settings(self._data)) as node:
+            events = node.mill.repairs.log.last(100_000)
+        return {
+            (self._names[event.store], event.content_id): _reason_words(event.reason)
+            for event in events
+            if event.store in self._names
+        }
+
+    def _copied(self, began: int) -> dict[tuple[str, str], str]:
+        """The copies that were made since *began*, which the report counts."""
+        columns = manifest_table.c
+        query = sa.select(columns.store, columns.content_id).where(columns.modified >= began, ~columns.deleted)
+        with database(self._data) as connection:
+            rows = connection.execute(query).all()
+        return {(self._names[row.store], row.content_id): "copied again" for row in rows if row.store in self._copies}
+
+    def _errors(self, reports: list[dict[str, Any]]) -> str:
+        return " ".join(one for report in reports for one in (report["error"], *(c["error"] for c in report["copies"])))
 
 
 class Rclone:
@@ -131,24 +262,39 @@ class Rclone:
             "RCLONE_CONFIG_SWIFT_ACCESS_KEY_ID": ENVIRONMENT["MILLSTREAM_TEST_S3_ACCESS_KEY_ID"],
             "RCLONE_CONFIG_SWIFT_SECRET_ACCESS_KEY": ENVIRONMENT["MILLSTREAM_TEST_S3_SECRET_ACCESS_KEY"],
             "RCLONE_CONFIG_SWIFT_FORCE_PATH_STYLE": "true",
-            "RCLONE_CONFIG_SWIFT_UPLOAD_CUTOFF": "5Mi",
-            "RCLONE_CONFIG_SWIFT_CHUNK_SIZE": "5Mi",
+            "RCLONE_CONFIG_SWIFT_UPLOAD_CUTOFF": "16Mi",
+            "RCLONE_CONFIG_SWIFT_CHUNK_SIZE": "8Mi",
             "RCLONE_CONFIG_SWIFT_REGION": "us-east-1",
         }
 
-    def copy(self, stores: Mapping[str, Any]) -> None:
-        address = parse_address(stores["3"].url)
-        self._source = str(stores[SOURCE].path_of(SPACE, "items/00000").parents[1])
-        stores["2"].create_space(SPACE)
-        stores["3"].create_space(SPACE)
-        folder = Path(self._source).parents[1] / "2" / SPACE
-        self._copies = {"2": str(folder), "3": f"swift:{address.bucket}/{address.prefix}{SPACE}"}
+    def start(self, folder: Path, stores: Mapping[str, Any]) -> None:
+        address = parse_address(stores[BUCKET].url)
+        self._store = stores[SOURCE]
+        self._source = str(folder / SOURCE / SPACE)
+        stores[FOLDER].create_space(SPACE)
+        stores[BUCKET].create_space(SPACE)
+        self._copies = {
+            FOLDER: str(folder / FOLDER / SPACE),
+            BUCKET: f"swift:{address.bucket}/{address.prefix}{SPACE}",
+        }
+
+    def put(self, items: Items) -> None:
+        put_plainly(self._store, items)
+
+    def copy(self) -> None:
         for copy in self._copies.values():
             done = rclone("sync", self._source, copy, remotes=self._remotes)
             assert done.returncode == 0, done.stderr
 
-    def run(self) -> Mapping[tuple[str, str], str]:
+    def delete_rows(self, content_id: str, stores: Iterable[str]) -> None:
+        """rclone records nothing."""
+
+    def applies(self, fault: DrillFault) -> bool:
+        return fault.name != "garbled"
+
+    def run(self) -> ToolRun:
         told: dict[tuple[str, str], str] = {}
+        codes, errors = [], ""
         for store, copy in self._copies.items():
             if self._arguments[0] == "check":
                 done = rclone(*self._arguments, "--combined", "-", self._source, copy, remotes=self._remotes)
@@ -158,12 +304,86 @@ class Rclone:
                 done = rclone(*self._arguments, "-v", self._source, copy, remotes=self._remotes)
                 names = _DONE.findall(done.stderr)
                 told |= {(store, name): _VERBS[verb] for name, verb in names}
-        return told
+            codes.append(done.returncode)
+            errors += "".join(line for line in done.stderr.splitlines(keepends=True) if "directory not found" in line)
+        return ToolRun(told, told, not any(codes), errors)
 
-    def close(self) -> None:
-        """Nothing stays open between calls."""
+    def run_daily(self, store: str) -> ToolRun:  # noqa: ARG002 - a run looks at all of them
+        return self.run()
 
 
+def put_plainly(source: LocalStore, items: Items) -> None:
+    """Put *items* into the folder of *source* as plain files, as any program would."""
+    source.create_space(SPACE)
+    for content_id, body in items:
+        source.put(SPACE, content_id, io.BytesIO(body), properties=PROPERTIES)
+
+
+def delete_manifest_rows(data: Path, content_id: str, stores: Iterable[str]) -> None:
+    """Delete the rows of an item for some *stores* in the database of the node at *data*."""
+    columns = manifest_table.c
+    which = sa.and_(columns.content_id == content_id, columns.store.in_(list(stores)))
+    with database(data) as connection:
+        connection.execute(sa.delete(manifest_table).where(which))
+
+
+@contextlib.contextmanager
+def database(data: Path) -> Iterator[sa.Connection]:
+    """A connection to the database of the node at *data*, as anybody may open it."""
+    engine = sa.create_engine(f"sqlite:///{data / DATABASE}")
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def command(*arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The exit code of ``millstream`` with *arguments*, the lines of JSON that it printed, and its errors."""
+    printed, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        code = run_command(list(arguments))
+    printed.flush()
+    printed.seek(0)
+    return code, [json.loads(line) for line in printed if line.startswith("{")], errors.getvalue()
+
+
+def _is_queued(words: str) -> bool:
+    """Whether a check puts such a finding on the queue of repairs; all others are repaired by name."""
+    return not any(f"({row})" in words for row in _BY_NAME)
+
+
+def finding_words(row: str, kind: str) -> str:
+    """What a finding is called in the table, with the row of the bit check."""
+    return f"{_WORDS.get(row, kind.replace('-', ' '))} ({row})"
+
+
+def _reason_words(reason: str) -> str:
+    """The same of the reason of a repair, ``STORE: ROW KIND``."""
+    row, _, kind = reason.partition(": ")[2].partition(" ")
+    return finding_words(row, kind)
+
+
+def _settings(data: Path) -> Settings:
+    return load_settings({"data": str(data)}, config=None)[0]
+
+
+_BY_NAME = ("B4",)
+
+_WORDS = {
+    "B3": "corrupt: content does not match",
+    "B4": "unreadable",
+    "B7": "the provider's checksum is wrong",
+    "B9": "content and provider differ from the manifest",
+    "B10": "content, provider and manifest all differ",
+    "B15": "not in the manifest",
+    "B16": "corrupt, and not in the manifest",
+    "B18": "missing",
+    "B19": "corrupt, and the provider has no checksum",
+    "B22": "no answer from the provider",
+    "B25": "not in the manifest, and not what else was recorded",
+    "B27": "its sidecar or metadata are damaged",
+}
 _SIGNS = {"+": "found missing", "-": "found extra", "*": "found differing", "!": "found unreadable"}
 _DONE = re.compile(r"(?:INFO|ERROR)\s+: (.+?): (Copied|Deleted|Failed)", re.MULTILINE)
 _VERBS = {"Copied": "copied again", "Deleted": "deleted", "Failed": "failed"}
