@@ -20,7 +20,9 @@ from millstream.stores import (
     StoreError,
     StoreUnavailableError,
     all_entries,
+    listing,
 )
+from millstream.stores.folders import open_folder
 from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.sidecar import MAX_BYTES
 
@@ -160,6 +162,61 @@ class TestPlantedLinks:
         assert ids(store) == []
         with pytest.raises(ItemNotFoundError):
             store.open("space", "pipe")
+
+    def test_in_the_place_of_the_stores_own_files_are_neither_followed_nor_waited_for(
+        self, store: LocalStore, tmp_path: Path
+    ) -> None:
+        secret = tmp_path / "secret"
+        secret.write_bytes(b"secret")
+        hidden = tmp_path / "store" / ".millstream"
+        for folder in ("drafts", "spaces"):
+            (hidden / folder).mkdir(parents=True)
+        os.mkfifo(hidden / "format")
+        os.mkfifo(hidden / "drafts" / "dead.lock")
+        (hidden / "drafts" / "gone.lock").symlink_to(secret)
+        put(store, "item")
+        assert (hidden / "format").read_bytes().startswith(b"millstream local store")
+        os.mkfifo(hidden / "spaces" / "space.json")
+        with pytest.raises(DamagedRecordError, match=r"space\.json is no plain file"):
+            store.space_acls("space")
+        (hidden / "spaces" / "space.json").unlink()
+        (hidden / "spaces" / "space.json").symlink_to(secret)
+        with pytest.raises(DamagedRecordError):
+            store.space_acls("space")
+        store.set_space_acls("space", {})
+        assert (store.space_acls("space"), secret.read_bytes()) == ({}, b"secret")
+
+
+class TestFoldersNestedWithoutAnEnd:
+    """Others may nest folders below a space deeper than any id of ours goes."""
+
+    def test_are_not_walked_below_the_longest_id(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = []
+        monkeypatch.setattr(listing, "open_folder", lambda root, path: opened.append(path) or open_folder(root, path))
+        put(store, "a")
+        put(store, "z")
+        deepest = tmp_path / "store" / "space"
+        for _ in range(15):
+            deepest /= "d" * 250
+            deepest.mkdir()
+        assert ids(store) == ["a", "z"]
+        assert max(map(len, opened)) <= 1 + 1024 // 250 + 1
+
+    def test_keep_a_space_from_being_deleted(self, store: LocalStore, tmp_path: Path) -> None:
+        folder = os.open(tmp_path / "store" / "space", os.O_RDONLY)
+        for _ in range(sys.getrecursionlimit() + 10):
+            os.mkdir("d", dir_fd=folder)
+            below = os.open("d", os.O_RDONLY, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        os.close(folder)
+        try:
+            with pytest.raises(SpaceNotEmptyError, match="nested too deep"):
+                store.delete_space("space")
+        finally:
+            subprocess.run(["rm", "-rf", str(tmp_path / "store")], check=True)
 
 
 class TestMissingFolder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Sequence
@@ -115,6 +116,24 @@ def remove_empty_folders(root: str, names: Sequence[str], keep: int) -> None:
             return
         finally:
             os.close(parent)
+
+
+def open_plain(path: Path) -> io.FileIO:
+    """The plain file *path* for reading. What else may stand there is neither followed nor waited for.
+
+    Raises ``FileNotFoundError`` where there is none, or something else.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+            raise
+        raise FileNotFoundError(errno.ENOENT, "not a plain file", str(path)) from error
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return io.FileIO(handle, "rb")
+    os.close(handle)
+    raise FileNotFoundError(errno.ENOENT, "not a plain file", str(path))
 
 
 def file_status(folder: int, name: str) -> os.stat_result | None:

@@ -72,6 +72,8 @@ class OrderedListing:
                 heapq.heapreplace(heap, cursor)
             else:
                 heapq.heappop(heap)
+            if is_folder and len(key) > MAX_CONTENT_ID_BYTES:
+                continue  # below it is no item of ours: others may nest folders without an end
             if is_folder:
                 self._enter(heap, (*cursor.path, name), key, low)
             elif key > last and key.startswith(prefix) and _is_ours(key, (*cursor.path, name)[self._depth :]):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from millstream.core.syncfs import can_sync_filesystem, sync_filesystem
-from millstream.stores.folders import make_folder
+from millstream.stores.folders import make_folder, open_plain
 
 _MANY = 8
 """For fewer files than that a sync of each is cheaper than one of all that is written to their filesystem."""
@@ -177,7 +177,7 @@ def _hold(path: Path) -> int:
 def clear_dead(base: Path) -> None:
     """Remove the drafts in the folder *base* whose writers have ended."""
     for lock in base.glob("*.lock"):
-        with contextlib.suppress(FileNotFoundError), lock.open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), open_plain(lock) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.durable import write_durably
-from millstream.stores.folders import make_folder
+from millstream.stores.folders import make_folder, open_plain
 from millstream.stores.protocol import DamagedRecordError, SpaceAccess
 
 
@@ -26,9 +26,13 @@ class SpaceFiles:
 
     def read(self, spelled: str) -> dict[str, SpaceAccess]:
         """The access list of a space; empty where none was ever set."""
+        path = self._path(spelled)
         try:
-            line, _, rest = self._path(spelled).read_bytes().partition(b"\n")
-        except FileNotFoundError:
+            with open_plain(path) as file:
+                line, _, rest = file.readall().partition(b"\n")
+        except FileNotFoundError as error:
+            if os.path.lexists(path):
+                raise DamagedRecordError(f"{path} is no plain file: move it away", str(path)) from error
             return {}
         if rest.strip() != hashlib.sha256(line).hexdigest().encode("ascii"):
             raise DamagedRecordError(

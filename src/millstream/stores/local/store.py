@@ -291,11 +291,18 @@ class LocalStore:
 
 def _remove_folders(space: Path) -> None:
     """Remove a space's folder and the empty ones in it."""
-    for folder, _, _ in os.walk(space, topdown=False):
-        try:
-            Path(folder).rmdir()
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
-            left = min(path.name for path in Path(folder).iterdir())
-            raise SpaceNotEmptyError(f"{folder} holds {left!r}, which is no content item; move it away") from error
+    try:
+        for folder, _, _ in os.walk(space, topdown=False):
+            _remove_folder(Path(folder))
+    except RecursionError as error:
+        raise SpaceNotEmptyError(f"{space} holds folders nested too deep to be ours; move them away") from error
+
+
+def _remove_folder(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        left = min(path.name for path in folder.iterdir())
+        raise SpaceNotEmptyError(f"{folder} holds {left!r}, which is no content item; move it away") from error

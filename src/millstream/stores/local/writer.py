@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from millstream.core.durable import write_durably
-from millstream.stores.folders import make_folder
+from millstream.stores.folders import make_folder, open_plain
 from millstream.stores.local.atomic_files import AtomicFile, AtomicFileGroup, AtomicFiles, clear_dead
 from millstream.stores.local.item_locks import ItemLocks
 from millstream.stores.local.sidecar_files import sidecar_digest
@@ -71,9 +71,10 @@ class LocalWriter:
 def _check_format(path: Path) -> None:
     """Leave a mark of the format in a new store; refuse a store of another format."""
     try:
-        found = path.read_bytes()
+        with open_plain(path) as file:
+            found = file.readall()
     except FileNotFoundError:
-        write_durably(path, FORMAT)
+        write_durably(path, FORMAT)  # in the place of a link or a pipe, too
         return
     if found != FORMAT:
         raise StoreError(
