@@ -172,7 +172,7 @@ def test_findings_are_lines_for_people(data: Path, capfd: pytest.CaptureFixture[
     LocalStore(data / "stores" / "primary").path_of("docs", "readme").unlink()
     assert run(["pipeline", "integrity", "--data", str(data), "--space", "docs"]) == 1
     told = capfd.readouterr().out
-    assert "FAILURE    primary/docs: 1 checked and 0 explained of 1 (100.00%), 1 failed" in told
+    assert "FAILURE    primary/docs: 1 checked and 0 explained of 1 (coverage 100.0%), 1 failed" in told
     assert "B18 readme" in told
 
 
@@ -266,3 +266,25 @@ def test_sources_are_adopted_on_spark_and_protect_then_reads_nothing_of_them(
     assert (report["items"], report["adoption"]["read"], report["copies"][0]["verified"]) == (3, 0, 3)
     os.mkfifo(source / "pipe")
     assert run(["pipeline", "inventory", "--adopt", "--space", "photos", "--data", str(data)]) == 1
+
+
+def test_integrity_on_spark_names_stray_and_absent_items(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    stores = [f'[stores.{name}]\nurl = "file://{data}/stores/{name}"\n' for name in ("primary", "second", "third")]
+    (data / "millstream.toml").write_text("".join(stores))
+    pairs = [{"srcStoreId": "primary", "destStoreId": copy} for copy in ("second", "third")]
+    (data / "policies").mkdir()
+    (data / "policies" / "local-duplication-policy.json").write_text(json.dumps({"defaultPolicies": pairs}))
+    (data / "policies" / "duplication-accounts.json").write_text('["local"]')
+    second = LocalStore(data / "stores" / "second")
+    second.create_space("docs")
+    second.put("docs", "foreign", io.BytesIO(b"of another program"))
+    LocalStore(data / "stores" / "third")
+    command = ["pipeline", "integrity", "--data", str(data), "--space", "docs"]
+    assert run([*command, "--json"]) == 1
+    found = {report["store"]: report for report in lines(capfd)}
+    assert (found["primary"]["result"], found["second"]["result"]) == ("SUCCESS", "FAILURE")
+    assert found["second"]["strays"] == {"count": 1, "first": ["foreign"]}
+    assert found["second"]["absent"] == found["third"]["absent"] == {"count": 1, "first": ["readme"]}
+    assert (found["third"]["result"], found["third"]["listed"]) == ("INCOMPLETE", 0)  # the space is not there
+    assert run(command) == 1
+    assert "1 stray items, neither at the source (primary)" in capfd.readouterr().out

@@ -41,7 +41,7 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
     good, unlisted = True, list[str]()
     with Node.open(settings) as node:
         process_audits(node)
-        for store, space in chosen_spaces(node, only_store, only_space, unlisted=unlisted):
+        for store, space in chosen_spaces(node, only_store, only_space, unlisted=unlisted, asked=True):
             report = _check(node, store, space)
             print_report(report, as_json)
             good = good and report.result == ReportResult.SUCCESS

@@ -39,7 +39,7 @@ def report(
     Exit code 1 unless all say SUCCESS, and no change is left open, of which it is not known whether it happened.
     """
     with Node.open(settings) as node:
-        places = chosen_spaces(node, store, space, known=node.mill.reports.folder.spaces())
+        places = chosen_spaces(node, store, space, known=node.mill.reports.folder.spaces(), asked=True)
         latest = [node.mill.reports.folder.latest(*place) for place in places]
         now = node.clock.now()
         if html is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import click
 
-from millstream.mill.errors import UnknownSpaceError, UnknownStoreError
+from millstream.mill.errors import PolicyError, UnknownSpaceError, UnknownStoreError
 from millstream.mill.providers import is_system
 from millstream.node import Node
 from millstream.stores import StoreError
@@ -19,12 +19,13 @@ def chosen_spaces(
     known: Iterable[tuple[str, str]] = (),
     *,
     unlisted: list[str] | None = None,
+    asked: bool = False,
 ) -> list[tuple[str, str]]:
     """Every space of every store that is listed, or known to the manifest or otherwise; no system spaces.
 
     Of a store that cannot be listed only what is known is named, so that its reports say what is wrong; *unlisted* gets
     the names of such stores. With it a store that is known and not configured counts as one, and its spaces are left
-    out.
+    out. With *asked* a space that the policies copy to a store counts as one, whether it is there or not.
     """
     if store is not None and store not in node.stores.providers:
         raise UnknownStoreError(
@@ -43,7 +44,18 @@ def chosen_spaces(
             click.echo(f"{name}: the manifest knows items in it, and no such store is configured", err=True)
             unlisted.append(name)
         known = {place for place in known if place[0] in node.stores.providers}
+    if asked:
+        known |= asked_spaces(node, known)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
         raise UnknownSpaceError("there is no such space to check, neither in a store nor in the manifest")
     return chosen
+
+
+def asked_spaces(node: Node, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The (store, space) to which the policies copy those of the *known* ones that are sources."""
+    try:
+        return {place for place in node.policies.current.copies_of(known) if place[0] in node.stores.providers}
+    except (PolicyError, StoreError) as error:
+        click.echo(f"what the policies ask for is not known: {error}", err=True)
+        return set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.mill_spaces import asked_spaces
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.cli.pipeline_adoption import adopt_on_spark, print_adopted
 from millstream.cli.pipeline_anchor import anchor_command
@@ -25,9 +27,10 @@ from millstream.cli.pipeline_warm import warm_command
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text
+from millstream.mill.reports.report import IntegrityReport, ReportResult, SpaceTally, coverage_text, difference_lines
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.stores import StoreError
 
 if TYPE_CHECKING:
     from millstream.pipeline.jobs.due_items import DueRule
@@ -122,9 +125,11 @@ def integrity(
         judged = _sweep(node, name, spaces, due)
         overtaken = node.mill.checks.recheck_superseded(judged.findings())
         node.mill.checks.writer.write(judged.results())
-        found = judged.spaces(overtaken)
-        for space in found:
-            node.mill.reports.reporter.keep(space.report)
+        reporter = node.mill.reports.reporter
+        found = [
+            msgspec.structs.replace(space, report=reporter.keep(space.report)) for space in judged.spaces(overtaken)
+        ]
+        found += _not_there(node, found)
         remove_old_jobs(node.folder / "jobs", before=node.clock.now() - settings.pipeline.keep_jobs)
     _print_spaces(found, as_json=as_json)
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
@@ -147,6 +152,23 @@ def report(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
     else:
         _echo_report(latest)
     return 0 if latest.result == ReportResult.SUCCESS else 1
+
+
+def _not_there(node: Node, found: Sequence[SpaceSweep]) -> list[SpaceSweep]:
+    """Reports on spaces that the policies copy from those *found*, and that are neither listed nor recorded."""
+    from millstream.pipeline.jobs.report import SpaceSweep
+
+    providers, reporter, reports = node.stores.providers, node.mill.reports.reporter, list[SpaceSweep]()
+    places = {(space.report.store, space.report.space) for space in found}
+    for store, space in sorted(asked_spaces(node, places) - places - set(node.stores.manifest.spaces())):
+        tally, now = SpaceTally(), node.clock.now()
+        try:
+            if space in providers.spaces(store):
+                continue
+        except StoreError as error:
+            tally.fail(f"the listing broke off: {error}")
+        reports.append(SpaceSweep(reporter.keep(reporter.make(tally, store, space, since=now, until=now)), 0.0))
+    return reports
 
 
 def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) -> JudgedSweep:
@@ -189,7 +211,7 @@ def _echo_report(found: IntegrityReport) -> None:
     place = f"{found.store}/{found.space}"
     share = f"{found.checked:,} checked and {found.explained:,} explained of {found.listed:,}"
     click.echo(f"{found.result.value:<10} {place}: {share} ({coverage_text(found)}), {found.failed:,} failed")
-    for note in found.notes:
+    for note in (*difference_lines(found), *found.notes):
         click.echo(f"  {note}")
     for finding in found.findings:
         click.echo(f"  {finding.verdict} {finding.row} {finding.content_id}: {finding.detail}")

@@ -15,7 +15,7 @@ from millstream.console.page import PageRenderer, PageRequest, body_of, redirect
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
 from millstream.mill.reports.coverage import SpaceCoverage
-from millstream.mill.reports.report import IntegrityReport, coverage_text
+from millstream.mill.reports.report import IntegrityReport, coverage_text, difference_lines
 from millstream.rest.views import integrity
 
 MOST_SQUARES = 400
@@ -91,6 +91,7 @@ def show_space(call: PageRequest) -> Mapping[str, Any]:
         **facts,
         "report": report,
         "coverage": _coverage(report) if report is not None else None,
+        "differences": list(difference_lines(report)) if report is not None else [],
         "copies": integrity.items(call.app, ask),
     }
 

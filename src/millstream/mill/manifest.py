@@ -147,6 +147,30 @@ class Manifest:
         with self._engine.connect() as connection:
             return int(connection.execute(_narrow(query, store, space)).scalar_one())
 
+    def only_in(self, store: str, space: str, others: Sequence[str]) -> Iterator[str]:
+        """The live items of a space in *store* that *others* have no row of, not even a tombstone; in order."""
+        here, other = _manifest.alias("here"), _manifest.alias("other")
+        known = sa.select(1).where(
+            other.c.store.in_(others), other.c.space == space, other.c.content_id == here.c.content_id
+        )
+        yield from self._names(here, store, space, ~known.exists())
+
+    def lacking(self, sources: Sequence[str], space: str, store: str, *, until: int) -> Iterator[str]:
+        """The live items of a space in *sources*, as of *until* (microseconds), that *store* has no live row of."""
+        there, copy = _manifest.alias("there"), _manifest.alias("copy")
+        copied = sa.select(1).where(
+            copy.c.store == store, copy.c.space == space, copy.c.content_id == there.c.content_id, ~copy.c.deleted
+        )
+        for source in sources:
+            yield from self._names(there, source, space, there.c.modified <= until, ~copied.exists())
+
+    def _names(self, rows: sa.FromClause, store: str, space: str, *conditions: sa.ColumnElement[bool]) -> Iterator[str]:
+        query = sa.select(rows.c.content_id).where(
+            rows.c.store == store, rows.c.space == space, ~rows.c.deleted, ~rows.c.missing, *conditions
+        )
+        with self._engine.connect() as connection:
+            yield from connection.scalars(query.order_by(rows.c.content_id))
+
     def has_items(self, store: str) -> bool:
         """Whether any row of *store* is live."""
         query = sa.select(_manifest.c.space).where(_manifest.c.store == store, _manifest.c.deleted.is_(False)).limit(1)

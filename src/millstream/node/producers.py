@@ -64,6 +64,7 @@ class ProducersPart:
             spaces=spaces,
             account=self._context.settings.mill.account,
             skip=settings.bits_skip,
+            policies=CachedPolicies(PolicyRepository(self._policies.location), self._context.clock),
         )
         file = StateFile(self._context.folder / "producers" / "bits.json", BitMorsel)
         limits = {"frequency": settings.bits_frequency, "most": settings.bits_most}

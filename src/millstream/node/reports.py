@@ -9,12 +9,15 @@ from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.anchoring.manifest import anchor_string
 from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
+from millstream.mill.integrity.source_comparison import SourceComparison
 from millstream.mill.integrity.space_reports import Reporter
+from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, encode_report
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext
 from millstream.node.logs import LogsPart
+from millstream.node.policies import PoliciesPart
 from millstream.node.stores import StoresPart
 
 REPORT_LEDGER = "mill.ledger"
@@ -24,8 +27,11 @@ REPORT_LEDGER = "mill.ledger"
 class ReportsPart:
     """Makes reports, keeps them and anchors them."""
 
-    def __init__(self, context: NodeContext, logs: LogsPart, stores: StoresPart, checks: ChecksPart) -> None:
+    def __init__(
+        self, context: NodeContext, logs: LogsPart, stores: StoresPart, policies: PoliciesPart, checks: ChecksPart
+    ) -> None:
         self._context = context
+        self._policies = policies
         self._logs = logs
         self._stores = stores
         self._checks = checks
@@ -44,6 +50,18 @@ class ReportsPart:
             account=self._context.settings.mill.account,
             anchor=self.anchor,
             kinds={name: urlsplit(store.url).scheme for name, store in self._stores.providers.items()},
+            comparison=self.comparison,
+        )
+
+    @locked_cached_property
+    def comparison(self) -> SourceComparison:
+        """Says how copies differ from their sources by item."""
+        return SourceComparison(
+            self._stores.providers,
+            self._stores.manifest,
+            self._checks.bit_log,
+            policies=CachedPolicies(PolicyRepository(self._policies.location), self._context.clock),
+            outbox=self._stores.outbox,
         )
 
     @locked_cached_property

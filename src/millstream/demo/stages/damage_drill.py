@@ -38,9 +38,10 @@ def sweep_copies(name: str) -> Callable[[DemoRun], StageResult]:
         judged = run_report(demo_run.spark, jobs, sweep, clock=node.clock)
         overtaken = node.mill.checks.recheck_superseded(judged.findings())
         node.mill.checks.writer.write(judged.results())
-        spaces = judged.spaces(overtaken)
-        for space in spaces:
-            node.mill.reports.reporter.keep(space.report)
+        reporter = node.mill.reports.reporter
+        spaces = [
+            msgspec.structs.replace(space, report=reporter.keep(space.report)) for space in judged.spaces(overtaken)
+        ]
         found = sorted(judged.findings(), key=lambda finding: (finding.store, finding.space, finding.content_id))
         findings = [msgspec.to_builtins(finding) for finding in found]
         facts = {"spaces": [_row(space) for space in spaces], "findings": findings}

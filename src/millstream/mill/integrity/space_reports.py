@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from millstream.mill.bit_check_table import Verdict
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
+from millstream.mill.integrity.source_comparison import SourceComparison
 from millstream.mill.integrity.sweep import is_lately_verified
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
@@ -20,6 +21,7 @@ from millstream.mill.reports.report import (
     ReportResult,
     SpaceTally,
     build_report,
+    compared,
     coverage_text,
     report_lines,
     tsv_lines,
@@ -45,7 +47,8 @@ class Reporter:
     """Keeps the reports of an *account* in *folder*, with the rows of *bit_log* as their table of text.
 
     Each is handed to *anchor* once it is kept; a report that was kept and not anchored is anchored when its task comes
-    again. *kinds* are the kinds of stores by id (``file``, ``s3``), for the table.
+    again. *kinds* are the kinds of stores by id (``file``, ``s3``), for the table. A report on a copy says what
+    *comparison* finds.
     """
 
     def __init__(
@@ -56,9 +59,10 @@ class Reporter:
         account: str = "local",
         anchor: Anchor | None = None,
         kinds: Mapping[str, str] | None = None,
+        comparison: SourceComparison | None = None,
     ) -> None:
         self._folder, self._bit_log, self._account, self._anchor = folder, bit_log, account, anchor
-        self._kinds = kinds or {}
+        self._kinds, self._comparison = kinds or {}, comparison
 
     def make(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int) -> IntegrityReport:
         """The report of *tally*, of checks from *since* to *until* (microseconds)."""
@@ -73,9 +77,12 @@ class Reporter:
         store, space, since = made.store, made.space, made.started_at
         report = self._kept(store, space, since)
         if report is None:
+            if self._comparison is not None:
+                made = compared(made, self._comparison.compare(store, space, since=since))
             results = _merged(self._bit_log.results(store, space, since=since), more)
             kind = self._kinds.get(store, "")
-            self._folder.save(made, tsv_lines(results, account=self._account, store_type=kind))
+            lines = tsv_lines(results, account=self._account, store_type=kind, strays=made.strays.first)
+            self._folder.save(made, lines)
             report = self._kept(store, space, since) or made
         if self._anchor is not None:
             self._anchor(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -59,6 +59,16 @@ class Policies(msgspec.Struct, frozen=True):
         """The stores that are sources of *space* in any account and destinations of it in none."""
         pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]
         return frozenset(pair.source for pair in pairs) - {pair.destination for pair in pairs}
+
+    def copies(self, space: str) -> frozenset[str]:
+        """The stores to which any account copies *space*."""
+        pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]
+        return frozenset(pair.destination for pair in pairs)
+
+    def copies_of(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """The (store, space) to which those of *places* are copied that are sources, whether they are there or not."""
+        originals = {space for store, space in places if store in self.sources(space)}
+        return {(store, space) for space in originals for store in self.copies(space)}
 
 
 class PolicyRepository:

@@ -6,13 +6,15 @@ have ended, a report on it is asked for: how the others stand does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
 from millstream.mill.manifest import Manifest
+from millstream.mill.policies.repository import Policies
 from millstream.mill.producers.producer_loop import Chunk, LoopFailure
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.mill.producers.spaces import list_spaces
@@ -20,6 +22,7 @@ from millstream.mill.producers.state import AnyMorsel
 from millstream.mill.providers import Providers, is_system
 from millstream.mill.tasks import BitCheck, BitReport, encode_task
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.protocol import StoreError
 
 GROUP = 1000
 """Items that are put on the queue in one turn."""
@@ -54,7 +57,8 @@ class BitProducer:
     """Puts a check of every item of every space that *spaces* takes on *queue*, and reports on *reports*.
 
     *account* is the name by which patterns of *spaces* know this installation. What was read and found good in the last
-    *skip* microseconds before its space has its turn is not checked again; with 0 everything is.
+    *skip* microseconds before its space has its turn is not checked again; with 0 everything is. A space that
+    *policies* ask for has its turn where it is not there, too.
     """
 
     def __init__(
@@ -68,10 +72,12 @@ class BitProducer:
         spaces: SpaceFilter = SpaceFilter(),  # noqa: B008  (frozen)
         account: str = "local",
         skip: int = 0,
+        policies: Callable[[], Policies] | None = None,
     ) -> None:
         self._providers, self._manifest, self._clock = providers, manifest, clock
         self._queue, self._reports = queue, reports
         self._spaces, self._account, self._skip = spaces, account, skip
+        self._policies = policies
         self.unlisted: Sequence[LoopFailure] = ()
 
     def morsels(self) -> Sequence[BitMorsel]:
@@ -81,11 +87,20 @@ class BitProducer:
         gone = sorted({store for store, _ in known if store not in self._providers})
         known = {(store, space) for store, space in known if store in self._providers}
         self.unlisted = [*failures, *(LoopFailure(f"the spaces of store {store!r}", _GONE) for store in gone)]
-        return [
-            BitMorsel(store=store, space=space)
-            for store, space in sorted(known)
-            if not is_system(space) and self._spaces.takes(self._account, store, space)
-        ]
+        taken = {place for place in known if self._takes(*place)}
+        taken |= {place for place in self._asked(taken) if self._takes(*place)}
+        return [BitMorsel(store=store, space=space) for store, space in sorted(taken)]
+
+    def _takes(self, store: str, space: str) -> bool:
+        return not is_system(space) and self._spaces.takes(self._account, store, space)
+
+    def _asked(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        if self._policies is None:
+            return set()
+        try:
+            return {place for place in self._policies().copies_of(known) if place[0] in self._providers}
+        except (PolicyError, StoreError):
+            return set()  # each report says that it is not known what the policies ask for
 
     def next_chunk(self, morsel: BitMorsel, started_at: int) -> Chunk[BitMorsel]:  # noqa: ARG002
         """The next checks, or the report when the last has ended."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text
+from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text, difference_lines
 
 MOST_FINDINGS = 1000
 """Findings shown on a page; the report itself has all."""
@@ -40,7 +40,7 @@ def page(report: IntegrityReport) -> Iterator[str]:
         ("of the report before", report.previous or "there is none"),
     ]
     yield from _table(("", ""), rows)
-    for note in report.notes:
+    for note in (*difference_lines(report), *report.notes):
         yield f"<p class=INCOMPLETE>{escape(note)}</p>\n"
     yield "<h2>Outcomes</h2>\n"
     yield from _table(("outcome", "items"), [(name, f"{count:,}") for name, count in report.outcomes.items()])

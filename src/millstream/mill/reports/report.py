@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,6 +22,11 @@ from millstream.mill.bit_check_table import Verdict
 from millstream.mill.manifest import CheckResult
 
 VERSION = 1
+
+LISTED = 100
+"""Ids that a report names of a set of items."""
+
+_STRAY = "; stray: neither at the source nor ever recorded there"
 
 COLUMNS = (
     "date-checked",
@@ -58,12 +65,40 @@ class ReportFinding(msgspec.Struct, frozen=True):
     content: str | None = None
 
 
+class ItemSet(msgspec.Struct, frozen=True):
+    """Some items of a space: how many they are, and the ids of the first of them."""
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> ItemSet:
+        """The set of *names*, with the first :data:`LISTED` of them."""
+        iterator = iter(names)
+        first = tuple(itertools.islice(iterator, LISTED))
+        return cls(len(first) + sum(1 for _ in iterator), first)
+
+
+class SourceDifferences(msgspec.Struct, frozen=True):
+    """How a copy of a space differs from its ``sources`` by item.
+
+    ``strays`` are only in the copy: no source has them, nor was one recorded to have them. ``absent`` items are
+    recorded at a source and not in the copy. ``note`` says why nothing could be said.
+    """
+
+    sources: tuple[str, ...] = ()
+    strays: ItemSet = ItemSet()
+    absent: ItemSet = ItemSet()
+    note: str = ""
+
+
 class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The report on one space of one store. Times are in microseconds since the epoch, UTC.
 
     ``coverage`` is (checked + explained) / listed, None where nothing was checked (reports of earlier releases have a
     number there: see :attr:`known_coverage`). ``outcomes`` counts verdicts and ``kinds`` rows; ``previous`` is the
-    SHA-256 of the space's report before this one, None for the first.
+    SHA-256 of the space's report before this one, None for the first. ``sources``, ``strays`` and ``absent`` say how a
+    copy differs from its source by item (:class:`SourceDifferences`); they are left out of the file where it does not.
     """
 
     account: str
@@ -84,6 +119,9 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notes: Sequence[str] = ()
     previous: str | None = None
     version: int = VERSION
+    sources: tuple[str, ...] = ()
+    strays: ItemSet = ItemSet()
+    absent: ItemSet = ItemSet()
 
     @property
     def known_coverage(self) -> float | None:
@@ -198,9 +236,35 @@ def build_report(
 
 
 def encode_report(report: IntegrityReport) -> bytes:
-    """*report* as canonical JSON (RFC 8785)."""
-    return canonical_json(msgspec.to_builtins(report))
+    """*report* as canonical JSON (RFC 8785), without the members of later releases that say nothing."""
+    values: dict[str, Any] = msgspec.to_builtins(report)
+    for name, empty in _LATER.items():
+        if getattr(report, name) == empty:
+            del values[name]
+    return canonical_json(values)
 
+
+def compared(report: IntegrityReport, differences: SourceDifferences) -> IntegrityReport:
+    """*report* on a copy with its *differences* from the source: strays fail it, absent items forbid SUCCESS."""
+    notes = (*report.notes, differences.note) if differences.note else report.notes
+    result = report.result
+    if differences.strays.count:
+        result = ReportResult.FAILURE
+    elif (differences.absent.count or differences.note) and result == ReportResult.SUCCESS:
+        result = ReportResult.INCOMPLETE
+    differs = differences.strays.count or differences.absent.count
+    return msgspec.structs.replace(
+        report,
+        result=result,
+        notes=notes,
+        sources=differences.sources if differs else (),
+        strays=differences.strays,
+        absent=differences.absent,
+    )
+
+
+_LATER: Mapping[str, object] = {"sources": (), "strays": ItemSet(), "absent": ItemSet()}
+"""Members that reports of the first release do not have, and the values at which they are left out."""
 
 SHOWN = 20
 """Findings that are told of one report; the report itself has all."""
@@ -209,6 +273,8 @@ SHOWN = 20
 def coverage_text(report: IntegrityReport) -> str:
     """The coverage of *report* for people: no number where nothing was listed, or nothing was checked."""
     if not report.listed:
+        if report.absent.count:
+            return "coverage unknown: nothing is there"
         return "coverage unknown: nothing could be listed" if report.notes else "the space is empty"
     known = report.known_coverage
     return "coverage unknown: nothing was checked" if known is None else f"coverage {share_text(known)}"
@@ -226,11 +292,38 @@ def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
     if len(report.findings) > SHOWN:
         more = len(report.findings) - SHOWN
         yield f"  … and {more:,} more: see `millstream mill report {report.store} {report.space}`"
+    yield from (f"  {line}" for line in difference_lines(report))
     yield from (f"  {note}" for note in report.notes)
 
 
-def tsv_lines(results: Iterable[CheckResult], *, account: str = "local", store_type: str = "") -> Iterator[str]:
-    """*results* as TSV lines with a heading; tabs, line ends and backslashes in values are escaped."""
+def difference_lines(report: IntegrityReport) -> Iterator[str]:
+    """How the copy differs from its source by item, and what to do about it, for people."""
+    source = " or ".join(report.sources)
+    if report.strays.count:
+        yield (
+            f"{report.strays.count:,} stray items, neither at the source ({source}) nor ever recorded there: "
+            f"{_named(report.strays)}: put them at the source, or have them deleted here with `millstream mill forget "
+            f"{report.sources[0]} {report.space} ID` and `millstream mill duplicate`"
+        )
+    if report.absent.count:
+        yield (
+            f"{report.absent.count:,} items of the source ({source}) are not in this copy: {_named(report.absent)}: "
+            "`millstream mill duplicate` copies them, and `millstream queue list` shows tasks that failed"
+        )
+
+
+def _named(items: ItemSet) -> str:
+    names = ", ".join(items.first[:SHOWN])
+    return f"{names} …" if items.count > SHOWN else names
+
+
+def tsv_lines(
+    results: Iterable[CheckResult], *, account: str = "local", store_type: str = "", strays: Container[str] = ()
+) -> Iterator[str]:
+    """*results* as TSV lines with a heading; tabs, line ends and backslashes in values are escaped.
+
+    The details of the items *strays* say so.
+    """
     yield "\t".join(COLUMNS) + "\n"
     for result in results:
         values = (
@@ -244,7 +337,7 @@ def tsv_lines(results: Iterable[CheckResult], *, account: str = "local", store_t
             result.content or "",
             result.provider or "",
             result.manifest or "",
-            result.note,
+            f"{result.note}{_STRAY if result.content_id in strays else ''}",
         )
         yield "\t".join(map(_escape, values)) + "\n"
 

@@ -136,7 +136,7 @@ class FindingCount(msgspec.Struct, frozen=True):
 class ReportRow(msgspec.Struct, frozen=True):
     """The last report on a space: its ``result``, when it ended (microseconds), and its figures in items.
 
-    ``coverage`` is None where nothing was checked.
+    ``coverage`` is None where nothing was checked. ``strays`` are only in this copy, ``absent`` only at its source.
     """
 
     store: str
@@ -148,6 +148,8 @@ class ReportRow(msgspec.Struct, frozen=True):
     explained: int
     failed: int
     coverage: float | None
+    strays: int = 0
+    absent: int = 0
 
 
 class ReportCount(msgspec.Struct, frozen=True):
@@ -230,7 +232,8 @@ def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[
         one = folder.latest(store, space)
         if one is not None:
             counts = (one.listed, one.checked, one.explained, one.failed, one.known_coverage)
-            rows.append(ReportRow(store, space, one.result.value, one.ended_at, *counts))
+            differing = (one.strays.count, one.absent.count)
+            rows.append(ReportRow(store, space, one.result.value, one.ended_at, *counts, *differing))
     end = query.offset + query.limit
     return Listing(rows, str(end) if end < len(where) else None, total=len(where))
 
