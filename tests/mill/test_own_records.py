@@ -95,6 +95,18 @@ def test_a_person_may_have_a_rewritten_source_restored_and_its_bytes_are_kept(co
     assert copies.world.read(ItemRef("1", QUARANTINE, event.quarantined or "")) == FORGED
 
 
+def test_copies_whose_records_are_all_damaged_are_healed_from_the_bytes_that_our_records_agree_with(
+    copies: Copies, tmp_path: Path
+) -> None:
+    for store in "23":
+        for sidecar in (tmp_path / store / ".millstream" / "sidecars" / "s").rglob("*.json"):
+            sidecar.write_bytes(b"garbage")
+    copies.inner["1"].path_of("s", "a").write_bytes(b"rot")
+    result = copies.repairer().repair("s", "a", restore_source=True)
+    assert (result.healed, result.refused, copies.bodies()) == (3, (), [GOOD] * 3)
+    assert [copies.inner[store].info("s", "a").checksum() for store in "123"] == [result.plan.sha256] * 3
+
+
 def test_bytes_that_only_the_copies_themselves_vouch_for_are_never_chosen(copies: Copies) -> None:
     copies.forge("1", "2", "3")
     plan = copies.repairer().plan("s", "a")

@@ -119,6 +119,13 @@ def test_a_copy_whose_own_record_is_damaged_is_written_again_and_a_source_is_not
     assert (plan.cures, "its own record of the item is damaged" in plan.reasons[0]) == ((), True)
 
 
+def test_good_bytes_beside_a_damaged_record_are_written_again_where_no_other_copy_is_whole() -> None:
+    damaged = [copy(store, "a", SourceAnswer.DAMAGED_RECORD) for store in ("1", "2")]
+    plan = plan_repair([copy("0", "b", source=True), *damaged])
+    assert (plan.good, plan.cures[1:]) == ("1", (RepairAction("1", quarantine=False), RepairAction("2", False)))
+    assert plan_repair([copy("0", "a", source=True), *damaged]).good == "0"
+
+
 def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
     plan = plan_repair([copy("0", SourceAnswer.CHANGED, source=True), copy("1", "a")], restore_source=True)
     assert (plan.cures, "changed since it was adopted" in plan.reasons[0]) == ((), True)
@@ -142,7 +149,7 @@ readings = st.builds(
     CopyReading,
     store=st.just(""),
     content=st.sampled_from(CONTENTS),
-    provider=st.sampled_from(["a", "b", "c", SourceAnswer.NO_CHECKSUM, SourceAnswer.MISSING]),
+    provider=st.sampled_from(["a", "b", "c", *SourceAnswer]),
     source=st.booleans(),
     recorded=records,
 )
@@ -170,9 +177,14 @@ def check_plan(all_copies: list[CopyReading]) -> None:
     if cured:
         assert plan.good is not None
         assert by_store[plan.good].content == plan.sha256
-        assert all(one.content != plan.sha256 for one in cured)
+        damaged = SourceAnswer.DAMAGED_RECORD
+        assert all(one.content != plan.sha256 or one.provider == damaged for one in cured)
         assert all(one.recorded and one.provider in {plan.sha256, *SourceAnswer} for one in cured if one.source)
-    bad = [one for one in all_copies if plan.sha256 is None or one.content != plan.sha256]
+    bad = [
+        one
+        for one in all_copies
+        if one.content != plan.sha256 or one.provider == SourceAnswer.DAMAGED_RECORD or plan.sha256 is None
+    ]
     assert plan.health == (
         RepairDecision.HEAL if cured else RepairDecision.REFUSE if plan.reasons else RepairDecision.HEALTHY
     )

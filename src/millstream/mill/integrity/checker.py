@@ -29,7 +29,7 @@ from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
 from millstream.stores.audit import AuditEvent
 from millstream.stores.bulk import SMALL
 from millstream.stores.hashing import Digests
-from millstream.stores.protocol import DamagedRecordError, ItemInfo, StoreError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, ItemInfo, StoreError
 
 MAX_LOOKS = 3
 """How often an item is looked at that others go on changing."""
@@ -180,16 +180,19 @@ class BitChecker:
     def _look(self, place: ItemRef) -> ItemReading:
         try:
             info = self._providers.find(place)
-        except DamagedRecordError:
-            return ItemReading(SourceAnswer.DAMAGED_RECORD, SourceAnswer.NOT_READ)
+        except DamagedRecordError:  # its bytes may be good all the same
+            return self._read(
+                place, ItemInfo(place.content_id, 0, (), DEFAULT_MIMETYPE, {}), SourceAnswer.DAMAGED_RECORD
+            )
         except StoreError:
             return ItemReading(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ)
         if info is None:
             return ItemReading(SourceAnswer.MISSING, SourceAnswer.MISSING)
         return self._read(place, info)
 
-    def _read(self, place: ItemRef, info: ItemInfo) -> ItemReading:
-        provider = info.checksum() or SourceAnswer.NO_CHECKSUM
+    def _read(self, place: ItemRef, info: ItemInfo, answer: SourceAnswer = SourceAnswer.NO_CHECKSUM) -> ItemReading:
+        """The bytes of an item of which the provider says *info*, or the *answer* instead of a checksum."""
+        provider = info.checksum() or answer
         try:
             read = self._providers.hash(place)
         except UnknownStoreError:

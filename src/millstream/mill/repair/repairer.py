@@ -21,7 +21,7 @@ from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError, QueueName, Repair
-from millstream.stores.protocol import StoreError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, StoreError
 
 Sources = Callable[[str], Collection[str]]
 """The stores that are sources of a space, and not destinations of it."""
@@ -174,15 +174,23 @@ class Repairer:
             raise RepairError(f"the bad copy of {bad} could not be kept in quarantine, so it stays: {error}") from error
 
     def _write(self, good: ItemRef, bad: ItemRef, sha256: str) -> None:
-        info = self._providers.find(good)
-        if info is None:
-            raise RepairError(f"{good} vanished before it could be copied")
+        mimetype, properties = self._describe(good)
         self._providers.make_space(bad.store, bad.space)
-        properties = clean_properties(info.properties)
-        transfer(self._providers, good, bad, sha256, mimetype=info.mimetype, properties=properties)
+        transfer(self._providers, good, bad, sha256, mimetype=mimetype, properties=properties)
         read = self._providers.hash(bad)
         if read.sha256 != sha256:
             raise RepairError(f"{bad} was written and reads back wrong: {read.sha256} instead of {sha256}")
+
+    def _describe(self, good: ItemRef) -> tuple[str, Mapping[str, str]]:
+        """The type and the properties of an item; where its own record of them is damaged, what the manifest has."""
+        try:
+            info = self._providers.find(good)
+        except DamagedRecordError:
+            row = self._manifest.get(good.store, good.space, good.content_id)
+            return DEFAULT_MIMETYPE if row is None else row.mimetype, {}
+        if info is None:
+            raise RepairError(f"{good} vanished before it could be copied")
+        return info.mimetype, clean_properties(info.properties)
 
     def _event(self, place: ItemRef, reason: str, *, healed: bool = False, **known: str | None) -> RepairEvent:
         now = self._providers.clock.now()

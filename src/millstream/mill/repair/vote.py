@@ -80,17 +80,18 @@ def plan_repair(copies: Sequence[CopyReading], *, restore_source: bool = False) 
     if winner is None:
         return RepairPlan(RepairDecision.REFUSE, reasons=(reason,))
     good = [copy for copy in copies if copy.content == winner]
+    whole = [copy for copy in good if copy.provider != SourceAnswer.DAMAGED_RECORD]
     cures, reasons = [], []
     for copy in copies:
-        if copy.content == winner:
+        if copy in whole:
             continue
         refusal = _refuse(copy, winner, restore_source)
         if refusal:
             reasons.append(refusal)
         else:
-            cures.append(RepairAction(copy.store, quarantine=copy.content != SourceAnswer.MISSING))
+            cures.append(RepairAction(copy.store, quarantine=copy.content not in (SourceAnswer.MISSING, winner)))
     health = RepairDecision.HEAL if cures else RepairDecision.REFUSE if reasons else RepairDecision.HEALTHY
-    return RepairPlan(health, winner, good[0].store, tuple(cures), tuple(reasons))
+    return RepairPlan(health, winner, (whole or good)[0].store, tuple(cures), tuple(reasons))
 
 
 def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
