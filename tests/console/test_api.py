@@ -319,6 +319,13 @@ def test_every_route_is_described_and_nothing_else() -> None:
     assert described(describe()) == routed(api_routes(app)) - service
 
 
+def test_members_that_an_answer_always_has_are_required_in_its_description() -> None:
+    schemas = describe()["components"]["schemas"]
+    assert schemas["QueueStatus"]["required"] == list(schemas["QueueStatus"]["properties"])
+    assert "kind" not in schemas["BatchHeader"]["required"]  # left out of usual batches
+    assert set(schemas["LogQuery"]["required"]) == {"log"}
+
+
 def test_every_operation_has_a_name_a_summary_and_a_role() -> None:
     operations = [operation for path in describe()["paths"].values() for operation in path.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations) > 40

@@ -23,9 +23,11 @@ def document(
     info: Mapping[str, str], endpoints: Sequence[Endpoint], errors: Mapping[int, str], *, prefix: str = ""
 ) -> dict[str, Any]:
     """The document of *endpoints*, whose paths begin with *prefix*; *errors* says what each status means."""
-    kinds = {k for e in endpoints for k in (e.query, *e.request_types.values(), *e.response_types.values())} - {bytes}
-    _, components = msgspec.json.schema_components(sorted(kinds, key=str), ref_template=_REFERENCE)
-    schemas = {name: _worded(schema) for name, schema in components.items()} | {"Error": _ERROR}
+    asked = _components({kind for e in endpoints for kind in (e.query, *e.request_types.values())})
+    answers = {kind for e in endpoints for kind in e.response_types.values()}
+    given, partial = _components(answers), _partial_structs(answers)
+    always = {name: _always_there(schema) for name, schema in given.items() if name not in asked.keys() | partial}
+    schemas = {name: _worded(schema) for name, schema in {**given, **asked, **always}.items()} | {"Error": _ERROR}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         path = prefix + re.sub(r":\w+}", "}", endpoint.path)
@@ -41,6 +43,34 @@ def document(
 def encode(description: Mapping[str, Any]) -> bytes:
     """*description* as a file."""
     return msgspec.json.format(msgspec.json.encode(description), indent=1) + b"\n"
+
+
+def _components(kinds: set[Any]) -> dict[str, Any]:
+    return msgspec.json.schema_components(sorted(kinds - {bytes}, key=str), ref_template=_REFERENCE)[1]
+
+
+def _always_there(schema: dict[str, Any]) -> dict[str, Any]:
+    """*schema* of a part of an answer, which is sent with all its members, those at their defaults too."""
+    return {**schema, "required": list(schema["properties"])} if "properties" in schema else schema
+
+
+def _partial_structs(kinds: set[Any]) -> set[str]:
+    """The names of the structs within *kinds* that are sent without members at their defaults."""
+    partial, seen = set[str](), set[Any]()
+    waiting: list[Any] = list(msgspec.inspect.multi_type_info(kinds))
+    while waiting:
+        info = waiting.pop()
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in seen:
+                continue
+            seen.add(info.cls)
+            struct = getattr(info.cls, "__origin__", info.cls)
+            if struct.__struct_config__.omit_defaults or any(field.default is msgspec.UNSET for field in info.fields):
+                partial.add(struct.__name__)
+        parts = [getattr(info, name) for name in info.__struct_fields__]
+        parts += [part for group in parts if isinstance(group, tuple) for part in group]
+        waiting += [part for part in parts if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field)]
+    return partial
 
 
 def _worded(schema: dict[str, Any]) -> dict[str, Any]:
