@@ -99,6 +99,17 @@ def test_links_empty_folders_and_odd_names_are_copied(desk: Desk) -> None:
     assert (code, report["items"], verified(report)) == (0, 9, [9, 9])
 
 
+def test_a_report_says_how_much_of_a_space_rests_on_adoption(desk: Desk) -> None:
+    lines = [f"{hashlib.sha256(b'photo 0').hexdigest()}  2013/0.jpg"]
+    (desk.photos.parent / "SHA256SUMS").write_text("\n".join(lines))
+    assert desk.protect("--checksums", str(desk.photos.parent / "SHA256SUMS"))[0] == 0
+    for disk in ("disk1", "disk2"):
+        code, report = desk.call("mill", "report", disk, "photos")
+        assert (code, report["adopted"], report["strays"]["count"]) == (0, {"items": 5, "bytes": 35}, 0)
+    assert desk.call("mill", "check")[0] == 0
+    assert desk.call("mill", "report", "photos", "photos")[1]["adopted"] == {"items": 5, "bytes": 35}
+
+
 def test_what_was_edited_renamed_added_and_deleted_is_told_apart(desk: Desk) -> None:
     desk.protect()
     (desk.photos / "2013" / "0.jpg").write_bytes(b"edited")

@@ -69,7 +69,9 @@ class MillPart:
         self._queues = queues
         self.audit = AuditPart(context, databases, stores)
         self.checks = ChecksPart(databases, stores, self.audit)
-        self.reports = ReportsPart(context, logs, stores, policies, self.checks)
+        self.reports = ReportsPart(
+            context, databases=databases, logs=logs, stores=stores, policies=policies, checks=self.checks
+        )
         self.repairs = RepairsPart(databases, stores, policies, self.audit)
         self.producers = ProducersPart(context, stores, policies, queues)
 

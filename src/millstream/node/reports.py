@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.anchoring.manifest import anchor_string
 from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
+from millstream.mill.adoption.catalog import AdoptionCatalog
+from millstream.mill.adoption.coverage import adopted_share
 from millstream.mill.integrity.source_comparison import SourceComparison
 from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
@@ -16,6 +19,7 @@ from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import IntegrityReport, encode_report
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext
+from millstream.node.databases import DatabasesPart
 from millstream.node.logs import LogsPart
 from millstream.node.policies import PoliciesPart
 from millstream.node.stores import StoresPart
@@ -28,9 +32,17 @@ class ReportsPart:
     """Makes reports, keeps them and anchors them."""
 
     def __init__(
-        self, context: NodeContext, logs: LogsPart, stores: StoresPart, policies: PoliciesPart, checks: ChecksPart
+        self,
+        context: NodeContext,
+        *,
+        databases: DatabasesPart,
+        logs: LogsPart,
+        stores: StoresPart,
+        policies: PoliciesPart,
+        checks: ChecksPart,
     ) -> None:
         self._context = context
+        self._databases = databases
         self._policies = policies
         self._logs = logs
         self._stores = stores
@@ -51,6 +63,7 @@ class ReportsPart:
             anchor=self.anchor,
             kinds={name: urlsplit(store.url).scheme for name, store in self._stores.providers.items()},
             comparison=self.comparison,
+            adopted=partial(adopted_share, AdoptionCatalog(self._databases.own)),
         )
 
     @locked_cached_property

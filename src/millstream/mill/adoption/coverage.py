@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import sqlalchemy as sa
 
-from millstream.mill.adoption.catalog import is_listed, items_table
+from millstream.mill.adoption.catalog import AdoptionCatalog, ChecksumEvidence, is_listed, items_table
 from millstream.mill.manifest_table import manifest_table
+from millstream.mill.reports.report import AdoptedShare
 
 
 class CopyCoverage(msgspec.Struct, frozen=True):
@@ -70,6 +71,26 @@ def _coverage(
     )
     with engine.connect() as connection:
         return CopyCoverage(*connection.execute(query).one())
+
+
+def adopted_share(catalog: AdoptionCatalog, store: str, space: str) -> AdoptedShare:
+    """How much of a space in *store* has no checksum but the one that was computed when its source was adopted."""
+    sources = [one.store for one in catalog.spaces() if one.space == space]
+    if not sources:
+        return AdoptedShare()
+    row, item = manifest_table.c, items_table.c
+    adopted = sa.select(1).where(
+        item.store.in_(sources),
+        item.space == row.space,
+        item.content_id == row.content_id,
+        item.sha256 == row.sha256,
+        item.origin == ChecksumEvidence.COMPUTED.value,
+    )
+    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(row.size), 0)).where(
+        row.store == store, row.space == space, row.deleted.is_(False), adopted.exists()
+    )
+    with catalog.engine.connect() as connection:
+        return AdoptedShare(*connection.execute(query).one())
 
 
 def verification_times(engine: sa.Engine, store: str, space: str) -> Iterator[int | None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from millstream.mill.bit_check_table import Verdict
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
@@ -17,6 +19,7 @@ from millstream.mill.notices.receivers import BadReport, NoticeReceiver
 from millstream.mill.providers import Providers
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import (
+    AdoptedShare,
     IntegrityReport,
     ReportResult,
     SpaceTally,
@@ -48,7 +51,7 @@ class Reporter:
 
     Each is handed to *anchor* once it is kept; a report that was kept and not anchored is anchored when its task comes
     again. *kinds* are the kinds of stores by id (``file``, ``s3``), for the table. A report on a copy says what
-    *comparison* finds.
+    *comparison* finds; *adopted* says how much of a store's space rests on adoption.
     """
 
     def __init__(
@@ -60,9 +63,10 @@ class Reporter:
         anchor: Anchor | None = None,
         kinds: Mapping[str, str] | None = None,
         comparison: SourceComparison | None = None,
+        adopted: Callable[[str, str], AdoptedShare] | None = None,
     ) -> None:
         self._folder, self._bit_log, self._account, self._anchor = folder, bit_log, account, anchor
-        self._kinds, self._comparison = kinds or {}, comparison
+        self._kinds, self._comparison, self._adopted = kinds or {}, comparison, adopted
 
     def make(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int) -> IntegrityReport:
         """The report of *tally*, of checks from *since* to *until* (microseconds)."""
@@ -79,6 +83,8 @@ class Reporter:
         if report is None:
             if self._comparison is not None:
                 made = compared(made, self._comparison.compare(store, space, since=since))
+            if self._adopted is not None:
+                made = msgspec.structs.replace(made, adopted=self._adopted(store, space))
             results = _merged(self._bit_log.results(store, space, since=since), more)
             kind = self._kinds.get(store, "")
             lines = tsv_lines(results, account=self._account, store_type=kind, strays=made.strays.first)

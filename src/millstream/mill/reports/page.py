@@ -36,6 +36,7 @@ def page(report: IntegrityReport) -> Iterator[str]:
         ("explained", f"{report.explained:,}"),
         ("failed", f"{report.failed:,}"),
         ("bytes read", f"{report.bytes:,}"),
+        ("no checksum but that of adoption", f"{report.adopted.items:,} items, {report.adopted.bytes:,} bytes"),
         ("SHA-256 of this report", report.sha256),
         ("of the report before", report.previous or "there is none"),
     ]

@@ -79,6 +79,13 @@ class ItemSet(msgspec.Struct, frozen=True):
         return cls(len(first) + sum(1 for _ in iterator), first)
 
 
+class AdoptedShare(msgspec.Struct, frozen=True):
+    """How many items, and bytes, rest on a checksum that was computed when they were adopted, and on no other."""
+
+    items: int = 0
+    bytes: int = 0
+
+
 class SourceDifferences(msgspec.Struct, frozen=True):
     """How a copy of a space differs from its ``sources`` by item.
 
@@ -99,6 +106,7 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number there: see :attr:`known_coverage`). ``outcomes`` counts verdicts and ``kinds`` rows; ``previous`` is the
     SHA-256 of the space's report before this one, None for the first. ``sources``, ``strays`` and ``absent`` say how a
     copy differs from its source by item (:class:`SourceDifferences`); they are left out of the file where it does not.
+    ``adopted`` says how much of the space rests on adoption; it is left out where nothing does.
     """
 
     account: str
@@ -122,6 +130,7 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: tuple[str, ...] = ()
     strays: ItemSet = ItemSet()
     absent: ItemSet = ItemSet()
+    adopted: AdoptedShare = AdoptedShare()
 
     @property
     def known_coverage(self) -> float | None:
@@ -263,7 +272,7 @@ def compared(report: IntegrityReport, differences: SourceDifferences) -> Integri
     )
 
 
-_LATER: Mapping[str, object] = {"sources": (), "strays": ItemSet(), "absent": ItemSet()}
+_LATER: Mapping[str, object] = {"sources": (), "strays": ItemSet(), "absent": ItemSet(), "adopted": AdoptedShare()}
 """Members that reports of the first release do not have, and the values at which they are left out."""
 
 SHOWN = 20
@@ -292,8 +301,19 @@ def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
     if len(report.findings) > SHOWN:
         more = len(report.findings) - SHOWN
         yield f"  … and {more:,} more: see `millstream mill report {report.store} {report.space}`"
+    if report.adopted.items:
+        yield f"  {adopted_text(report)}"
     yield from (f"  {line}" for line in difference_lines(report))
     yield from (f"  {note}" for note in report.notes)
+
+
+def adopted_text(report: IntegrityReport) -> str:
+    """How much of the space has no checksum but ours, for people."""
+    adopted = report.adopted
+    return (
+        f"{adopted.items:,} items ({size_text(adopted.bytes)}) have no checksum but the one computed at adoption: "
+        "damage from before that cannot be seen"
+    )
 
 
 def difference_lines(report: IntegrityReport) -> Iterator[str]:
