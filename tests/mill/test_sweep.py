@@ -73,7 +73,7 @@ def test_many_items_are_found_as_one_by_one_they_are(
     (tmp_path / "1" / ".millstream" / "sidecars" / "s" / digest[0] / f"{digest}.json").write_bytes(b"{}")
     together = sweep(world)
     sour = dict.fromkeys(("item 0", "more/007", "large"), "B3")
-    assert rows(together) == {**sour, "more/150": "B18", "more/200": "B22"}
+    assert rows(together) == {**sour, "more/150": "B18", "more/200": "B27"}
     monkeypatch.setattr(store, "bulk", None)
     alone = sweep(world)
     assert rows(together) == rows(alone)
