@@ -70,7 +70,7 @@ def explain_errors(engine: sa.Engine, path: Path) -> None:
     def explain(context: sa.ExceptionContext) -> None:
         explanation = _explain(path, context.original_exception)
         if explanation is not None:
-            context.chained_exception = explanation
+            raise explanation from context.original_exception
 
     sa.event.listen(engine, "handle_error", explain)
 
