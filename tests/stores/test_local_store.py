@@ -86,6 +86,13 @@ class TestFilesPutThereBehindItsBack:
         (tmp_path / "store" / "space" / name).write_bytes(b"")
         assert ids(store) == []
 
+    @pytest.mark.parametrize("name", ["b%/b", "b%/b/cc", "a/b%/b", "x%/%2F"])
+    def test_are_no_items_where_a_short_name_is_divided(self, store: LocalStore, tmp_path: Path, name: str) -> None:
+        path = tmp_path / "store" / "space" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+        assert ids(store) == []
+
     def test_are_no_items_where_their_long_path_is_not_ours(self, store: LocalStore, tmp_path: Path) -> None:
         folder = tmp_path / "store" / "space" / ("x" * 254 + "%")
         folder.mkdir()

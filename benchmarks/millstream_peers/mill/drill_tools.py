@@ -189,8 +189,9 @@ class Protect:
         put_plainly(self._source, items)
 
     def copy(self) -> None:
-        code, (report,), errors = command(*self._arguments)
-        assert code == 0, (report, errors)
+        code, reports, errors = command(*self._arguments)
+        assert code == 0, (reports, errors)
+        (report,) = reports
         places = (SOURCE, *COPIES)
         names = (report["store"], *(copy["store"] for copy in report["copies"]))
         self._names = dict(zip(names, places, strict=True))

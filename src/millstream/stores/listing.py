@@ -195,7 +195,7 @@ def _read_entry(
 
 
 def _is_ours(key: bytes, path: Names) -> bool:
-    """Whether *path* is where the id *key* is kept; only long and flat paths can be anything else."""
-    if len(key) <= 255 and FLAT_FOLDER not in path[:1]:
+    """Whether *path* is where the id *key* is kept; only long, flat and divided paths can be anything else."""
+    if len(key) <= 255 and FLAT_FOLDER not in path[:1] and "%/" not in "/".join(path):
         return True
     return len(key) <= MAX_CONTENT_ID_BYTES and path in encoded_paths(key.decode("utf-8"))
