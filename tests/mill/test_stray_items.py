@@ -108,6 +108,15 @@ def test_where_the_source_cannot_be_asked_nothing_is_called_a_stray_and_it_is_no
     assert "could not be looked up at the source" in report["notes"][0]
 
 
+def test_what_the_source_lists_counts_where_nothing_of_it_was_ever_recorded(data: Path, mill: Run) -> None:
+    local(data, "one").create_space("t")
+    local(data, "one").put("t", "new", io.BytesIO(b"new"))
+    assert mill("check", "--space", "t")[0] == 1
+    found = {store: mill("report", store, "t", "--json")[1][0] for store in ("two", "three")}
+    assert {one["result"] for one in found.values()} == {"INCOMPLETE"}
+    assert all(one["absent"] == {"count": 1, "first": ["new"]} for one in found.values())
+
+
 def test_an_item_that_the_policy_asks_for_and_that_is_not_there_forbids_success(data: Path, mill: Run) -> None:
     put(data, "one", "never copied")
     with Node.open(load_settings({"data": str(data)})[0]) as node:

@@ -62,10 +62,24 @@ class SourceComparison:
             return SourceDifferences(
                 note=f"items that only this store has could not be looked up at the source: {error}"
             )
-        lacking = self._manifest.lacking(sources, space, store, until=since)
+        try:
+            lacking = sorted({
+                *self._manifest.lacking(sources, space, store, until=since),
+                *self._never_recorded(sources, space, store),
+            })  # fmt: skip
+        except StoreError as error:
+            return SourceDifferences(note=f"the source could not be listed, and nothing is recorded of it: {error}")
         here = set(unrecorded)
         absent = self._settled(sources, space, (name for name in lacking if name not in here))
         return SourceDifferences(tuple(sources), ItemSet.of(strays), ItemSet.of(absent))
+
+    def _never_recorded(self, sources: Sequence[str], space: str, store: str) -> Iterator[str]:
+        """What sources list of which the manifest knows no item at all, and that *store* is not recorded to have."""
+        for source in sources:
+            if source in self._providers and not self._manifest.count(source, space):
+                for names in groups((entry.content_id for entry in self._providers.entries(source, space)), GROUP):
+                    copied = self._manifest.get_many(store, space, names)
+                    yield from (name for name in names if name not in copied or copied[name].deleted)
 
     def _unrecorded(self, store: str, space: str, since: int) -> Iterator[str]:
         """Items that the checks saw in *store* and that had no row in the manifest."""
