@@ -48,6 +48,7 @@ def test_p9_an_empty_space_has_no_coverage_and_says_that_it_is_empty(data: Path)
         assert [row["coverage"] for row in node.api("/integrity/reports")["items"]] == [None, None]
         assert node.api("/integrity/report?store=one&space=s")["coverage"] is None
         assert "the space is empty" in node.page("/integrity/space?store=one&space=s")
+        assert "Nothing was checked yet, and nothing waits for a person" in node.page("/")
         for page in ("/", "/integrity", "/integrity/reports", "/integrity/space?store=one&space=s"):
             assert "100 %" not in node.page(page), page
 
@@ -63,7 +64,7 @@ def test_p9_copies_that_could_not_be_read_do_not_count_as_checked(data: Path) ->
         node.node.stores.manifest.writer.apply(unread)
         (row,) = node.api("/integrity/spaces?store=two")["items"]
         assert (row["items"], row["checked"], row["coverage"], row["newest_check"]) == (2, 0, 0.0, None)
-        assert "every bit as it was" not in node.page("/")
+        assert "no fault at the last check" not in node.page("/")
         assert "could not be read" in node.api("/overview/faults")["items"][0]["text"]
 
 
