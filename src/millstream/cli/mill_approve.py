@@ -21,7 +21,7 @@ from millstream.settings import Settings
 def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_json: bool) -> int:
     """Print what the change guard holds, or approve what is held under NUMBERS.
 
-    The brake holds a space where more copies would be deleted or replaced than its budget allows (settings
+    The change guard holds a space where more copies would be deleted or replaced than its budget allows (settings
     mill.brake), or whose source lists nothing. What is approved goes on with the next `millstream mill duplicate` or
     loop of the producer. Exit code 5 where something is held and nothing was approved.
     """

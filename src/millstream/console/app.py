@@ -33,7 +33,7 @@ _MOST_SIGN_IN = 10_000
 
 
 class Console:
-    """The console of *desk*. :attr:`asgi_app` is to be served; within :meth:`running` the node is watched."""
+    """The console of *app*. :attr:`asgi_app` is to be served; within :meth:`running` the node is watched."""
 
     def __init__(self, app: AppContext) -> None:
         self.app = app

@@ -64,7 +64,7 @@ class PageRequest:
 
 
 class PageRenderer:
-    """Makes handlers of functions that look at *desk* and return what a template shows."""
+    """Makes handlers of functions that look at *app* and return what a template shows."""
 
     def __init__(self, app: AppContext, templates: jinja2.Environment) -> None:
         self.app = app
@@ -79,7 +79,7 @@ class PageRenderer:
         return handler
 
     def act(self, look: Look, role: Role = Role.OPERATOR, template: str = "confirm.html") -> Handler:
-        """The handler of a form: checked to come from a page of this visit, then like :meth:`show`."""
+        """The handler of a form: checked to come from a page of this session, then like :meth:`show`."""
 
         async def handler(request: Request) -> Response:
             return await self._answered(request, role, look, template, is_form=True)

@@ -221,6 +221,12 @@ def open_store(
         raise
 
 
+def store_files(url: str) -> Path | None:
+    """Where the log store at *url* has its files on this host; None for one in memory or on a server."""
+    scheme, _, rest = url.partition("://")
+    return Path(split_durability(rest)[0][1:]).absolute() if scheme in _FILES else None
+
+
 def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, durability: Durability | None) -> Backend:
     scheme, separator, rest = url.partition("://")
     if durability is not None and scheme in {"memory", *_DATABASES}:

@@ -37,7 +37,7 @@ class Providers(Mapping[str, Store]):
     """Stores by id. Looking up an id that is not configured raises :class:`UnknownStoreError`.
 
     *retry* says how often a call is made that fails for a transient reason; its pauses are taken on *clock*. With
-    *presence* looking up a store that should hold items, and is empty, raises :class:`StoreUnavailableError`; going
+    *mount_check* looking up a store that should hold items, and is empty, raises :class:`StoreUnavailableError`; going
     through all of them does not.
     """
 

@@ -20,7 +20,7 @@ from millstream.core.clock import SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec, user_log
-from millstream.log.backends.durability import split_durability
+from millstream.log.store import store_files
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.read_options import required
 from millstream.pipeline.staging import StagedPart, Staging
@@ -204,13 +204,12 @@ def beside(store_url: str) -> str:
 
     Raises :class:`PipelineInputError` for a store that has no files: there the place must be named.
     """
-    scheme, _, rest = store_url.partition("://")
-    if scheme not in ("sqlite", "segments"):
+    path = store_files(store_url)
+    if path is None:
         raise PipelineInputError(
             "option 'staging' is missing: name a storage provider that all hosts reach, such as file:///shared/folder "
             "or s3://bucket/prefix"
         )
-    path = Path(split_durability(rest)[0][1:]).absolute()
     return path.with_name(f"{path.name}.staging").as_uri()
 
 

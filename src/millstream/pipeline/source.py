@@ -18,6 +18,7 @@ from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import CorruptBlockError, LogSpec
 from millstream.log.gap import Gap, Gaps
+from millstream.log.store import store_files
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.read_options import PARTITION_BYTES, TASKS_A_CORE, LogReadOptions, checked_columns
@@ -121,7 +122,7 @@ def write_log(frame: DataFrame, store_url: str, log: str, *, write: str = "", st
 
 def check_reachable(spark: SparkSession, store_url: str) -> None:
     """Raise :class:`PipelineInputError` where executors of *spark* cannot open the store at *store_url*."""
-    if store_url.startswith(("sqlite:", "segments:")) and not spark.sparkContext.master.startswith("local"):
+    if store_files(store_url) is not None and not spark.sparkContext.master.startswith("local"):
         raise PipelineInputError(
             f"the log store {store_url} lies on this host, and Spark runs on {spark.sparkContext.master}: "
             "use master local[*], or a log store that all hosts reach"

@@ -1,4 +1,4 @@
-"""Who may do what: sessions in signed cookies, tokens against forged forms, and a brake on guessing passwords.
+"""Who may do what: sessions in signed cookies, tokens against forged forms, and a limit on guessed passwords.
 
 A node without users trusts everybody who reaches it, and so is reached from its own machine alone. Pages and programs
 are told apart by nothing: both are somebody (:class:`~millstream.rest.principal.Principal`) with a role.
@@ -90,17 +90,17 @@ class AccessControl:
         return bool(self._users)
 
     def new_session(self, name: str = "") -> Session:
-        """A visit that begins now, of somebody who has signed in as *name*, or of nobody yet."""
+        """A session that begins now, of somebody who has signed in as *name*, or of nobody yet."""
         lasts = round(self.settings.session_hours * 3600 * MICROSECONDS)
         return Session(name, self._clock.now() + lasts, secrets.token_urlsafe(16))
 
     def cookie(self, session: Session) -> str:
-        """*visit*, signed."""
+        """*session*, signed."""
         body = base64.urlsafe_b64encode(msgspec.json.encode(session)).decode("ascii").rstrip("=")
         return f"{body}.{self._sign('visit', body, self._fingerprint(session.name))}"
 
     def read_cookie(self, cookie: str) -> Session | None:
-        """The visit of *cookie*; None where it is not ours, over, or its user has another password by now."""
+        """The session of *cookie*; None where it is not ours, over, or its user has another password by now."""
         body, _, signature = cookie.partition(".")
         try:
             session = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Session)
@@ -113,22 +113,22 @@ class AccessControl:
         return None if gone or (session.name and session.name not in self._users) else session
 
     def form_token(self, session: Session) -> str:
-        """What every form of a page of *visit* has to bring back."""
+        """What every form of a page of *session* has to bring back."""
         return self._sign("form", session.nonce, session.name)
 
     def is_form_token(self, session: Session, token: str) -> bool:
-        """Whether *token* is the one of *visit*."""
+        """Whether *token* is the one of *session*."""
         return hmac.compare_digest(self.form_token(session), token.encode("ascii", "replace").decode("ascii"))
 
     def principal(self, session: Session | None) -> Principal | None:
-        """Who is on *visit*; None: somebody who has to sign in."""
+        """Whose *session* is; None: somebody who has to sign in."""
         if not self.has_users:
             return LOCAL
         user = self._users.get(session.name) if session else None
         return Principal(session.name, user.role) if session and user else None
 
     def sign_in(self, name: str, password: str, address: str) -> Session:
-        """A new visit of *name*. Takes equally long whether the name or the password is wrong.
+        """A new session of *name*. Takes equally long whether the name or the password is wrong.
 
         Raises :class:`AuthenticationError`, :class:`TooManySignInsError`.
         """
@@ -136,7 +136,7 @@ class AccessControl:
         return self.new_session(name)
 
     def sign_out(self, session: Session) -> None:
-        """No cookie of *visit* is good any more."""
+        """End *session*: its cookies are no longer accepted."""
         now = self._clock.now()
         self._signed_out = {n: at for n, at in self._signed_out.items() if at > now} | {session.nonce: session.expires}
 

@@ -1,4 +1,4 @@
-"""The desk: one node, and what the console and the interface for programs need to look at it and to act on it."""
+"""What console and REST API share: one node, and what they need to look at it and to act on it."""
 
 from __future__ import annotations
 

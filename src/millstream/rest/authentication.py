@@ -1,4 +1,4 @@
-"""From a request to somebody: the cookie of a visit, or the header ``Authorization`` of a program."""
+"""From a request to somebody: the cookie of a session, or the header ``Authorization`` of a program."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ COOKIE = "millstream_visit"
 
 
 def session_of(request: Request, access: AccessControl) -> Session | None:
-    """The visit that the request is part of."""
+    """The session that the request belongs to."""
     cookie = request.cookies.get(COOKIE)
     return access.read_cookie(cookie) if cookie else None
 
 
 def set_session_cookie(response: Response, access: AccessControl, session: Session) -> None:
-    """Let the browser bring *visit* back with every request, and show it to no script and no other site."""
+    """Let the browser bring *session* back with every request, and show it to no script and no other site."""
     seconds = round(access.settings.session_hours * 3600)
     response.set_cookie(
         COOKIE, access.cookie(session), max_age=seconds, httponly=True, samesite="strict", secure=access.settings.secure

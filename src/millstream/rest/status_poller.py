@@ -32,7 +32,7 @@ from millstream.rest.status_snapshot import (
 SAMPLE_SECONDS = 2.0
 SNAPSHOT_SECONDS = 10.0
 SNAPSHOT_SHARE = 20
-"""A survey rests this many times as long as it took."""
+"""After a snapshot the poller waits this many times as long as it took."""
 
 RATE_SECONDS = 10
 _RECENT = 900

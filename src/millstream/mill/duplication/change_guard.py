@@ -25,7 +25,7 @@ from millstream.mill.policies.policy import Pair
 ChangeKind = Literal["deletes", "changes"]
 
 MIN_COPIES = 10
-"""A source that lists nothing is no matter for the brake where there are fewer copies."""
+"""A source that lists nothing is no matter for the guard where there are fewer copies."""
 
 SIZE_SECONDS = 60.0
 """How long the number of copies of a space is remembered; it is only a base for shares."""

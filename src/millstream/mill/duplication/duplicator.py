@@ -52,12 +52,12 @@ class DuplicationProcessor:
     """Takes :class:`Duplicate` tasks to their end.
 
     The source is only read. Deletes, and copies in the place of other recorded bytes, are made within the budget of
-    *brake*, where there is one; a task that it holds is done, and found again once a person approves. What was copied,
-    deleted or found in place is recorded in the manifest for the destination; what the manifest says of the source is
-    written by whoever writes to the source. *policies* gives the policies as they are now: a task that none of them
-    asks for any more does nothing. Without it every task is done. A deletion at the source that waits in *outbox*
-    counts as recorded. An item of an audited source is not copied where *audit_lookup* knows it with another checksum:
-    whoever changed it did so behind the audit.
+    *change_guard*, where there is one; a task that it holds is done, and found again once a person approves. What was
+    copied, deleted or found in place is recorded in the manifest for the destination; what the manifest says of the
+    source is written by whoever writes to the source. *policies* gives the policies as they are now: a task that none
+    of them asks for any more does nothing. Without it every task is done. A deletion at the source that waits in
+    *outbox* counts as recorded. An item of an audited source is not copied where *audit_lookup* knows it with another
+    checksum: whoever changed it did so behind the audit.
     """
 
     def __init__(

@@ -44,8 +44,8 @@ def plan_space_duplication(
 
     All deletes come before all copies; last comes a task for the space itself where one end has not got it. With
     *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
-    Nothing is put on it where *brake* holds the plan. Without a queue this is a dry run. With *record* the manifest is
-    brought up to date with the source first. A deletion that waits in *outbox* counts as recorded.
+    Nothing is put on it where *change_guard* holds the plan. Without a queue this is a dry run. With *record* the
+    manifest is brought up to date with the source first. A deletion that waits in *outbox* counts as recorded.
     """
     plan = count_differences(providers, manifest, pair, space, everything=everything, record=record, outbox=outbox)
     if queue is None:

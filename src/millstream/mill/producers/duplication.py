@@ -54,12 +54,12 @@ class DuplicationMorsel(AnyMorsel, frozen=True, kw_only=True):
 class DuplicationProducer:
     """Puts duplication tasks of *policies* on *queue*. What a policy begins to ask for has its turn in the next loop.
 
-    Without *brake* nothing is held. With *only_differences* items that are the same at both ends are left out; without
-    it everything is put on the queue, as the document has it. Of *spaces* the store is the source.
+    Without *change_guard* nothing is held. With *only_differences* items that are the same at both ends are left out;
+    without it everything is put on the queue, as the document has it. Of *spaces* the store is the source.
 
-    ``held`` are the plans that the brake has held, and those with items that only the destination has, of which no
-    deletion is recorded, where what waits in *outbox* counts as recorded; ``skipped`` are pairs of which a store is not
-    configured, and ``dropped`` is what was left of the loop when somebody took its pair out of the policy.
+    ``held`` are the plans that the change guard has held, and those with items that only the destination has, of which
+    no deletion is recorded, where what waits in *outbox* counts as recorded; ``skipped`` are pairs of which a store is
+    not configured, and ``dropped`` is what was left of the loop when somebody took its pair out of the policy.
     """
 
     def __init__(
