@@ -20,7 +20,7 @@ def test_own_records_walk_the_whole_road_and_bad_rows_are_put_aside(tmp_path: Pa
         json.dumps({"source": f"pump{n % 3}", "key": f"k{n % 5}", "event_time": 10**15 + n * HOUR // 10, "value": n})
         for n in range(500)
     ]
-    rows.insert(7, "this is no JSON")
+    rows.insert(7, "this is not JSON")
     file = tmp_path / "own.jsonl"
     file.write_text("\n".join(rows) + "\n", "utf-8")
     data = tmp_path / "data"

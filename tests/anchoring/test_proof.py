@@ -191,7 +191,7 @@ FORGERIES = {
     "long batch path": set_to("batch_path", lambda path: [*path, "0" * 64]),
     "batch path in capitals": set_to("batch_path", lambda path: ["A" * 64, *path[1:]]),
     "short message path": set_to("message_path", lambda path: path[:-1] if path else ["0" * 64]),
-    "a path that is no hash": set_to("message_path", ["zz"]),
+    "a path that is not a hash": set_to("message_path", ["zz"]),
     "another batch id": set_to("batch_header", "batch", "forged"),
     "another count": set_to("batch_header", "count", lambda count: count + 1),
     "no count": set_to("batch_header", "count", 0),

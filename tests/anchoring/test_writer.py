@@ -200,7 +200,7 @@ def test_a_batch_that_does_not_hold_what_it_says_is_refused_before_anything_is_a
 
 
 def test_a_reason_that_no_reject_file_may_hold_is_refused(road: Any) -> None:
-    with pytest.raises(BatchFormatError, match="no reason"):
+    with pytest.raises(BatchFormatError, match="not a valid reject reason"):
         add(road, [make_batch([1])], [Reject(5, "Too late!")])  # type: ignore[arg-type]
     assert road.journal.totals().accepted == 0
 
@@ -291,7 +291,7 @@ def test_a_journal_changed_from_outside_is_noticed_before_anything_is_anchored(r
         road.writer.cut(force=True)
     with road.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE anchor_payloads SET lines = CAST(replace(lines, 'value', 'walue') AS BLOB)")
-    with pytest.raises(AnchoringError, match="changed from outside"):
+    with pytest.raises(AnchoringError, match="another program changed"):
         road.writer.recover()
     assert road.anchor_strings() == []
 

@@ -86,21 +86,21 @@ def test_a_key_file_is_private_and_never_overwritten(did: Shell) -> None:
 
 def test_errors_name_the_file_and_the_rule(did: Shell) -> None:
     good, text = did.key("good"), did.file("text", "no key")
-    assert "text holds no private key" in did("create", "--update-key", text, "--recovery-key", good, code=2)
+    assert "text contains no private key" in did("create", "--update-key", text, "--recovery-key", good, code=2)
     missing = did("create", "--update-key", did.path("absent"), "--recovery-key", good, code=2)
     assert "No such file" in missing
     assert "must differ" in did("create", "--update-key", good, "--recovery-key", good, code=2)
     patches = did.file("patches", "7")
     complaint = did("create", "--update-key", good, "--recovery-key", did.key("r"), "--patches", patches, code=2)
-    assert "patches holds no patch" in complaint
+    assert "patches contains no patch" in complaint
 
 
 def test_what_is_not_known_is_said(did: Shell) -> None:
     update, recovery = did.key("update"), did.key("recovery")
     created = did.file("create.json", did("create", "--update-key", update, "--recovery-key", recovery))
     name = json.loads(did("name", created))["did"]
-    assert "nothing is known" in did("resolve", name, code=3)
-    assert "no DID of this node" in did("resolve", "did:web:example.org", code=2)
+    assert "unknown DID" in did("resolve", name, code=3)
+    assert "not a DID of this node" in did("resolve", "did:web:example.org", code=2)
     assert "ops:2: the operation is not JSON" in did("resolve", name, "--operations", did.file("ops", "\n{"), code=2)
     ended = did.file("end.json", did("deactivate", name, "--key", recovery))
-    assert "only a create makes a DID" in did("name", ended, code=2)
+    assert "only a create request has a DID" in did("name", ended, code=2)

@@ -193,7 +193,7 @@ def test_what_a_stranger_has_written_leads_no_terminal_astray(
     stranger.ledger.write_text(json.dumps(entry) + "\n", "utf-8")
     assert observe(tmp_path / "us", "--ledger", stranger.ledger, "--cas", tmp_path / "files") == 0
     said = capsys.readouterr()
-    assert "1 with a fault" in said.out and "members that are not known" in said.err
+    assert "1 with a fault" in said.out and "unknown members" in said.err
     stranger.ledger.write_text(json.dumps(entry | {"\x1b[2J": 1}) + "\n", "utf-8")
     assert observe(tmp_path / "us", "--ledger", stranger.ledger, "--cas", tmp_path / "files") == 2
     assert "\x1b" not in said.err + capsys.readouterr().err

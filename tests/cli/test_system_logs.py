@@ -114,7 +114,7 @@ def test_system_logs_are_read_and_copied_by_name(node: Node, tmp_path: Path) -> 
         told = run_command("log", "info", f"system:{name}", *data).out
         assert f"\nkind      {kind}\n" in told and f"\ntrimmed   {trimmed}" in told
     missing = run_command("log", "read", "ledger", *data)
-    assert (missing.code, "Millstream's own is called 'system:ledger'" in missing.err) == (3, True)
+    assert (missing.code, "the system log is called 'system:ledger'" in missing.err) == (3, True)
     with node:
         pass  # closed: what follows opens it in processes of their own
     target = f"segments:///{tmp_path / 'copy'}"

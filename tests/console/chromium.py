@@ -90,7 +90,7 @@ def _press(path: str, button: str) -> Callable[[Page, Served], None]:
 def _amended(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/queues/duplication-high/2")
     page.get_by_label("Body").fill(page.get_by_label("Body").input_value().replace("gone", "second"))
-    _follow(page, page.get_by_role("button", name="Look at the change…"))
+    _follow(page, page.get_by_role("button", name="Preview change…"))
 
 
 def _conflicting(page: Page, served: Served) -> None:
@@ -105,8 +105,8 @@ def _conflicting(page: Page, served: Served) -> None:
 def _changed(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/policies/local")
     page.get_by_label("Another space").first.fill("films")
-    page.get_by_role("button", name="Add it").first.click()
-    _follow(page, page.get_by_role("button", name="Look at what it would do"))
+    page.get_by_role("button", name="Add to those").first.click()
+    _follow(page, page.get_by_role("button", name="Preview"))
 
 
 _STEPS: Mapping[str, Callable[[Page, Served], None]] = {
@@ -115,11 +115,11 @@ _STEPS: Mapping[str, Callable[[Page, Served], None]] = {
     "confirm-amend": _amended,
     "confirm-repair": _press("/integrity/findings", "Repair…"),
     "confirm-approve": _press("/integrity", "Approve…"),
-    "confirm-withdraw": _press("/policies/local", "Take this account off the list…"),
+    "confirm-withdraw": _press("/policies/local", "Withdraw policy…"),
     "policy-changed": _changed,
     "policy-conflict": _conflicting,
     "error-missing": lambda page, served: page.goto(f"{served.url}/nothing") and None,
-    "error-refused": _press("/queues/duplication-high", "Redrive the chosen"),
+    "error-refused": _press("/queues/duplication-high", "Redrive selected"),
 }
 """Ways to the pages that come before something is done, or instead of it; none of them changes anything."""
 

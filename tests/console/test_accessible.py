@@ -211,7 +211,7 @@ def test_a_queue_is_found_and_a_form_left_by_keyboard_alone(browser: Browser, se
     _tab_to(page, "Redrive")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_contain_text("Redrive")
-    _tab_to(page, "Leave it as it is")
+    _tab_to(page, "Cancel")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("duplication-high")
     page.close()

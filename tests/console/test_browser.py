@@ -124,7 +124,7 @@ def test_dead_letters_are_redriven_and_discarded_with_a_reason(changing: Served,
     page.get_by_label("Reason").fill("the store is gone for good")
     page.locator(".confirm").get_by_role("button").click()
     expect(page.get_by_role("status")).to_contain_text("20 tasks were discarded")
-    done = page.locator(".card", has_text="What was done").get_by_role("row", name="discard")
+    done = page.locator(".card", has_text="Actions").get_by_role("row", name="discard")
     expect(done).to_contain_text("the store is gone for good")
     page.get_by_role("button", name="Redrive", exact=True).click()
     page.locator(".confirm").get_by_role("button").click()
@@ -141,16 +141,16 @@ def test_a_dead_letter_is_looked_at_amended_and_tried_again_with_others_at_a_rat
     page.get_by_role("link", name="1", exact=True).click()
     expect(page.locator("main")).to_contain_text("did not answer")
     page.get_by_label("Body").fill(page.get_by_label("Body").input_value().replace("gone", "second"))
-    page.get_by_role("button", name="Look at the change").click()
+    page.get_by_role("button", name="Preview change").click()
     expect(page.locator(".diff .plus").last).to_contain_text("second")
     page.get_by_label("Reason").fill("the store has another name now")
-    page.get_by_role("button", name="Save it").click()
-    expect(page.get_by_role("status")).to_contain_text("another one now")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Body replaced")
     page.goto(f"{changing.url}/queues/duplication-high")
     page.locator(".card", has_text="by cause").get_by_role("button", name="Redrive").first.click()
-    page.get_by_label("At most so many a second").fill("0.01")
+    page.get_by_label("Maximum per second").fill("0.01")
     page.locator(".confirm").get_by_role("button").click()
-    expect(page.get_by_role("status")).to_contain_text("20 tasks are ready again, 0.01 a second")
+    expect(page.get_by_role("status")).to_contain_text("20 tasks are ready again, 0.01 per second")
     expect(page.locator(".facts").first).to_contain_text("delayed19")
     page.goto(f"{changing.url}/system")
     expect(page.locator("main")).to_contain_text("the store has another name now")
@@ -159,8 +159,8 @@ def test_a_dead_letter_is_looked_at_amended_and_tried_again_with_others_at_a_rat
 
 def test_what_was_refused_says_why_and_leads_back(served: Served, watched: Watched) -> None:
     page = watched.page(f"{served.url}/queues/duplication-high")
-    page.get_by_role("button", name="Redrive the chosen").click()
-    expect(page.locator(".lead")).to_have_text("Choose some tasks first")
+    page.get_by_role("button", name="Redrive selected").click()
+    expect(page.locator(".lead")).to_have_text("Select at least one task")
     page.get_by_role("link", name="Back").click()
     expect(page.locator("h1")).to_have_text("duplication-high")
 
@@ -171,7 +171,7 @@ def test_the_past_of_a_queue_is_drawn_and_goes_on(changing: Served, watched: Wat
     page.get_by_role("link", name="last day").click()
     expect(page.locator(".chart")).to_have_attribute("data-follow", "no")
     page.goto(f"{changing.url}/queues")
-    expect(page.locator("main")).to_contain_text("An alarm stands where")
+    expect(page.locator("main")).to_contain_text("An alarm is raised when")
     expect(page.get_by_role("row", name="dead-letters")).to_contain_text(
         "30 tasks of the queue duplication-high are dead"
     )
@@ -196,7 +196,7 @@ def test_dead_letters_findings_and_reports_lead_to_what_they_speak_of(served: Se
 def test_a_batch_says_why_it_ended_and_leads_to_its_file_and_messages(served: Served, watched: Watched) -> None:
     page = watched.page(f"{served.url}/batches")
     page.locator("a[href^='/batches/one']").nth(1).click()  # the last one waits for its anchor
-    expect(page.locator(".facts")).to_contain_text("ended because")
+    expect(page.locator(".facts")).to_contain_text("end reason")
     _picture(page, "batch")
     page.get_by_role("link", name="prove").first.click()
     expect(page.locator("main")).to_contain_text("the proof holds")
@@ -214,12 +214,12 @@ def test_a_fault_is_repaired_and_a_held_plan_approved(changing: Served, watched:
     page = watched.page(f"{changing.url}/integrity/findings")
     page.get_by_role("button", name="Repair…").click()
     page.get_by_label("Reason").fill("drill")
-    page.get_by_role("button", name="Repair it").click()
-    expect(page.get_by_role("status")).to_contain_text("1 healed")
+    page.get_by_role("button", name="Repair").click()
+    expect(page.get_by_role("status")).to_contain_text("1 repaired")
     page.goto(f"{changing.url}/integrity")
     page.get_by_role("button", name="Approve…").first.click()
     page.get_by_label("Reason").fill("these photos were deleted on purpose")
-    page.get_by_role("button", name="Approve it").click()
+    page.get_by_role("button", name="Approve").click()
     expect(page.get_by_role("status")).to_contain_text("Approved")
     assert watched.complaints == []
 
@@ -255,7 +255,7 @@ def test_a_page_that_is_open_goes_on_after_the_server_was_restarted(
     expect(overview.locator("#live-state")).to_contain_text("the server is away")
     with serving(folder, address=address):
         page.get_by_label("Body").fill("written before the restart")
-        page.get_by_role("button", name="Append it").click()
+        page.get_by_role("button", name="Publish").click()
         expect(page.get_by_role("status")).to_contain_text("Appended as message")
         expect(overview.locator("#live-state")).to_have_text("live")
         editor.get_by_role("button", name="Save", exact=True).click()

@@ -44,7 +44,7 @@ def test_every_row_of_a_policy_is_added_changed_and_removed_without_a_script(
     page.get_by_label("copy all other spaces to").nth(1).select_option("second")
     page.get_by_label("copy all other spaces from").nth(1).select_option("third")
     page.get_by_label("Another space").first.fill("photos")
-    page.get_by_role("button", name="Add it").first.click()
+    page.get_by_role("button", name="Add to those").first.click()
     expect(page.get_by_label("copy photos from")).to_have_count(2)
     press(page, "Remove third → second of photos")
     page.get_by_label("Another space").first.fill("films")
@@ -52,7 +52,7 @@ def test_every_row_of_a_policy_is_added_changed_and_removed_without_a_script(
     page.get_by_label("Space", exact=True).nth(1).fill("movies")
     page.get_by_label("a space that is never copied", exact=True).fill("scratch")
     page.get_by_label("Another space").last.fill("tmp")
-    press(page, "Look at what it would do")
+    press(page, "Preview")
     checked = page.locator("#checked")
     for text in (
         "all other spaces",
@@ -63,7 +63,7 @@ def test_every_row_of_a_policy_is_added_changed_and_removed_without_a_script(
         "− drafts",
     ):
         expect(checked).to_contain_text(text)
-    expect(checked.locator("table")).to_contain_text("no longer brought in line")
+    expect(checked.locator("table")).to_contain_text("no longer copied")
     assert saved(changing)["spacesToIgnore"] == ["drafts"]  # nothing was saved so far
     press(page, "Save")
     expect(page.get_by_role("status")).to_contain_text("Saved as version 2")
@@ -74,9 +74,9 @@ def test_every_row_of_a_policy_is_added_changed_and_removed_without_a_script(
         "defaultPolicies": both,
         "spacesToIgnore": ["scratch", "tmp"],
     }
-    press(page, "Undo the last save…")
+    press(page, "Undo last save…")
     expect(page.locator(".diff")).to_contain_text("movies")
-    press(page, "Put version 1 back")
+    press(page, "Restore version 1")
     expect(page.get_by_role("status")).to_contain_text("Version 1 is in force again, as number 3")
     assert saved(changing)["spacesToIgnore"] == ["drafts"]
     expect(page.get_by_role("row").filter(has_text="in force")).to_contain_text("local")
@@ -87,16 +87,16 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(changing: Served, scrip
     page.goto(f"{changing.url}/policies/local")
     for name in ("photos", "films"):
         page.get_by_label("Another space").first.fill(name)
-        page.get_by_role("button", name="Add it").first.click()
+        page.get_by_role("button", name="Add to those").first.click()
     page.get_by_label("Space", exact=True).nth(1).fill("photos")
-    press(page, "Look at what it would do")
-    expect(page.get_by_role("alert")).to_contain_text("The space films keeps its name: there is a photos.")
+    press(page, "Preview")
+    expect(page.get_by_role("alert")).to_contain_text("The space films was not renamed: photos exists already.")
     page.get_by_label("Another space").first.fill("films")
-    page.get_by_role("button", name="Add it").first.click()
+    page.get_by_role("button", name="Add to those").first.click()
     expect(page.get_by_role("alert")).to_contain_text("The space films has pairs of its own already")
     for _ in range(2):
         page.get_by_role("button", name="of films").first.click()
-    expect(page.get_by_role("group", name="films")).to_contain_text("It has no pair")
+    expect(page.get_by_role("group", name="films")).to_contain_text("No pair")
     press(page, "Remove the space films")
     press(page, "as text")
     assert list(json.loads(page.locator("#text").input_value())["spaceDuplicationStorePolicies"]) == ["photos"]
@@ -133,25 +133,25 @@ def test_two_editors_at_once_lose_nothing(changing: Served, watched: Watched) ->
     press(first, "Save")
     expect(first.get_by_role("status")).to_contain_text("Saved as version 2")
     press(second, "Save")
-    expect(second.get_by_role("alert")).to_contain_text("Somebody saved this policy meanwhile")
+    expect(second.get_by_role("alert")).to_contain_text("Edit conflict")
     expect(second.get_by_role("alert")).to_contain_text("+ mine")
-    press(second, "Put my changes over theirs")
+    press(second, "Merge my changes")
     expect(second.locator("#checked")).to_contain_text("+ theirs")
     press(second, "Save")
     expect(second.get_by_role("status")).to_contain_text("Saved as version 3")
     assert saved(changing)["spacesToIgnore"] == ["drafts", "mine", "theirs"]
     press(third, "Save")
-    third.get_by_role("link", name="Take theirs").click()
+    third.get_by_role("link", name="Discard mine").click()
     expect(third.get_by_label("a space that is never copied", exact=True)).to_have_count(3)
     assert watched.complaints == []
 
 
 def test_an_account_is_taken_off_the_list_and_put_back(changing: Served, watched: Watched) -> None:
     page = watched.page(f"{changing.url}/policies/local")
-    press(page, "Take this account off the list…")
+    press(page, "Withdraw policy…")
     page.get_by_label("Reason").fill("it moved to another node")
-    press(page, "Take local off the list")
-    expect(page.get_by_role("status")).to_contain_text("Nothing is copied by this policy any more")
+    press(page, "Withdraw local")
+    expect(page.get_by_role("status")).to_contain_text("Policy withdrawn")
     page.goto(f"{changing.url}/policies")
     expect(page.get_by_role("row", name="local")).to_contain_text("not in force")
     page.goto(f"{changing.url}/policies/local")
@@ -170,7 +170,7 @@ def test_a_policy_of_many_spaces_is_edited_some_at_a_time(changing: Served, watc
     assert changing.ask("PUT", "/api/v1/policies/big", asked, {"If-Match": "none"})[0] == 200
     page = watched.page(f"{changing.url}/policies/big?find=7")
     expect(page.get_by_role("group")).to_have_count(19)
-    page.get_by_label("Spaces whose names hold").fill("")
+    page.get_by_label("Spaces whose names contain").fill("")
     press(page, "Show")
     expect(page.get_by_role("group")).to_have_count(40)
     press(page, "Remove primary → second of space-003")
@@ -178,7 +178,7 @@ def test_a_policy_of_many_spaces_is_edited_some_at_a_time(changing: Served, watc
     expect(page.get_by_role("group").first).to_contain_text("space-040")
     press(page, "Remove the space space-041")
     page.get_by_label("Another space").first.fill("new")
-    page.get_by_role("button", name="Add it").first.click()
+    page.get_by_role("button", name="Add to those").first.click()
     expect(page.get_by_role("group").last).to_contain_text("new")
     press(page, "Save")
     expect(page.get_by_role("status")).to_contain_text("Saved as version 2")
@@ -210,11 +210,11 @@ def test_a_node_without_copies_claims_no_coverage_and_says_what_a_pair_takes(tmp
     (tmp_path / "millstream.toml").touch()
     with serving(tmp_path) as served:
         page = watched.page(served.url)
-        expect(page.locator(".station").last).to_contain_text("no copy to be checked")
+        expect(page.locator(".station").last).to_contain_text("no copies")
         expect(page.locator(".station").last).not_to_contain_text("100 %")
         page.goto(f"{served.url}/policies")
-        press(page, "Write its policy")
+        press(page, "Create policy")
         press(page, "Add a pair to all other spaces")
-        expect(page.get_by_role("alert")).to_contain_text("A pair takes two stores")
+        expect(page.get_by_role("alert")).to_contain_text("A pair needs two stores")
         page.close()
     assert watched.complaints == []

@@ -93,7 +93,7 @@ def test_written_times_are_numbers_or_iso_8601(written: object, microseconds: in
 @pytest.mark.parametrize(
     ("written", "why"),
     [
-        ("yesterday", "event_time 'yesterday' is no time: write 2013-01-31T12:00Z"),
+        ("yesterday", "event_time 'yesterday' is not a time: write 2013-01-31T12:00Z"),
         ("2013-01-31T12:00", "has no zone: write it with Z or an offset"),
         (2**63, "does not fit into 64 bits"),
     ],

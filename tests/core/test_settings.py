@@ -80,7 +80,7 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
         ('[[batching.override]]\nsource = "p"\nwindow = "wide"', r"batching\.override 1, window: 'wide' is not a dur"),
         ('[[batching.override]]\nsource = "p"\nwindwo = 5', r"override 1 \(source 'p'\) has the member 'windwo'"),
         ('[[batching.override]]\nkey = "k"\nmax_count = 0', r"override 1 \(key 'k'\) cannot be used: max_count is 0"),
-        ("[[batching.override]]\nwindow = 5", "names neither a source nor a key"),
+        ("[[batching.override]]\nwindow = 5", "has neither a source nor a key"),
         ('[batching.override]\nsource = "p"', r"batching\.override.*array"),
     ],
 )
@@ -160,7 +160,7 @@ def test_the_lengths_of_time_and_the_sizes_of_every_section_are_read_as_such(tmp
     assert {"stores.x", "serve.ingest.x", "serve.relay.x", "[log.rules]"} <= {section for section, _, _ in amounts}
     for section, key, amount in amounts:
         (tmp_path / "millstream.toml").write_text(f'[{section}]\n{key} = "wide"\n')
-        with pytest.raises(SettingsError, match=f"{key}.*: 'wide' is (not a duration|no size)") as refused:
+        with pytest.raises(SettingsError, match=f"{key}.*: 'wide' is (not a duration|not a size)") as refused:
             load_settings({"data": str(tmp_path)}, environment={})
         assert ("duration" in str(refused.value)) == (amount is Duration)
 

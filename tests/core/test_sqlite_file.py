@@ -33,11 +33,11 @@ def _head(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: path.write_bytes(b"no database, but a letter to somebody" * 100), "is no database of SQLite"),
-        (lambda path: path.write_bytes(b"short"), "is no database of SQLite"),
-        (lambda path: _make(path, "bookmarks"), "of another program .* 'bookmarks'.*name another folder"),
-        (_cut, "ends too early.*restore it from a backup"),
-        (_head, "ends too early.*restore it from a backup"),
+        (lambda path: path.write_bytes(b"no database, but a letter to somebody" * 100), "is not a database of SQLite"),
+        (lambda path: path.write_bytes(b"short"), "is not a database of SQLite"),
+        (lambda path: _make(path, "bookmarks"), "of another program .* 'bookmarks'.*choose another folder"),
+        (_cut, "is truncated.*restore it from a backup"),
+        (_head, "is truncated.*restore it from a backup"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(

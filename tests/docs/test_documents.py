@@ -75,6 +75,43 @@ def test_tests_that_are_named_exist() -> None:
     assert not {(path, name) for path, name in named if name not in known}
 
 
+QUESTIONS = (
+    "storage provider",
+    "log backend",
+    "broker call",
+    "integrity outcome",
+    "console page",
+    "setting",
+    "Spark job",
+    "command",
+    "metric",
+    "batch id",
+)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_contributor_guide_answers_where_to_add_it_with_at_most_three_files_that_exist(question: str) -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    (answer,) = [answer for what, answer in rows if question in what]
+    paths = [path for path in re.findall(r"`([\w/.*-]+)`", answer) if "/" in path]
+    assert len(paths) <= 3 and (paths or question == "metric")
+    assert all(
+        any(found.glob(path)) for path in paths for found in [ROOT if path[:5] == "docs/" else ROOT / "src/millstream"]
+    )
+
+
+def test_every_package_is_on_the_module_map() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    packages = {path.parent.name for path in (ROOT / "src" / "millstream").glob("*/__init__.py")}
+    parts = {
+        f"{path.parent.parent.name}/{path.parent.name}"
+        for path in (ROOT / "src" / "millstream").glob("*/*/__init__.py")
+        if path.parent.parent.name in {"log", "mill", "messaging"}
+    }
+    assert not {name for name in packages if f"`{name}/`" not in text}
+    assert not {name for name in parts if f"`{name}/`" not in text and f"`{name.partition('/')[2]}/`" not in text}
+
+
 def test_every_format_has_a_row_in_the_reference() -> None:
     table = (ROOT / "docs" / "reference" / "formats.md").read_text("utf-8")
     assert {path.name for path in (ROOT / "docs" / "formats").glob("*.md")} == set(

@@ -140,10 +140,10 @@ def test_a_copy_is_not_made_into_another_log(open_kind: Open) -> None:
     log, copy = fill(open_kind("memory", "").log(SPEC)), open_kind("memory", "").log(SPEC)
     with copy.writer() as writer:
         writer.append([b"something else"])
-    with pytest.raises(LogInputError, match="no beginning of the one to be copied"):
+    with pytest.raises(LogInputError, match="does not match the beginning of the source log"):
         copy_log(log, copy)
     longer = fill(open_kind("memory", "").log(SPEC), 500)
-    with pytest.raises(LogInputError, match="no beginning"):
+    with pytest.raises(LogInputError, match="does not match the beginning"):
         copy_log(log, longer)
     assert copy.last_id == 1
 
@@ -158,7 +158,7 @@ def test_a_copy_that_does_not_give_back_what_was_written_is_told(
         return append(self, [b"another"] * 330)
 
     monkeypatch.setattr(Writer, "append", careless)
-    with pytest.raises(DamagedLogError, match="not what was written"):
+    with pytest.raises(DamagedLogError, match="differ from what was written"):
         copy_log(log, copy)
 
 

@@ -98,7 +98,7 @@ def test_an_account_with_a_password_gets_in_and_a_wrong_password_is_not_shown(
         with pytest.raises(LogNotFoundError) as caught:
             store.log(LogSpec("none"), create=False)
         assert "s3cret" not in str(caught.value)
-        with pytest.raises(LogInputError, match="put it in again"):
+        with pytest.raises(LogInputError, match="hidden password"):
             open_store(store.url)
     with pytest.raises(StorageError, match="check user and password") as denied:
         open_store(f"{scheme}://mill:wr0ng@{rest}")

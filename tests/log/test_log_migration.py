@@ -170,7 +170,7 @@ def test_a_ledger_with_somebodys_message_is_repaired(folder: Path) -> None:
         (folder / "millstream.toml").write_text(f'[log]\nstore = "{url_of(folder)}"\n')
     words = ("anchor", "ledger", "--registry", "--data", str(folder))
     code, _, error = run_command(*words)
-    assert (code, "message 2 of log 'system:registry.ledger' is no ledger entry" in error) == (1, True)
+    assert (code, "message 2 of log 'system:registry.ledger' is not a ledger entry" in error) == (1, True)
     assert "anchor ledger --repair" in error
     assert run_command(*words, "--repair")[:2] == (0, "1 entries form the chain; 1 messages are aside: 2\n")
     code, out, _ = run_command(*words, "--json")

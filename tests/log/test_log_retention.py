@@ -181,5 +181,5 @@ def test_the_command_trims_by_id_by_rules_and_by_the_policy_of_the_log(
     assert "slow loses 50 messages" in run("--max-count", "20")
     assert "nothing to trim" in run("--max-age", "30d", "--max-bytes", "1GB")
     assert "would begin at id 101" in run("--max-bytes", "0", "--dry-run")
-    assert "no size" in run("--max-bytes", "many", code=2)
+    assert "not a size" in run("--max-bytes", "many", code=2)
     assert "either" in run("--below", "3", "--max-count", "4", code=2)

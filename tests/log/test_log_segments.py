@@ -256,7 +256,7 @@ def test_read_only_reads_and_refuses_to_write(log: Log, folder: Path) -> None:
 
 def test_a_folder_of_something_else_or_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("mine")
-    with pytest.raises(StorageError, match="a folder of something else"):
+    with pytest.raises(StorageError, match="a folder of another program"):
         open_store(f"segments:///{tmp_path}")
     (tmp_path / "store.json").write_text('{"format":"millstream segments","version":3}')
     with pytest.raises(StorageError, match=r"of format 3; this Millstream reads format 2\. Install a newer one"):
@@ -274,5 +274,5 @@ def test_a_closed_store_says_so(folder: Path) -> None:
 
 def test_a_log_whose_lease_is_gone_is_not_begun_anew(log: Log, folder: Path) -> None:
     (place(folder) / "lease").unlink()
-    with opened(folder) as store, pytest.raises(DamagedLogError, match="lease is gone"):
+    with opened(folder) as store, pytest.raises(DamagedLogError, match="lease is missing"):
         store.log(SPEC)

@@ -150,7 +150,7 @@ def test_a_url_opens_the_same_file_again(tmp_path: Path, monkeypatch: pytest.Mon
     "url", ["", "sqlite://", "sqlite:///", "sqlite://host/x", "memory://x", "mysql://h/d", "log.db", "sqlite:///a\0b"]
 )
 def test_a_url_of_no_known_form_is_refused(url: str) -> None:
-    with pytest.raises(LogInputError, match="no log store"):
+    with pytest.raises(LogInputError, match="not a log store"):
         open_store(url)
 
 
@@ -191,7 +191,7 @@ def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
     with pytest.raises(StorageError, match="a database of something else"):
         open_store(f"sqlite:///{path}")
     path.write_bytes(b"no database at all, but long enough to look at" * 100)
-    with pytest.raises(DamagedLogError, match="no SQLite database"):
+    with pytest.raises(DamagedLogError, match="not an SQLite database"):
         open_store(f"sqlite:///{path}")
 
 

@@ -227,7 +227,7 @@ def test_only_producers_that_may_publish_are_shown_an_orphan() -> None:
 
 @pytest.mark.parametrize(
     ("secret", "message"),
-    [(None, "cannot read"), (b"", "is empty"), (b"\n", "is empty"), (b"\xff\xfe", "it is no text")],
+    [(None, "cannot read"), (b"", "is empty"), (b"\n", "is empty"), (b"\xff\xfe", "it is not text")],
 )
 def test_a_key_without_a_secret_is_refused(tmp_path: Path, secret: bytes | None, message: str) -> None:
     path = tmp_path / "secret"
@@ -252,9 +252,9 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         (BrokerSettings(tls_certificate=certificate), "broker.tls_key is missing"),
         (BrokerSettings(tls_client_ca=certificate), "needs a tls_certificate"),
         (BrokerSettings(tls_certificate=certificate, tls_key=str(tmp_path / "no")), "cannot read"),
-        (BrokerSettings(tls_certificate=certificate, tls_key=other), "are no pair"),
-        (BrokerSettings(tls_certificate=str(junk), tls_key=key), "are no pair"),
-        (BrokerSettings(tls_certificate=certificate, tls_key=key, tls_client_ca=str(junk)), "is no certificate"),
+        (BrokerSettings(tls_certificate=certificate, tls_key=other), "are not a certificate and its key"),
+        (BrokerSettings(tls_certificate=str(junk), tls_key=key), "are not a certificate and its key"),
+        (BrokerSettings(tls_certificate=certificate, tls_key=key, tls_client_ca=str(junk)), "is not a certificate"),
     ):
         with pytest.raises(BrokerCredentialsError, match=message):
             read_tls(settings)
@@ -264,7 +264,7 @@ def test_a_place_that_others_reach_needs_keys_or_certificates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["serve", "--broker", "0.0.0.0:0", "--data", str(tmp_path)]) == 2
-    assert "other machines can reach 0.0.0.0:0" in capsys.readouterr().err
+    assert "0.0.0.0:0 is reachable from other machines" in capsys.readouterr().err
     tls = msgspec.structs.replace(served_tls(tmp_path), client_ca=None)
     with open_store("memory://") as store:
         for place in (Address("::", 0), Address("broker.example", 0)):

@@ -115,10 +115,14 @@ def test_a_server_that_never_settles_fails_the_start_and_is_named() -> None:
         async with ScriptedServer() as server:
             server.script["Telemetry"].append(never)
             hasty = Options(startup_timeout=0.2, intervals=QUIET.intervals)
-            with pytest.raises(StartupError, match=f"{server.place} gave no routes and settings for t within 0.2"):
+            with pytest.raises(
+                StartupError, match=f"{server.place} did not return routes and settings for t within 0.2"
+            ):
                 await Producer(server.place, ["t"], options=hasty).start()
             server.script["Telemetry"].append(v2.TelemetryCommand(status=v2.Status(code=v2.FORBIDDEN, message="no")))
-            with pytest.raises(StartupError, match=f"{server.place} did not settle with this client about t: no"):
+            with pytest.raises(
+                StartupError, match=f"{server.place} did not confirm the settings of this client for t: no"
+            ):
                 await Producer(server.place, ["t"], options=QUIET).start()
             wrong = v2.TelemetryCommand(status=v2.Status(code=v2.OK))
             wrong.settings.subscription.receive_batch_size = 3

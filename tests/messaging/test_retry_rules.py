@@ -88,7 +88,7 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ("max_attempts = 0", "leave them out, or give them a value"),
+        ("max_attempts = 0", "remove them, or give them a value"),
         ("max_attempts = 1001", "delivered 1 to 1,000 times, not 1,001"),
         ('backoff = ["0s"]', "more than 0 and up to 12h"),
         ('backoff = ["1s", "x"]', r"setting broker\.backoff \(.*millstream\.toml\): 'x' is not a duration"),

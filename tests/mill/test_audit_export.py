@@ -143,7 +143,7 @@ def test_nothing_is_added_to_a_file_that_is_damaged_or_somebody_else_s(office: O
     (name,) = office.files()
     flip_bit(office.store.path_of("audits", name))
     office.process(office.happen("b"))
-    with pytest.raises(AuditExportError, match="is damaged: heal it"):
+    with pytest.raises(AuditExportError, match="is damaged: repair it"):
         office.export()
     office.store.delete("audits", name)
     assert office.export() == (2, 1)

@@ -163,7 +163,7 @@ def test_an_id_of_which_nothing_is_known_gets_no_tombstone(
     assert told == (1, [{"tombstones": 1, "unknown": ["itm 0"]}])
     assert run(["mill", "forget", "one", "s", "itm 0", "--data", str(data)]) == 1
     printed = capsysbinary.readouterr()
-    assert b"nothing is known of 'itm 0'" in printed.err and printed.out == b""
+    assert b"unknown item 'itm 0'" in printed.err and printed.out == b""
     local(data, "two").put("s", "put by hand", io.BytesIO(b"x"))
     assert mill("forget", "one", "s", "put by hand") == (0, [{"tombstones": 1}])  # a copy that nobody recorded
 

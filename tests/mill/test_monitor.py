@@ -116,7 +116,7 @@ def test_a_web_hook_gets_the_alarm_as_json(hook: tuple[str, list[Any]]) -> None:
     with pytest.raises(NoticeError) as caught:
         WebHookReceiver(f"{url}/broken").tell(ALARM)
     assert "broken" not in str(caught.value)
-    with pytest.raises(NoticeError, match="no http"):
+    with pytest.raises(NoticeError, match="not an http"):
         WebHookReceiver("file:///etc/passwd")
 
 
@@ -157,7 +157,7 @@ def test_mail_is_sent() -> None:
         port = server.server_address[1]
     assert "Subject: Millstream: dead-letters in audit" in text and "To: ann@example.org" in text
     assert ALARM.message in text
-    with pytest.raises(NoticeError, match="did not take the notice"):
+    with pytest.raises(NoticeError, match="did not accept the notice"):
         MailReceiver("127.0.0.1", port, "mill@example.org", ["ann@example.org"]).tell(ALARM)
 
 

@@ -138,7 +138,7 @@ def test_a_report_that_was_changed_or_taken_out_is_seen(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"000003\.json does not follow"):
         folder.verify("1", "s")
     middle.write_bytes(b'{ "not": "canonical" }')
-    with pytest.raises(ReportError, match=r"000002\.json is no report"):
+    with pytest.raises(ReportError, match=r"000002\.json is not a report"):
         folder.verify("1", "s")
 
 

@@ -79,7 +79,7 @@ def test_a_task_leased_again_and_again_without_an_end_is_set_aside_unread(world:
     processor = Scripted()
     manager(world, processor).run_until_drained()
     assert processor.done == []
-    assert "bring its workers down" in world.queue("low").dead()[0].cause
+    assert "crash its workers" in world.queue("low").dead()[0].cause
 
 
 def test_a_task_that_asks_to_be_done_again_waits_on_the_queue_and_not_in_a_thread(world: Any) -> None:

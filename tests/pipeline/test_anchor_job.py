@@ -281,5 +281,5 @@ class TestOnSpark:
                 item = json.loads(known.body)
                 item["events"] = item["events"][:-1] or [source.last_id]
                 writer.append([Message(json.dumps(item).encode(), known.key)])
-            with pytest.raises(AnchoringError, match="known with other messages"):
+            with pytest.raises(AnchoringError, match="recorded with different messages"):
                 feed_of(node).step(force=True)

@@ -125,7 +125,7 @@ def test_p9_every_kind_of_damage_is_found_and_nothing_else(spark: SparkSession, 
 
 
 def make_old(path: Path) -> None:
-    """Set the file's time back: what was stored today may not have reached the manifest yet, and is no finding."""
+    """Set the file's time back: what was stored today may not have reached the manifest yet, and is not a finding."""
     os.utime(path, (0, 0))
 
 

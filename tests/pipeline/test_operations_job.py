@@ -34,7 +34,7 @@ REFUSED = [b"", b"{", b"[]", b'{"type":"create"}', b'{"type":"update","didSuffix
 
 
 def requests(seed: int, people: int) -> list[bytes]:
-    """What people ask for, each in order and all mixed; some say it twice, and some of it is no operation."""
+    """What people ask for, each in order and all mixed; some say it twice, and some of it is not an operation."""
     draw = random.Random(seed)
     queues: list[list[bytes]] = []
     for number in range(people):

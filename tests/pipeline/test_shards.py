@@ -123,9 +123,9 @@ def test_the_first_trigger_brings_each_shard_its_part_of_the_state(
 def test_parts_of_a_snapshot_that_do_not_belong_together_are_refused() -> None:
     one, other = Batcher(50, 20), Batcher(50, 20)
     other.advance(5)
-    with pytest.raises(SnapshotError, match="not of one moment"):
+    with pytest.raises(SnapshotError, match="different times or rules"):
         join_snapshots([one.snapshot(), other.snapshot()])
-    with pytest.raises(SnapshotError, match="not of one moment"):
+    with pytest.raises(SnapshotError, match="different times or rules"):
         join_snapshots([one.snapshot(), Batcher(60, 20).snapshot()])
 
 

@@ -238,7 +238,7 @@ def test_what_the_server_shows_after_a_put_must_be_what_was_sent(swift: S3Server
         return {**real_head(**arguments), "ContentLength": 4}
 
     client.__dict__["head_object"] = shrunk
-    with pytest.raises(StoreError, match="is not what was sent"):
+    with pytest.raises(StoreError, match="differs from what was sent"):
         store.put("space", "item", io.BytesIO(b"grain"))
 
 

@@ -371,7 +371,7 @@ def _integer(node: ast.expr) -> int | None:
 
 
 def _dotted(node: ast.expr) -> str:
-    """The name that is called, as ``self._lease.renew``; what is no name is left out."""
+    """The name that is called, as ``self._lease.renew``; what is not a name is left out."""
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""

@@ -100,9 +100,9 @@ def not_found(cid: str) -> CasNotFoundError:
 
 def damaged(cid: str) -> CasDamagedError:
     """The error for a file whose bytes are not those its name promises."""
-    return CasDamagedError(f"file {cid} is damaged: its bytes hash to something else; restore it from a copy")
+    return CasDamagedError(f"file {cid} is damaged: its content does not match its hash; restore it from a copy")
 
 
 def too_large(cid: str, limit: int) -> CasTooLargeError:
     """The error for a whole file that is larger than its format allows."""
-    return CasTooLargeError(f"file {cid} has more than the {limit:,} bytes that its format allows")
+    return CasTooLargeError(f"file {cid} is larger than {limit:,} bytes, the limit of its format")

@@ -62,7 +62,7 @@ def read_anchor(cas: Cas, anchor: str, read: Mapping[str, Sequence[AnchoredBatch
     cid, manifest = read_manifest(cas, anchor)
     batches = [batch for file in manifest.files for batch in read.get(file.uri) or read_batches(cas, file)]
     if merkle_root([batch.leaf for batch in batches]).hex() != manifest.root:
-        raise BatchFormatError("the batches are not those under the manifest's Merkle root")
+        raise BatchFormatError("the batches do not match the manifest's Merkle root")
     rejects = [reject for rejected in manifest.rejects.files for reject in _read_rejects(cas, rejected)]
     if any(left.rejected >= right.rejected for left, right in itertools.pairwise(rejects)):
         raise BatchFormatError("the rejects are not in ascending order of id")

@@ -13,7 +13,7 @@
     │   ├── CasOverlongError    an answer with more bytes than allowed, which was not read to its end
     │   └── CasUnavailableError the storage did not answer (transient)
     ├── LedgerError           the ledger is not an unbroken chain
-    │   ├── LedgerFormatError   what was read is no ledger (InputError)
+    │   ├── LedgerFormatError   what was read is not a ledger (InputError)
     │   └── LedgerUnavailableError  the ledger could not be read (transient)
     ├── HttpError             a server did not answer as it should (transient)
     ├── ObservationBlockedError  an anchor cannot be read until a file is restored
@@ -76,7 +76,7 @@ class LedgerError(AnchoringError):
 
 
 class LedgerFormatError(LedgerError, InputError):
-    """What was read is no ledger: it has something else than entries in it."""
+    """What was read is not a ledger: it has something else than entries in it."""
 
 
 class LedgerUnavailableError(LedgerError):

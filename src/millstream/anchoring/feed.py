@@ -57,7 +57,7 @@ def refuse_amending_rules(rules: Rulebook) -> None:
     No message is anchored twice, so of such rules only history can be anchored, by what is final in it.
     """
     if rules.amends:
-        raise BatchFormatError(f"the rules amend batches after they came out; {_FINAL}")
+        raise BatchFormatError(f"the rules amend published batches; {_FINAL}")
 
 
 class AnchorFeed:
@@ -104,7 +104,7 @@ class AnchorFeed:
             yield group
 
     def _item(self, number: int, body: bytes) -> EventBatch | Reject | None:
-        """What message *number* says; None where it is neither a batch nor a refused message, which is told."""
+        """What message *number* says; None where it is neither a batch nor a rejected message, which is told."""
         try:
             return _decoder.decode(body).item()
         except msgspec.DecodeError as error:
@@ -130,7 +130,7 @@ class _BatchLogMessage(msgspec.Struct, frozen=True):
         if self.rejected is not None:
             return Reject(self.rejected, self.reason)  # type: ignore[arg-type]
         if not self.batch:
-            raise msgspec.ValidationError("it is neither a batch nor a refused message")
+            raise msgspec.ValidationError("it is neither a batch nor a rejected message")
         if self.kind == "amendment":
             raise BatchFormatError(f"batch {self.batch} is an amendment; {_FINAL}")
         cut: Any = self.cut
@@ -217,8 +217,8 @@ def check_conflicts(log: str, names: Sequence[str]) -> None:
     """Raise :class:`AnchoringError` where batches *names* of *log* are known with other messages in them."""
     if names:
         raise AnchoringError(
-            f"batch {' and '.join(names[:3])} of {log!r} is known with other messages in it: the rules or "
-            "the log are not those that it was made of; `millstream pipeline verify-batches` names the differences"
+            f"batch {' and '.join(names[:3])} of {log!r} is recorded with different messages: the rules or the "
+            "log have changed; `millstream pipeline verify-batches` names the differences"
         )
 
 

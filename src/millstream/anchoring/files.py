@@ -116,7 +116,7 @@ def message_ids(batch: BatchFileEntry) -> list[int]:
     Raises :class:`BatchFormatError`.
     """
     if merkle_root(list(map(leaf_hash, batch.lines))).hex() != batch.header.root:
-        raise BatchFormatError(f"the messages of batch {batch.header.batch[:80]!r} are not those under its Merkle root")
+        raise BatchFormatError(f"the messages of batch {batch.header.batch[:80]!r} do not match its Merkle root")
     ids = plain_ids(batch.text)
     return [decode_message(line).id for line in batch.lines] if ids is None else ids
 
@@ -147,11 +147,11 @@ def read_rejects(data: bytes) -> Iterator[RejectLine]:
 def check_reason(reason: str) -> str:
     """*reason*, which must be 1 to 40 of a–z and "_". Raises :class:`BatchFormatError`."""
     if not _REASON.fullmatch(reason):
-        raise BatchFormatError(f"{reason[:80]!r} is no reason for a reject: 1 to 40 characters of a-z and '_'")
+        raise BatchFormatError(f"{reason[:80]!r} is not a valid reject reason: use 1 to 40 characters of a-z and '_'")
     return reason
 
 
 def _lines(data: bytes) -> list[bytes]:
     if not data.endswith(b"\n"):
-        raise BatchFormatError("the last line of the file has no newline: the file was cut short or never whole")
+        raise BatchFormatError("the last line has no newline: the file is truncated")
     return data[:-1].split(b"\n")

@@ -31,22 +31,22 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class UrlError(InputError):
-    """This is no URL of a web server that can be read from."""
+    """This is not a URL of a web server that can be read from."""
 
 
 def check_url(url: str) -> SplitResult:
-    """The parts of *url*. Raises :class:`UrlError` for what is no plain ``http`` or ``https`` URL."""
+    """The parts of *url*. Raises :class:`UrlError` for what is not a plain ``http`` or ``https`` URL."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise UrlError(f"{url[:200]!r} is no web address: write http://HOST/PATH or https://HOST/PATH")
+        raise UrlError(f"{url[:200]!r} is not a web address: write http://HOST/PATH or https://HOST/PATH")
     if parts.username is not None or parts.fragment:
-        raise UrlError(f"{redacted_url(url)} has a user or a part after '#' in it: leave that out")
+        raise UrlError(f"{redacted_url(url)} has a user or a fragment: remove it")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise UrlError(f"{redacted_url(url)!r} has characters that a URL writes as %XX")
+        raise UrlError(f"{redacted_url(url)!r} has characters that must be written as %XX")
     return parts
 
 
@@ -190,7 +190,7 @@ def _redirected(url: str, target: str) -> str:
         found = urljoin(url, target)
         parts = check_url(found.partition("#")[0])
     except (InputError, ValueError) as error:
-        raise HttpError(redacted_url(url), "it redirects to what is no web address") from error
+        raise HttpError(redacted_url(url), "it redirects to something other than a web address") from error
     if urlsplit(url).scheme == "https" and parts.scheme != "https":
         raise HttpError(redacted_url(url), "it redirects from https to http")
     return parts.geturl()

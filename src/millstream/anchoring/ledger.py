@@ -43,7 +43,7 @@ class Ledger(Protocol):
         """Write *anchor_string* down durably; where an entry above number *after* has it, return that one instead.
 
         Looking and writing are one step: whatever the writers do, a string is written once (promise P7). Raises
-        :class:`BatchFormatError` for what is no anchor string, and a ``BusyError`` while another process writes.
+        :class:`BatchFormatError` for what is not an anchor string, and a ``BusyError`` while another process writes.
         """
         ...
 
@@ -77,7 +77,7 @@ def entry_hash(anchor_string: str, number: int, previous: str, time: int) -> str
 def next_entry(head: LedgerEntry | None, anchor_string: str, now: int) -> LedgerEntry:
     """The entry after *head* for *anchor_string*; its time is *now* (microseconds), or the head's where that is later.
 
-    Raises :class:`BatchFormatError` for what is no anchor string.
+    Raises :class:`BatchFormatError` for what is not an anchor string.
     """
     parse_anchor_string(anchor_string)
     number, previous, time = (head.number + 1, head.hash, max(now, head.time)) if head else (1, GENESIS, now)
@@ -114,7 +114,7 @@ def check_seal(entry: LedgerEntry) -> LedgerEntry:
     if not 0 < entry.number <= MAX_SAFE_INTEGER or abs(entry.time) > MAX_SAFE_INTEGER:
         raise LedgerError(f"ledger entry {entry.number} has a number or time beyond 1 to 2^53 - 1")
     if entry_hash(entry.anchor_string, entry.number, entry.previous, entry.time) != entry.hash:
-        raise LedgerError(f"ledger entry {entry.number} was changed: its members do not give its hash")
+        raise LedgerError(f"ledger entry {entry.number} was changed: its hash does not match")
     return entry
 
 

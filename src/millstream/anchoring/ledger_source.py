@@ -209,7 +209,7 @@ class NodeLedger:
             return msgspec.json.decode(data, type=LedgerPage)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LedgerFormatError(
-                f"{self.name} does not answer as the ledger of a node does: {printable(str(error))}"
+                f"{self.name} did not answer as the ledger of a node: {printable(str(error))}"
             ) from error
 
 
@@ -217,7 +217,7 @@ def open_ledger(text: str, *, seconds: float | None = None) -> LedgerSource:
     """The ledger that *text* names, which is only ever read.
 
     ``http(s)://HOST``, or a web address that ends in :data:`NODE_LEDGER`, is a node; any other is a file of lines on a
-    web server. ``file:///path`` and what is no URL is a file. Raises an :class:`~millstream.core.errors.InputError`.
+    web server. ``file:///path`` and what is not a URL is a file. Raises an :class:`~millstream.core.errors.InputError`.
     """
     scheme = urlsplit(text).scheme if "://" in text else ""
     if scheme in ("http", "https"):
@@ -226,14 +226,14 @@ def open_ledger(text: str, *, seconds: float | None = None) -> LedgerSource:
         is_node = parts.path in ("", "/") or parts.path.rstrip("/").endswith(NODE_LEDGER)
         return NodeLedger(text, reader) if is_node and not parts.query else WebLedger(text, reader)
     if scheme not in ("", "file") or not text:
-        raise UrlError(f"{text[:200]!r} names no ledger: write a file, http://HOST or https://HOST/PATH")
+        raise UrlError(f"{text[:200]!r} is not the location of a ledger: give a file, http://HOST or https://HOST/PATH")
     return FileLedger(folder_of(text) if scheme else Path(text))
 
 
 def _bounded(file: BinaryIO, name: str) -> Iterator[bytes]:
     while line := file.readline(LINE_BYTES + 1):
         if len(line) > LINE_BYTES:
-            raise LedgerFormatError(f"{name} has a line of more than {LINE_BYTES:,} bytes: it is no ledger")
+            raise LedgerFormatError(f"{name} has a line of more than {LINE_BYTES:,} bytes: it is not a ledger")
         yield line
 
 

@@ -82,7 +82,7 @@ class LogLedger:
             if (head.number if head else 0) < known:
                 raise LedgerError(
                     f"log {self._log.name!r} has fewer entries than the {known} that were read from it before: it was "
-                    "changed. Restore it from a copy"
+                    "changed. Restore it from a backup"
                 )
             if aside != self._aside():
                 self._log.put_metadata(_ASIDE, msgspec.json.encode([[ids.first, ids.last] for ids in aside]))
@@ -95,8 +95,8 @@ class LogLedger:
                 for message in batch:
                     if message.source == "ledger" or b"anchor_string" in message.body:
                         raise LedgerError(
-                            f"message {message.id} of log {self._log.name!r} was a ledger entry and was changed. "
-                            "Restore the log from a copy"
+                            f"message {message.id} of log {self._log.name!r} was a ledger entry and was "
+                            "changed. Restore the log from a backup"
                         )
 
     def _entries(self, first: int, aside: Sequence[IdRange]) -> Iterator[LedgerEntry]:
@@ -131,8 +131,8 @@ class LogLedger:
             if is_entry(body):
                 raise
             raise LedgerError(
-                f"message {message_id} of log {self._log.name!r} is no ledger entry; `millstream anchor ledger "
-                "--repair` (--registry, --reports: for those) puts aside what others wrote there"
+                f"message {message_id} of log {self._log.name!r} is not a ledger entry; `millstream anchor ledger "
+                "--repair` (--registry, --reports: for those) excludes messages of other writers"
             ) from error
         if entry.number != number:
             raise LedgerError(f"message {message_id} of log {self._log.name!r} holds ledger entry {entry.number}")

@@ -83,7 +83,9 @@ def parse_anchor_string(text: str) -> tuple[int, str]:
     """The count and the manifest's CID. Raises :class:`BatchFormatError` (Sidetree v1.0, "Anchor string")."""
     match = _ANCHOR_STRING.fullmatch(text)
     if match is None or int(match[1]) > MAX_BATCHES or not is_cid(match[2]):
-        raise BatchFormatError(f"{text[:100]!r} is no anchor string: <count up to {MAX_BATCHES}>.<CID of the manifest>")
+        raise BatchFormatError(
+            f"{text[:100]!r} is not an anchor string: <count up to {MAX_BATCHES}>.<CID of the manifest>"
+        )
     return int(match[1]), match[2]
 
 
@@ -121,8 +123,8 @@ def _check(manifest: CutManifest) -> None:
         f"a file is outside 1 to {MAX_FILE_BYTES:,} bytes": all(1 <= size <= MAX_FILE_BYTES for size in sizes),
         f"the batch files have over {MAX_CONTENT_BYTES:,} bytes": sum(f.bytes for f in files) <= MAX_CONTENT_BYTES,
         f"there are over {MAX_REJECTS:,} rejects": rejects.count <= MAX_REJECTS,
-        "a file's uri is no CID": all(map(is_raw_cid, manifest.uris)),
-        "the root is no SHA-256 in hex": _ROOT.fullmatch(manifest.root) is not None,
+        "a file's uri is not a CID": all(map(is_raw_cid, manifest.uris)),
+        "the root is not a SHA-256 in hex": _ROOT.fullmatch(manifest.root) is not None,
     }
     for broken, holds in rules.items():
         if not holds:

@@ -61,7 +61,7 @@ def pack_cut(cas: Cas, batches: Sequence[EncodedBatch], limit: int) -> PackedCut
     found = list(itertools.chain.from_iterable(read_batches(cas, file) for file in files))
     wanted = [(leaf_hash(part.header_line), tuple(batch.ids)) for part, batch in zip(parts, batches, strict=True)]
     if [(read.leaf, tuple(read.ids)) for read in found] != wanted:
-        raise BatchFormatError("a batch file does not hold the batches that were written into it: please report this")
+        raise BatchFormatError("a batch file does not contain the batches written to it: please report this")
     packed = tuple(_packed(batch.header, read) for batch, read in zip(batches, found, strict=True))
     return PackedCut(files, packed, sum(len(part.lines) for part in parts))
 

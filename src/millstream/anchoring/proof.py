@@ -106,9 +106,9 @@ def decode_proof(data: bytes) -> Proof:
         raise ProofError(f"the proof is not in its canonical form, or not a proof: {error}") from error
     del members["digest"]
     if sha256(canonical_json(members)).hexdigest() != proof.digest:
-        raise ProofError("the proof was changed: its members do not give its digest")
+        raise ProofError("the proof was changed: its digest does not match")
     if proof.version != VERSION:
-        raise ProofError(f"the proof has version {proof.version}; version {VERSION} is read here")
+        raise ProofError(f"the proof has version {proof.version}; this release reads version {VERSION}")
     return proof
 
 
@@ -124,7 +124,7 @@ def verify_proof(data: bytes, cas: Cas, ledger_head: str | None = None) -> Verif
     try:
         _check_files(proof, cas)
     except (CasError, BatchFormatError) as error:
-        raise ProofError(f"a file that the proof names does not hold: {error}") from error
+        raise ProofError(f"a file of the proof is invalid: {error}") from error
     return VerifiedProof(
         log=proof.log,
         id=proof.id,
@@ -145,7 +145,7 @@ def _check_chain(proof: Proof, pin: str | None) -> str:
     try:
         check_tail(proof.ledger)
     except LedgerError as error:
-        raise ProofError(f"the ledger entries of the proof do not hold: {error}") from error
+        raise ProofError(f"the ledger entries of the proof are invalid: {error}") from error
     first, head = proof.ledger[0], proof.ledger[-1]
     if pin is not None and pin not in {entry.hash for entry in proof.ledger}:
         raise ProofError(
@@ -162,9 +162,9 @@ def _check_message(proof: Proof) -> Message:
         message = decode_message(line)
         root = root_of_path(leaf_hash(line), proof.message_index, proof.batch_header.count, _hashes(proof.message_path))
     except (BatchFormatError, CanonicalError, MerklePathError) as error:
-        raise ProofError(f"the message of the proof does not hold: {error}") from error
+        raise ProofError(f"the message of the proof is invalid: {error}") from error
     if message.id != proof.id:
-        raise ProofError(f"the proof is for message {proof.id}, and message {message.id} is in it")
+        raise ProofError(f"the proof is for message {proof.id}, but contains message {message.id}")
     if root.hex() != proof.batch_header.root:
         raise ProofError(f"message {proof.id} is not under the Merkle root of batch {proof.batch_header.batch!r}")
     return message
@@ -179,17 +179,19 @@ def _check_files(proof: Proof, cas: Cas) -> None:
     try:
         root = root_of_path(leaf_hash(header), proof.batch_index, manifest.count, _hashes(proof.batch_path))
     except MerklePathError as error:
-        raise ProofError(f"the batch of the proof does not hold: {error}") from error
+        raise ProofError(f"the batch of the proof is invalid: {error}") from error
     if root.hex() != manifest.root:
         raise ProofError(f"batch {proof.batch_header.batch!r} is not under the Merkle root of manifest {cid}")
     file, place = _file_of(manifest, proof.batch_index)
     if file.uri != proof.batch_file:
-        raise ProofError(f"batch {proof.batch_index} of the manifest lies in file {file.uri}; the proof says otherwise")
+        raise ProofError(
+            f"batch {proof.batch_index} of the manifest is in file {file.uri}; the proof names another file"
+        )
     stored = _batch_at(read_file(cas, file), place)
     if stored is None or stored.header_line != header:
-        raise ProofError(f"batch {proof.batch_header.batch!r} does not stand in file {file.uri} where the proof says")
+        raise ProofError(f"batch {proof.batch_header.batch!r} is not in file {file.uri} at the position in the proof")
     if stored.lines[proof.message_index] != canonical_json(proof.message):
-        raise ProofError(f"message {proof.id} does not stand in file {file.uri} where the proof says")
+        raise ProofError(f"message {proof.id} is not in file {file.uri} at the position in the proof")
 
 
 def _file_of(manifest: CutManifest, batch_index: int) -> tuple[BatchFile, int]:
@@ -208,5 +210,5 @@ def _batch_at(data: bytes, place: int) -> BatchFileEntry | None:
 
 def _hashes(path: Sequence[str]) -> list[bytes]:
     if not all(map(_HASH.fullmatch, path)):
-        raise ProofError("a step of a Merkle path is no SHA-256 in lower-case hex")
+        raise ProofError("a step of a Merkle path is not a SHA-256 in lower-case hex")
     return list(map(bytes.fromhex, path))

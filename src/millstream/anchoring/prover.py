@@ -98,7 +98,7 @@ def _why_not(log: str, message_id: int, index: AnchorIndex, journal: BatchJourna
         return NotAnchoredError(f"{what}: it was rejected as {rejected[1]} (anchor {rejected[0]})")
     said = _what_the_journal_says(log, message_id, journal)
     if said is None:
-        return NotBatchedError(f"{what}: no batch with it was handed to the batch writer here")
+        return NotBatchedError(f"{what}: it is in no batch of this node")
     return NotAnchoredError(f"{what}: {said}")
 
 

@@ -42,7 +42,7 @@ def seal_lines(lines: list[bytes], sizes: list[int]) -> tuple[list[str], list[by
 
 
 def _columns(messages: pa.Table) -> tuple[Any, ...] | None:
-    """The parts of the lines; None where a message has headers or a body that is no text: those are others."""
+    """The parts of the lines; None where a message has headers or a body that is not text: those are others."""
     if pc.any(pc.greater(pc.list_value_length(messages["headers"]), 0)).as_py():
         return None
     try:

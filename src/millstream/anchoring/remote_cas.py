@@ -40,7 +40,7 @@ _ABSENT = frozenset({404, 410})
 
 
 class CasSourceError(InputError):
-    """This is no place that content-addressed files can be read from."""
+    """This is not a place that content-addressed files can be read from."""
 
 
 class HttpCas:
@@ -49,7 +49,9 @@ class HttpCas:
     def __init__(self, url: str, reader: HttpReader | None = None) -> None:
         parts = check_url(url)
         if parts.query:
-            raise CasSourceError(f"{redacted_url(url)} has a query; write the address that the CID is put behind")
+            raise CasSourceError(
+                f"{redacted_url(url)} has a query; give the address without it, to which the CID is appended"
+            )
         self.url = url.rstrip("/") + (NODE_FILES if parts.path in ("", "/") else "")
         self._reader = reader or HttpReader()
 
@@ -126,7 +128,7 @@ class FallbackCas:
         clock: Clock | None = None,
     ) -> None:
         if not places:
-            raise CasSourceError("no place for the files is named: give one with --cas")
+            raise CasSourceError("no location of the files: give one with --cas")
         self._places, self._told, self._clock = places, told, clock or SystemClock()
         self._resting: dict[str, float] = {}
 
@@ -173,7 +175,7 @@ def open_cas_source(text: str, *, seconds: float | None = None) -> CasSource:
     """The place that *text* names, which is only ever read.
 
     ``http(s)://HOST`` is a node, any other web address is put before ``/<CID>``; ``file:///folder``, ``cas:///folder``
-    and what is no URL are folders; other URLs are those of storage providers (:mod:`millstream.stores`), whose space
+    and what is not a URL are folders; other URLs are those of storage providers (:mod:`millstream.stores`), whose space
     ``cas`` has the files. Raises an :class:`~millstream.core.errors.InputError` for what is none of these.
     """
     scheme = urlsplit(text).scheme if "://" in text else ""
@@ -190,7 +192,7 @@ def open_cas_source(text: str, *, seconds: float | None = None) -> CasSource:
 
 def overlong(cid: str, limit: int) -> CasOverlongError:
     """The error for an answer that is longer than the file may be."""
-    return CasOverlongError(f"more than the {limit:,} bytes came that the file {cid} may have")
+    return CasOverlongError(f"the file {cid} is larger than its limit of {limit:,} bytes")
 
 
 def folder_of(text: str) -> Path:

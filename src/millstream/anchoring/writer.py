@@ -253,7 +253,7 @@ class BatchWriter:
         if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
             raise JournalBusyError  # another process has just finished it
         raise AnchoringError(
-            f"cut {cut.cut} gives other files than when it was prepared: the journal was changed from outside; "
+            f"cut {cut.cut} does not match its prepared files: another program changed the journal; "
             "restore node.db from a backup"
         )
 
@@ -267,8 +267,8 @@ class BatchWriter:
         entry = self._ledger.find(cut.anchor_string, after=cut.ledger_after)
         if entry is None or entry.number != cut.anchor:
             raise AnchoringError(
-                f"cut {cut.cut} was anchored as ledger entry {cut.anchor}, and the ledger does not have it there: "
-                "restore the ledger that belongs to this journal"
+                f"cut {cut.cut} was anchored as ledger entry {cut.anchor}, but the ledger does not contain it: "
+                "restore the ledger of this journal"
             )
         return entry
 

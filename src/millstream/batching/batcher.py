@@ -118,7 +118,7 @@ class Batcher(EngineHost):
         if rules is not None and rules != kept:
             raise SnapshotError(
                 f"the snapshot was taken under other rules ({kept.version}) than asked for ({rules.version}): "
-                "flush the old batcher first, or go on under its rules"
+                "flush the old batcher first, or keep its rules"
             )
         batcher = cls.of(kept)
         batcher._engine.load(state)

@@ -69,7 +69,7 @@ class ColumnBatcher(EngineHost):
         if kept != self.rules:
             raise SnapshotError(
                 f"the snapshot was taken under other rules ({kept.version}) than asked for ({self.rules.version}): "
-                "flush the old batcher first, or go on under its rules"
+                "flush the old batcher first, or keep its rules"
             )
 
 

@@ -121,9 +121,11 @@ def _check_cap(config: BatchConfig, name: str) -> None:
         msgspec.structs.force_setattr(config, name, msgspec.UNSET)
         return
     if type(value) is not int or not 1 <= value < _LIMIT:
-        raise ConfigError(f"{name} is {value!r}: give a whole number, one or more and below 2^62, or leave it away")
+        raise ConfigError(f"{name} is {value!r}: give a whole number, one or more and below 2^62, or omit it")
     if config.mode == "faithful":
-        raise ConfigError(f"{name} is {value}, but the mode faithful replays an algorithm that knows no caps")
+        raise ConfigError(
+            f"{name} is {value}, but the mode faithful has no limits: its algorithm does not support them"
+        )
 
 
 def _check_late(config: BatchConfig) -> None:

@@ -34,7 +34,7 @@ class BatchServiceError(BatchingError, InputError):
 
 
 class EventLineError(BatchingError, InputError):
-    """The line is no event: give an object of id, key, event_time, received_at and, maybe, source, digest and size."""
+    """Not an event: give an object of id, key, event_time, received_at; optionally source, digest, size."""
 
 
 class ColumnsError(BatchingError, InputError):

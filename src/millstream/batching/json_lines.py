@@ -72,7 +72,9 @@ def read_events(file: LineReader, *, sized: bool = False) -> Iterator[tuple[int,
         if event.source == TICK_SOURCE:
             continue
         if not seen.add(event.id):
-            raise EventLineError(f"line {number}: an event before it has the id {event.id} too; number them apart")
+            raise EventLineError(
+                f"line {number}: the id {event.id} is used by an earlier event; give each event its own id"
+            )
         yield number, event
 
 

@@ -92,8 +92,8 @@ class OrderFreeEngine:
         for event in events:
             if event.received_at < clock:
                 raise BoundBrokenError(
-                    f"record {event.id} of source {event.source!r} was received at {event.received_at}, but the clock "
-                    f"stands at {clock}: advance only to a time that no later record was received before"
+                    f"record {event.id} of source {event.source!r} was received at {event.received_at}, but "
+                    f"the clock is at {clock}: advance only to a time before which no later record was received"
                 )
 
     def advance(self, bound: int) -> BatcherOutput:

@@ -34,9 +34,9 @@ class Rulebook(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         places = [(override.source, override.key) for override in self.overrides]
         if (None, None) in places:
-            raise ConfigError("an override names neither a source nor a key: whom is it for?")
+            raise ConfigError("an override has neither a source nor a key: add one")
         if any(override.config.mode != self.default.mode for override in self.overrides):
-            raise ConfigError(f"an override cannot change the mode: all of a batcher is {self.default.mode}")
+            raise ConfigError(f"an override cannot change the mode: the batcher runs in mode {self.default.mode}")
         twice = {place for place in places if places.count(place) > 1}
         for source, key in sorted(twice, key=repr):
             raise ConfigError(f"there are two overrides for source {source!r} and key {key!r}: keep one")

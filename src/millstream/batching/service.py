@@ -76,7 +76,7 @@ class BatchService:
             self._writer.close()
             raise BatchServiceError(
                 f"{output.name!r} holds what came of {source.name!r} up to message {self._writer.sequence}, but that "
-                f"log ends at {source.last_id}: it is not the same any more. Give the service another output"
+                f"log ends at {source.last_id}: it was replaced. Give the service another output"
             )
         if kept is None and self._position:
             self._begin_in_the_middle()
@@ -143,8 +143,9 @@ class BatchService:
         if self._writer.sequence:
             self._writer.close()
             raise BatchServiceError(
-                f"{self._path} is gone, and {self._source.name!r} was trimmed to begin at {self._position + 1}, so "
-                "what came before cannot be made again. Restore the state from a copy, or name another output"
+                f"{self._path} is gone, and {self._source.name!r} was trimmed to begin at "
+                f"{self._position + 1}, so its earlier batches cannot be repeated. Restore the state from a "
+                "backup, or choose another output"
             )
         self.save()
 

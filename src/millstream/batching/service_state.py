@@ -34,7 +34,9 @@ def read_state(path: Path, log: str, output: str) -> ServiceState | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise SnapshotError(f"{path} is no state of a batch service: {error}; delete it to replay the log") from error
+        raise SnapshotError(
+            f"{path} is not a state of a batch service: {error}; delete it to replay the log"
+        ) from error
     if (state.log, state.output) != (log, output):
         raise SnapshotError(f"{path} is of the logs {state.log!r} and {state.output!r}, not {log!r} and {output!r}")
     return state

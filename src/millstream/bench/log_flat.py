@@ -53,7 +53,7 @@ def _targets(first: int, up_to: str) -> list[int]:
     try:
         last = int(float(up_to))
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{up_to!r} is no number of messages; write 1e8") from error
+        raise InputError(f"{up_to!r} is not a number of messages; write 1e8") from error
     if not first <= last <= 10**12:
         raise InputError(f"a log grows up to {first:,} messages or more, not {up_to}")
     powers = [10**exponent for exponent in range(round(math.log10(first)), 13) if 10**exponent < last]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def anchor() -> None:
-    """The ledger of anchors, and replaying it; operations on identifiers."""
+    """Show, check and extend the ledger of anchors; submit operations on identifiers."""
 
 
 anchor.add_command(feed_command)
@@ -36,16 +36,16 @@ anchor.add_command(observe)
 
 @anchor.command()
 @click.option("--from", "first", type=click.IntRange(min=1), default=1, show_default=True, help="First entry number.")
-@click.option("--registry", is_flag=True, help="The ledger of the registry of identifiers, not that of event batches.")
-@click.option("--reports", is_flag=True, help="The ledger of integrity reports.")
-@click.option("--repair", is_flag=True, help="Put messages aside that are no entries, such as older releases let in.")
+@click.option("--registry", is_flag=True, help="Use the ledger of identifiers instead of event batches.")
+@click.option("--reports", is_flag=True, help="Use the ledger of integrity reports.")
+@click.option("--repair", is_flag=True, help="Exclude messages that are not entries, which older releases accepted.")
 @json_option
 @data_options
 def ledger(settings: Settings, first: int, registry: bool, reports: bool, repair: bool, as_json: bool) -> None:
-    """Print the entries of the ledger, one a line.
+    """Print the entries of the ledger, one per line.
 
-    With --json each is an object of number, time (microseconds since the epoch), anchor_string, previous, hash. With
-    --repair messages that are no entries are put aside instead: they stay in the log, and no longer count.
+    With --json, each entry is an object with number, time (microseconds since the epoch), anchor_string, previous and
+    hash. --repair excludes messages that are not ledger entries: they stay in the log, but no longer count.
     """
     with Node.open(settings) as node:
         found = node.registry.ledger if registry else node.mill.reports.ledger if reports else node.anchoring.ledger
@@ -83,9 +83,9 @@ def _print_repaired(done: LedgerRepair, *, as_json: bool) -> None:
 @json_option
 @data_options
 def status(settings: Settings, operation: str | None, as_json: bool) -> None:
-    """Say how many batches stand in each state, and what is invalid or rejected, and why.
+    """Show how many batches are in each state, and what is invalid or rejected, with reasons.
 
-    With the ID of an operation on an identifier: where that one stands; with a DID: where all of its operations do.
+    With the ID of an operation on an identifier, show the state of that operation; with a DID, of all its operations.
     """
     with Node.open(settings) as node:
         if operation is not None:
@@ -141,11 +141,11 @@ def _figures(node: Node) -> dict[str, Any]:
 
 
 @anchor.command()
-@click.option("--force", is_flag=True, help="Cut whatever waits, not only what is full.")
+@click.option("--force", is_flag=True, help="Anchor all waiting batches, also if they do not fill an anchor.")
 @json_option
 @data_options
 def cut(settings: Settings, force: bool, as_json: bool) -> None:
-    """Anchor the batches and the operations that wait, and finish what an earlier run left."""
+    """Anchor the waiting batches and operations, and finish an interrupted run."""
     with Node.open(settings) as node:
         entries = [*node.anchoring.batch_writer.cut(force=force), *cut_operations(node.registry.instance, force=force)]
     for entry in entries:
@@ -158,11 +158,11 @@ def cut(settings: Settings, force: bool, as_json: bool) -> None:
 
 
 @anchor.command()
-@click.option("--registry", is_flag=True, help="The anchors of identifiers, not those of event batches.")
+@click.option("--registry", is_flag=True, help="Replay the anchors of identifiers instead of event batches.")
 @json_option
 @data_options
 def replay(settings: Settings, registry: bool, as_json: bool) -> None:
-    """Check every anchor again, from the ledger and the files alone. Exit code 1 where anything is damaged."""
+    """Verify every anchor again from the ledger and the files alone. Exit code 1 if anything is damaged."""
     with Node.open(settings) as node:
         result = _replayed(node, registry=registry)
     if as_json:

@@ -36,15 +36,16 @@ class AnchorSchedule:
 @click.command("feed")
 @click.argument("log")
 @click.argument("batches", metavar="BATCHES")
-@click.option("--once", is_flag=True, help="Anchor what is there and end.")
-@click.option("--every", type=Duration(), default="1m", show_default=True, help="How often what came is anchored.")
+@click.option("--once", is_flag=True, help="Anchor the existing batches, then exit.")
+@click.option("--every", type=Duration(), default="1m", show_default=True, help="Interval between anchors.")
 @json_option
 @store_options
 @log_options
 def feed_command(settings: Settings, *, log: str, batches: str, once: bool, every: int, as_json: bool) -> None:
-    """Anchor the batches of the log BATCHES, which `batch serve` or `pipeline batch --stream` has made of LOG.
+    """Anchor the batches of the log BATCHES, which `batch serve` or `pipeline batch --stream` created from LOG.
 
-    Each is anchored once, wherever this ends. SIGTERM or Ctrl-C ends it when what came is anchored.
+    Each batch is anchored exactly once, also across interruptions. SIGTERM or Ctrl-C stops the command after it has
+    anchored what it received.
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:

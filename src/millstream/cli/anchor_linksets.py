@@ -14,15 +14,17 @@ from millstream.settings import Settings
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--author", required=True, metavar="URI", help="Who anchored, as in did:web:registry.example.org.")
-@click.option("--link", "links", multiple=True, metavar="URL", help="Where files can be had: URL + multihash.")
+@click.option(
+    "--author", required=True, metavar="URI", help="Author of the linksets, such as did:web:registry.example.org."
+)
+@click.option("--link", "links", multiple=True, metavar="URL", help="URL of the files; the multihash is appended.")
 @json_option
 @data_options
 def linksets(settings: Settings, folder: Path, author: str, links: tuple[str, ...], as_json: bool) -> None:
     """Write the anchor linkset of every anchor of identifiers into FOLDER, each file named by its multihash.
 
-    The network must have the profile "orb" and files named by their SHA-256 (`registry.cid = "raw"`). Credentials
-    of witnesses are not in them; they are added by whoever collects those.
+    The network must have the profile "orb" and files named by their SHA-256 (`registry.cid = "raw"`). Linksets contain
+    no credentials of witnesses; whoever collects those adds them.
     """
     from millstream.anchoring.registry.linkset_export import export_linksets
 

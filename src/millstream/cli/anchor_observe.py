@@ -36,12 +36,14 @@ _log = logging.getLogger(__name__)
 
 
 @click.command()
-@click.option("--ledger", metavar="FILE|URL", help="Another registry's ledger: a file of entries, or a node's address.")
-@click.option("--cas", multiple=True, metavar="URL", help="Where its files are; may be given again, tried in order.")
-@click.option("--profile", type=click.Choice(["sidetree", "orb"]), help="The rules of its network.")
-@click.option("--method", metavar="NAME", help="The DID method of its network, such as ion, if not the profile's.")
-@click.option("--follow", is_flag=True, help="Go on until SIGTERM or Ctrl-C, and wait for files that are missing.")
-@click.option("--interval", type=Duration(), help="How often the ledger is read again with --follow (default 10s).")
+@click.option(
+    "--ledger", metavar="FILE|URL", help="Ledger of another registry: a file of entries, or the address of a node."
+)
+@click.option("--cas", multiple=True, metavar="URL", help="Location of its files; repeatable, tried in order.")
+@click.option("--profile", type=click.Choice(["sidetree", "orb"]), help="Protocol profile of its network.")
+@click.option("--method", metavar="NAME", help="DID method of its network, such as ion (default: by profile).")
+@click.option("--follow", is_flag=True, help="Keep running until SIGTERM or Ctrl-C, and wait for missing files.")
+@click.option("--interval", type=Duration(), help="Interval between reads of the ledger with --follow (default 10s).")
 @json_option
 @data_options
 def observe(
@@ -55,17 +57,17 @@ def observe(
     interval: int | None,
     as_json: bool,
 ) -> None:
-    """Read the ledger entries that are new, check them, and note what they hold.
+    """Read and verify new ledger entries, and index their content.
 
-    With --ledger the registry of somebody else is read into this node's, which then answers `millstream did resolve`
-    and takes no operations. FILE has an entry a line, as `millstream anchor ledger --registry --json` prints them, or
-    an object of number, time and anchor_string a line, whose chain cannot be verified. http(s)://HOST is a node, any
-    other URL a file of such lines. A place of files is a node (http(s)://HOST), a gateway (what stands before /CID), a
-    folder, or a storage provider.
+    With --ledger, follow the registry of another operator: this node then answers `millstream did resolve` and accepts
+    no operations. FILE has one entry per line, as `millstream anchor ledger --registry --json` prints them, or one
+    object per line with number, time and anchor_string, whose chain cannot be verified. http(s)://HOST is a node, any
+    other URL a file of such lines. --files names a node (http(s)://HOST), a gateway (the URL before /CID), a folder or
+    a storage provider.
 
-    Nothing is written where ledger and files come from. Each entry is recorded whole or not at all: after whatever
-    end the same command goes on with the next one. An entry whose files no place has is passed over, and read again by
-    the same command (exit code 1 until it is there).
+    Nothing is written to the ledger's or the files' origin. Each entry is recorded completely or not at all: an
+    interrupted run resumes with the same command. An entry whose files are missing everywhere is skipped and retried by
+    the next run (exit code 1 until then).
     """
     changed = _followed(settings.registry, ledger, cas, profile, method, interval)
     if changed.follow.ledger:

@@ -30,10 +30,10 @@ class AddressError(InputError):
 @json_option
 @data_options
 def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
-    """Take the operations on identifiers in FILE, one JSON object a line ("-" is standard input).
+    """Submit the operations on identifiers in FILE, one JSON object per line ("-" for standard input).
 
-    Each valid one is durable when the command ends; the others are named with line and reason, and exit code 1. With
-    --json the outcome of each is printed, in order.
+    Valid operations are durable when the command ends; invalid ones are listed with line and reason, and the exit code
+    is 1. --json prints the outcome of each, in order.
     """
     taken = refused = 0
     lines = _lines(operations)
@@ -55,10 +55,10 @@ def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
 @data_options
 @log_options
 def serve(settings: Settings, address: str) -> None:
-    """Run an instance of the registry of identifiers: HTTP in, anchors out, until SIGTERM, which finishes what runs.
+    """Run a registry of identifiers: accept operations over HTTP and anchor them, until SIGTERM.
 
-    It has no users or passwords: let it listen on loopback, behind a proxy that knows who may write. Where the settings
-    name a ledger to follow (registry.follow) it follows that, and takes no operations.
+    It has no users or passwords: let it listen on loopback, behind a proxy that authorizes writers. If the settings
+    name a ledger to follow (registry.follow), it follows that ledger and accepts no operations.
     """
     from millstream.cli.anchor_observe import following
     from millstream.rest.registry_app import registry_app
@@ -76,7 +76,7 @@ def serve(settings: Settings, address: str) -> None:
 @click.argument("operations", nargs=-1, metavar="[ID]...")
 @data_options
 def redrive(settings: Settings, operations: Sequence[str]) -> None:
-    """Try dead operations on identifiers again, with all their retries: those named, or all."""
+    """Retry dead operations on identifiers, with all their retries: the given ones, or all."""
     with Node.open(settings) as node:
         count = node.registry.instance.store.redrive(list(operations) or None)
     print(f"{count:,} operations are tried again")
@@ -126,5 +126,5 @@ def _report(where: str, outcome: SubmissionResult, *, as_json: bool) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65_535:
-        raise AddressError(f"{text!r} is no address to listen on: write HOST:PORT, such as 127.0.0.1:8480")
+        raise AddressError(f"{text!r} is not an address to listen on: write HOST:PORT, such as 127.0.0.1:8480")
     return host.strip("[]"), int(port)

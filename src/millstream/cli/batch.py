@@ -69,14 +69,14 @@ TOOLS = {
     type=click.Choice(get_args(BatchingMode)),
     default="order-free",
     show_default=True,
-    help="order-free: the order of the lines does not matter; faithful: replay thin-edge's algorithm in line order.",
+    help="order-free: independent of the line order; faithful: thin-edge's algorithm, in line order.",
 )
 @cap_options
 @late_options
 @click.option(
     "--ordered",
     is_flag=True,
-    help="The lines come by received_at: print each batch as soon as it is certain, in little memory.",
+    help="Lines are sorted by received_at: print each batch as soon as it is final, in little memory.",
 )
 def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: Any) -> None:
     """Batch the events of FILE (or standard input) by the time they happened.
@@ -108,7 +108,7 @@ def _refuse_cut(mode: str) -> None:
     """The replayed algorithm knows one cut only; whoever asks for one, of whatever kind, expects something else."""
     source = click.get_current_context().get_parameter_source("conflict_cut")
     if mode == "faithful" and source is not click.core.ParameterSource.DEFAULT:
-        raise click.UsageError("--mode faithful cuts as thin-edge does, and knows no --cut: leave one of them away")
+        raise click.UsageError("--mode faithful cuts as thin-edge does, and knows no --cut: omit one of them")
 
 
 def _replayed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator[Group]:
@@ -124,7 +124,7 @@ def _streamed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator
         try:
             yield chain(*batcher.receive(event))
         except BoundBrokenError as error:
-            raise BoundBrokenError(f"line {number}: {error} (or leave --ordered away)") from error
+            raise BoundBrokenError(f"line {number}: {error} (or omit --ordered)") from error
     yield chain(*batcher.flush())
 
 

@@ -36,15 +36,13 @@ Points = dict[tuple[int, int], str]
     "--max-delays", metavar="LIST", help="Delays to try, as in 1m,20m (default: the setting's, 1/4 to 4 times)."
 )
 @click.option("--late", "policies", metavar="LIST", default="reject", show_default=True, help="Policies to try.")
-@click.option(
-    "--grace", metavar="TIME", help="How much later late records are taken by side and amend (default: a window)."
-)
+@click.option("--grace", metavar="TIME", help="Grace for late records under side and amend (default: one window).")
 @click.option(
     "--late-share",
     type=click.FloatRange(0, 1),
     default=0.001,
     show_default=True,
-    help="How many may be refused as late.",
+    help="Share of records that may be rejected as late.",
 )
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
 @json_option
@@ -61,11 +59,11 @@ def advise_command(
     last_id: int | None,
     as_json: bool,
 ) -> None:
-    """Try windows, delays and late policies on the messages of LOG, and say what each would have given.
+    """Compare windows, delays and late policies on the messages of LOG, and recommend one combination.
 
-    One Spark job tries all combinations. Latency is the time from the first record of a group to its closing. The
-    advice: of the rules that refuse at most --late-share of the records as late, and that leave about as few records
-    alone as any of them, those with the least latency. Nothing is changed.
+    One Spark job tries all combinations. Latency is the time from the first record of a group to its close. The
+    recommendation has the lowest latency among the rules that reject at most --late-share of the records as late and
+    leave about as few records alone as any of them. Nothing is changed.
     """
     from millstream.pipeline.jobs.advise import try_rules
 
@@ -126,7 +124,7 @@ def _policies(text: str) -> list[LatePolicy]:
     known = get_args(LatePolicy)
     for name in names:
         if name not in known:
-            raise click.UsageError(f"--late: {name!r} is no policy; choose from {', '.join(known)}")
+            raise click.UsageError(f"--late: {name!r} is not a policy; choose from {', '.join(known)}")
     return [name for name in known if name in names]
 
 

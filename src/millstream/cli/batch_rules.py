@@ -16,16 +16,22 @@ from millstream.cli.common import Command
 def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
     """Give a command the rules that every batch is made by, named as in BatchConfig; *cut* is the default cut."""
     options = [
-        click.option("--window", type=int, required=True, help="Longest time from the first to the last of a batch."),
-        click.option("--max-delay", type=int, required=True, help="Longest time from an event to its receipt."),
-        click.option("--leap", type=int, help="How far an event may lie ahead of its receipt (default: --max-delay)."),
+        click.option(
+            "--window", type=int, required=True, help="Maximum time from the first to the last event of a batch."
+        ),
+        click.option("--max-delay", type=int, required=True, help="Maximum time from an event to its receipt."),
+        click.option(
+            "--leap",
+            type=int,
+            help="Maximum time by which an event may be ahead of its receipt (default: --max-delay).",
+        ),
         click.option(
             "--cut",
             "conflict_cut",
             type=click.Choice(get_args(ConflictCut)),
             default=cut,
             show_default=True,
-            help="Where a repeated key ends a batch.",
+            help="Scope in which a repeated key ends a batch.",
         ),
     ]
     return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
@@ -33,9 +39,9 @@ def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
 
 def cap_options(command: Command) -> Command:
     """Give *command* the caps on a batch."""
-    count = click.option("--max-count", type=int, help="Most events of a batch (default: no cap).")
+    count = click.option("--max-count", type=int, help="Maximum events per batch (default: no limit).")
     size = click.option(
-        "--max-bytes", type=int, help="Most bytes of a batch; every line needs its size then (default: no cap)."
+        "--max-bytes", type=int, help="Maximum bytes per batch; every line must have its size (default: no limit)."
     )
     return count(size(command))
 
@@ -48,16 +54,16 @@ def late_options(command: Command) -> Command:
             type=click.Choice(get_args(LatePolicy)),
             default="reject",
             show_default=True,
-            help="What becomes of late events: refused, batched apart, or amending what came out without them.",
+            help="Late events: reject them, batch them separately, or amend earlier batches.",
         ),
         click.option(
-            "--grace", type=int, help="How much later than --max-delay late events are still taken (side, amend)."
+            "--grace", type=int, help="Grace after --max-delay in which late events are accepted (side, amend)."
         ),
         click.option(
             "--overrides",
             type=click.File("r", encoding="utf-8"),
             metavar="TOML",
-            help="Other rules for some sources and keys: [[override]] tables, docs/formats/batch-id.md.",
+            help="File with [[override]] tables of rules for some sources and keys (docs/formats/batch-id.md).",
         ),
     ]
     return functools.reduce(lambda inner, option: option(inner), reversed(options), command)

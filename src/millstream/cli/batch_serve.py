@@ -94,12 +94,19 @@ class ServiceStatusPrinter:
 
 
 @click.command("serve")
-@click.option("--log", "log", metavar="LOG", required=True, help="The log that is batched.")
-@click.option("--output", metavar="LOG", required=True, help="The log that gets the batches (made where absent).")
-@click.option("--ticks/--no-ticks", default=True, show_default=True, help="Append ticks to LOG: quiet sources close.")
-@click.option("--once", is_flag=True, help="Take what is there and end.")
-@click.option("--anchor", is_flag=True, help="Anchor the batches as well: the whole road in one process.")
-@click.option("--anchor-every", type=Duration(), default="1m", show_default=True, help="How often, with --anchor.")
+@click.option("--log", "log", metavar="LOG", required=True, help="Log to batch.")
+@click.option("--output", metavar="LOG", required=True, help="Log of the batches; created if missing.")
+@click.option(
+    "--ticks/--no-ticks",
+    default=True,
+    show_default=True,
+    help="Append ticks to LOG, so that batches of quiet sources close.",
+)
+@click.option("--once", is_flag=True, help="Process the existing messages, then exit.")
+@click.option("--anchor", is_flag=True, help="Also anchor the batches.")
+@click.option(
+    "--anchor-every", type=Duration(), default="1m", show_default=True, help="Interval between anchors, with --anchor."
+)
 @click.option("--status", "every", type=float, default=10.0, show_default=True, help="Seconds between status lines.")
 @metrics_option
 @json_option
@@ -118,12 +125,12 @@ def serve_command(
     metrics_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Batch the messages of a log by the time they happened, into another log, by the rules in the settings.
+    """Batch the messages of one log by event time into another log, by the rules in the settings.
 
-    It goes on where it was, loses nothing and gives nothing twice, however it ended. Where a batch is due and no
-    message has come since, it appends a tick to LOG, unless another process is writing there. SIGTERM or Ctrl-C ends it
-    after the commit at hand. The rules are in the section batching of the settings (`millstream config show`); those of
-    some sources or keys in its [[batching.override]] tables.
+    An interrupted service resumes with the same command; no message is lost or batched twice. If a batch is due and no
+    message has arrived since, the service appends a tick to LOG, unless another process writes there. SIGTERM or Ctrl-C
+    stops it after the current commit. The rules are in the section batching of the settings (`millstream config show`);
+    rules of some sources or keys are in its [[batching.override]] tables.
     """
     stop = stop_on_signals()
     with Node.open(settings) as node:

@@ -39,12 +39,12 @@ file_argument = click.argument("file", type=click.File("rb"), default="-")
 @cap_options
 @late_options
 def explain_command(*, file: BinaryIO, overrides: TextIO | None, **given: Any) -> None:
-    """Say why each batch of FILE's events began and ended, and which rule refused each of the others.
+    """Explain why each batch of FILE's events began and ended, and which rule rejected each of the others.
 
-    One JSON line a batch, by source and start, then one a refused event; each has the reason in words as "why". For a
-    late event max_delay (or grace), and for a future one leap, is the least value with which it would be in a batch:
-    that was tried. FILE may also be what `millstream log read LOG --jsonl` prints; rules are microseconds then, and the
-    words have dates and durations.
+    Prints one JSON line per batch, by source and start, then one per rejected event; "why" has the reason in words. For
+    a late event max_delay (or grace), and for a future one leap, is the smallest value that would put it into a batch.
+    FILE may also be the output of `millstream log read LOG --jsonl`; rules are in microseconds then, and the
+    explanation has dates and durations.
     """
     rules = given_rules(overrides, given)
     first = file.readline(LONGEST_LINE + 1)
@@ -68,11 +68,11 @@ class _RewoundFile:
 @file_argument
 @rule_options(cut="midpoint")
 def shrink_command(*, file: BinaryIO, **rules: Any) -> int:
-    """Print the smallest part of FILE's events that the mode faithful would group otherwise had they come at once.
+    """Print the smallest part of FILE's events that the mode faithful groups differently because of delays.
 
-    The lines come in order of receipt and can be fed to `millstream batch` again; standard error says what comes of
-    them in either mode, and what faithful had made of them without delays. Late and future events do not count. Exit
-    code 1 where the order of arrival makes no difference.
+    The lines are in order of receipt and can be passed to `millstream batch` again; standard error shows the batches of
+    either mode, and those of faithful without delays. Late and future events do not count. Exit code 1 if the order of
+    arrival makes no difference.
     """
     found = smallest_counterexample([event for _, event in read_events(file)], BatchConfig(**rules))
     if found is None:

@@ -19,16 +19,18 @@ from millstream.core.durable import write_durably
 
 @click.command()
 @click.argument("name", type=click.Choice(list(BENCHMARKS)))
-@click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True, help="Rounds of all contenders.")
 @click.option(
-    "--size", type=click.Choice(["quick", "small", "full"]), default="small", show_default=True, help="How much work."
+    "--runs", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of rounds of all contenders."
 )
-@click.option("--quick", is_flag=True, help="The same as --size quick --runs 1: does it work?")
-@click.option("--payloads", metavar="LIST", help="Of the log: bytes a message, as in 4,100,1000.")
-@click.option("--packs", metavar="LIST", help="Of the log: messages that a sender sends at once, as in 200,10,1.")
-@click.option("--backends", metavar="LIST", help="Of log and pipeline: which of our stores, as in mariadb,sqlite.")
 @click.option(
-    "--peers", metavar="LIST", help="Of the log: which others, in a checkout, as in mariadb-rows,redis; none for none."
+    "--size", type=click.Choice(["quick", "small", "full"]), default="small", show_default=True, help="Amount of work."
+)
+@click.option("--quick", is_flag=True, help="Short for --size quick --runs 1.")
+@click.option("--payloads", metavar="LIST", help="log: bytes per message, such as 4,100,1000.")
+@click.option("--packs", metavar="LIST", help="log: messages per send, such as 200,10,1.")
+@click.option("--backends", metavar="LIST", help="log, pipeline: our stores to measure, such as mariadb,sqlite.")
+@click.option(
+    "--peers", metavar="LIST", help="log: peers to measure (in a checkout), such as mariadb-rows,redis, or none."
 )
 @click.option(
     "--modes",
@@ -36,24 +38,24 @@ from millstream.core.durable import write_durably
     help="Which comparisons, of log (alone,both,arrow), batching (core,spark) or pipeline (read,ingest,anchor,sweep,"
     "plan).",
 )
-@click.option("--cores", metavar="N", help="Of batching and batching-spark: the cores that Spark has, 2 without it.")
-@click.option("--senders", metavar="N", help="Of the log: how many send at once.")
-@click.option("--kind", metavar="KIND", help="Of the log: senders are coroutines or threads.")
-@click.option("--seconds", metavar="S", help="Of the log: about how long each contender writes, each time.")
+@click.option("--cores", metavar="N", help="batching, batching-spark: number of Spark cores (default 2).")
+@click.option("--senders", metavar="N", help="log: number of concurrent senders.")
+@click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads.")
+@click.option("--seconds", metavar="S", help="log: approximate write time per contender and round.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
 @click.option(
-    "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Put the report into its section of FILE."
+    "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write the report into its section of FILE."
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Work in a new folder in this one: the disk that is measured.",
+    help="Work in a new folder below this one, on the disk to measure.",
 )
-@click.option("--up-to", metavar="N", help="Of log-flat: how many messages the log grows to, as in 1e9.")
-@click.option("--stores", metavar="LIST", help="Of log-flat: where, as in segments,sqlite.")
-@click.option("--files", metavar="N", help="Of the mill: how many small files.")
-@click.option("--megabytes", metavar="N", help="Of the mill: the size of all large files together.")
-@click.option("--listed", metavar="N", help="Of the mill: how many items are listed.")
+@click.option("--up-to", metavar="N", help="log-flat: final number of messages, such as 1e9.")
+@click.option("--stores", metavar="LIST", help="log-flat: stores, such as segments,sqlite.")
+@click.option("--files", metavar="N", help="mill: number of small files.")
+@click.option("--megabytes", metavar="N", help="mill: total size of the large files.")
+@click.option("--listed", metavar="N", help="mill: number of listed items.")
 def bench(
     name: str,
     runs: int,
@@ -64,7 +66,7 @@ def bench(
     folder: Path | None,
     **parts: str | None,
 ) -> None:
-    """Run the benchmark NAME: contenders turn by turn, medians and ratios."""
+    """Run the benchmark NAME: contenders take turns; medians and ratios are reported."""
     console = Console(width=None if is_terminal() else 120)
     err = Console(stderr=True)
 

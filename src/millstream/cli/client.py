@@ -49,7 +49,7 @@ def endpoint_options(command: Command) -> Command:
 
 @click.group()
 def client() -> None:
-    """The clients that are connected to a running broker, and questions to them."""
+    """List and inspect the clients that are connected to a running broker."""
 
 
 @client.command("list")
@@ -57,7 +57,7 @@ def client() -> None:
 @json_option
 @endpoint_options
 def list_clients(ask: AskBroker, group: str, as_json: bool) -> None:
-    """List all clients: what they are, and when they were last heard of."""
+    """List all clients, with their kind and the time of their last contact."""
     for each in ask(CLIENTS, group):
         if as_json:
             print_json(each)
@@ -72,7 +72,7 @@ def list_clients(ask: AskBroker, group: str, as_json: bool) -> None:
 @click.argument("client_id")
 @endpoint_options
 def stack(ask: AskBroker, client_id: str) -> None:
-    """Print what the threads of the client CLIENT_ID are doing."""
+    """Print the thread stacks of the client CLIENT_ID."""
     click.echo(ask(STACK_TRACE, client_id))
 
 
@@ -83,9 +83,9 @@ def stack(ask: AskBroker, client_id: str) -> None:
 @json_option
 @endpoint_options
 def verify(ask: AskBroker, client_id: str, topic: str, message: int, as_json: bool) -> None:
-    """Let the push consumer CLIENT_ID handle the message with the id MESSAGE of TOPIC once, and say what came of it.
+    """Let the push consumer CLIENT_ID handle the message MESSAGE of TOPIC once, and print the result.
 
-    The group's progress stays as it is. The exit code is 0 where the listener was content.
+    The position of the group does not change. Exit code 0 if the listener accepted the message.
     """
     found = ask(VERIFY, VerificationRequest(client_id, topic, message))
     if as_json:

@@ -33,12 +33,12 @@ def data_options(command: Command) -> Command:
 def store_options(command: Command) -> Command:
     """Like :func:`data_options`, and ``--store URL``, which wins, for a bare log store in place of a node's own."""
 
-    @click.option("--store", metavar="URL", help="A bare log store, such as sqlite:///path/log.db.")
+    @click.option("--store", metavar="URL", help="Use a log store without a node, such as sqlite:///path/log.db.")
     @data_options
     @functools.wraps(command)
     def with_store(settings: Settings, *args: Any, store: str | None, **kwargs: Any) -> Any:
         if store and store.startswith("memory:"):
-            raise click.UsageError("a memory: store ends with the command that opens it; name one on a disk")
+            raise click.UsageError("a memory: store ends with the command that opens it; use one on a disk")
         if store:
             settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, store=store))
         return command(settings, *args, **kwargs)
@@ -49,8 +49,8 @@ def store_options(command: Command) -> Command:
 def log_options(command: Command) -> Command:
     """Give *command*, whose first argument is the settings, ``--log-format`` and ``--log-level``, and log lines."""
 
-    @click.option("--log-format", type=click.Choice(get_args(LogFormat)), help="How log lines look (logging.format).")
-    @click.option("--log-level", type=click.Choice(get_args(LogLevel)), help="What is logged (logging.level).")
+    @click.option("--log-format", type=click.Choice(get_args(LogFormat)), help="Format of log lines (logging.format).")
+    @click.option("--log-level", type=click.Choice(get_args(LogLevel)), help="Log level (logging.level).")
     @functools.wraps(command)
     def with_lines(settings: Settings, *args: Any, log_format: str | None, log_level: str | None, **kwargs: Any) -> Any:
         debug = bool(click.get_current_context().find_root().params.get("debug"))
@@ -67,7 +67,7 @@ metrics_option = click.option(
     "metrics_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the figures in FILE, as Prometheus reads them.",
+    help="Write metrics for Prometheus to FILE.",
 )
 
 

@@ -23,7 +23,7 @@ _LONGEST = 1_000
 
 @click.group()
 def config() -> None:
-    """The settings and where each comes from."""
+    """Show the settings and their origins; create console users."""
 
 
 @config.command()
@@ -31,9 +31,9 @@ def config() -> None:
 @click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
 @json_option
 def show(data: str | None, path: Path | None, as_json: bool) -> None:
-    """Print every setting with its origin: default, the settings file, environment or flag. Passwords are hidden.
+    """Print every setting with its origin: default, settings file, environment or flag. Passwords are hidden.
 
-    Lengths of time have units, as a settings file may have them; with --json they are microseconds.
+    Durations have units, as in a settings file; with --json they are microseconds.
     """
     settings, origins = load_settings({"data": data}, config=path)
     values = msgspec.to_builtins(settings) if as_json else readable(settings)
@@ -54,10 +54,10 @@ def show(data: str | None, path: Path | None, as_json: bool) -> None:
 @click.option("--role", type=click.Choice([role.value for role in Role]), default="viewer", show_default=True)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from standard input, one line.")
 def user(name: str, role: str, from_stdin: bool) -> None:
-    """Ask for a password and print what makes NAME a user of the console, to be put into the settings file.
+    """Ask for a password, and print the settings that make NAME a user of the console.
 
-    Only a hash of the password is printed (scrypt). A viewer may look, an operator also act on queues, copies and held
-    plans, an admin also change policies.
+    The output has only a hash of the password (scrypt). A viewer can read; an operator can also act on queues, copies
+    and held plans; an admin can also change policies.
     """
     if not _USER.fullmatch(name):
         raise click.UsageError("a name is 1 to 64 letters, digits, '_', '.', '@' and '-'")

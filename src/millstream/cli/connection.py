@@ -22,10 +22,10 @@ def connection_options(command: Command) -> Command:
 
     @click.option("--access-key", metavar="KEY", default="", help="Sign calls with this access key …")
     @click.option("--secret-file", type=_file, help="… and the secret in this file.")
-    @click.option("--token-file", type=_file, help="The session token that goes with the key.")
-    @click.option("--tls", is_flag=True, help="Encrypt; the server's certificate is checked.")
-    @click.option("--tls-ca", type=_file, help="Check it against these certificates (PEM), not the system's.")
-    @click.option("--tls-certificate", type=_file, help="The client's own certificate, where the server wants one …")
+    @click.option("--token-file", type=_file, help="Session token of the access key.")
+    @click.option("--tls", is_flag=True, help="Use TLS, and verify the server's certificate.")
+    @click.option("--tls-ca", type=_file, help="Verify it with these certificates (PEM) instead of the system's.")
+    @click.option("--tls-certificate", type=_file, help="Client certificate, if the server requires one …")
     @click.option("--tls-key", type=_file, help="… and its key.")
     @functools.wraps(command)
     def with_connection(
@@ -64,4 +64,4 @@ def _text(path: Path | None) -> str:
     try:
         return (_read(path) or b"").decode().strip()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} holds no text: is it the file of a secret?") from error
+        raise InputError(f"{path} is not text: is it a file with a secret?") from error

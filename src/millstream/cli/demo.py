@@ -37,20 +37,34 @@ ROAD = "demo"
     "path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Records of your own (.jsonl, .csv, .parquet).",
+    help="Use your own records (.jsonl, .csv, .parquet).",
 )
-@click.option("--seed", default=2013, show_default=True, help="Draws the delays, what is late, what comes twice.")
-@click.option("--late", default=0.02, show_default=True, type=click.FloatRange(0, 1), help="Share later than allowed.")
-@click.option("--twice", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="Share that is sent twice.")
+@click.option(
+    "--seed", default=2013, show_default=True, help="Seed of the random delays, late records and repeated records."
+)
+@click.option(
+    "--late",
+    default=0.02,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of records that are later than allowed.",
+)
+@click.option(
+    "--twice",
+    default=0.01,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of records that are sent twice.",
+)
 @json_option
 def demo(
     settings: Settings, limit: int | None, path: Path | None, seed: int, late: float, twice: float, as_json: bool
 ) -> None:
-    """Run the whole road on real data and say what was done.
+    """Run the whole road on real data and print the results.
 
-    Records go in, are batched by event time, anchored, copied to two more stores and checked; one copy is broken on
-    purpose, found and healed; one message is proven. The data stays in its folder, and the same command goes on where
-    it was.
+    Records are ingested, batched by event time, anchored, copied to two more stores and checked; one copy is damaged on
+    purpose, found and repaired; one message is proven. The data stays in its folder. An interrupted run resumes with
+    the same command.
     """
     records = read_records(path, limit) if path else None
     delivery = DeliveryModel(settings.batching.max_delay, late, twice, seed)

@@ -32,7 +32,11 @@ class DidUnknownError(NotFoundError):
 
 
 profile_option = click.option(
-    "--profile", "profile_name", type=click.Choice(["sidetree", "orb"]), default="sidetree", help="The network's rules."
+    "--profile",
+    "profile_name",
+    type=click.Choice(["sidetree", "orb"]),
+    default="sidetree",
+    help="Protocol profile of the network.",
 )
 patches_option = click.option("--patches", type=click.File("rb"), help="JSON: a patch, or a list of them.")
 
@@ -57,7 +61,7 @@ def did() -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--curve", type=click.Choice(["secp256k1", "Ed25519"]), default="secp256k1", show_default=True)
 def key(file: Path, curve: str) -> None:
-    """Make a private key in FILE, readable by its owner alone. An existing file is never replaced."""
+    """Create a private key in FILE, readable only by its owner. Existing files are never replaced."""
     from millstream.anchoring.sidetree import PrivateKey
 
     made = PrivateKey.from_secret(curve, secrets.token_bytes(32))
@@ -114,7 +118,7 @@ def update(name: str, key: Path, next_key: Path, patches: BinaryIO, profile_name
 def recover(
     name: str, key: Path, next_recovery_key: Path, next_update_key: Path, patches: BinaryIO | None, profile_name: str
 ) -> None:
-    """Print the request that begins a DID's document anew, under new keys."""
+    """Print the request that replaces a DID's document and keys."""
     from millstream.anchoring.sidetree import recover_request
 
     profile = profile_of(profile_name)
@@ -133,7 +137,7 @@ def recover(
 @key_option("--key", "The present recovery key.")
 @profile_option
 def deactivate(name: str, key: Path, profile_name: str) -> None:
-    """Print the request that ends a DID. It cannot be taken back."""
+    """Print the request that deactivates a DID. This cannot be undone."""
     from millstream.anchoring.sidetree import deactivate_request
 
     profile = profile_of(profile_name)
@@ -144,13 +148,13 @@ def deactivate(name: str, key: Path, profile_name: str) -> None:
 @click.argument("request", type=click.File("rb"))
 @profile_option
 def name_(request: BinaryIO, profile_name: str) -> None:
-    """Print the DID that a create request makes: its short form, and the long form that works at once."""
+    """Print the DID of a create request: the short form, and the long form that resolves at once."""
     from millstream.anchoring.sidetree import OperationType, long_form
 
     profile = profile_of(profile_name)
     operation = parse(request.read(profile.max_operation_bytes + 1).strip(), profile, request.name)
     if operation.type != OperationType.CREATE:
-        raise DidInputError(f"{request.name} is a request to {operation.type}, and only a create makes a DID")
+        raise DidInputError(f"{request.name} is a request to {operation.type}, but only a create request has a DID")
     print_json({"did": f"did:{profile.method}:{operation.suffix}", "long_form": long_form(operation, profile)})
 
 
@@ -162,9 +166,9 @@ def name_(request: BinaryIO, profile_name: str) -> None:
 def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_name: str) -> None:
     """Print the document of DID as the node has observed it, or after the OPERATIONS in a file.
 
-    A long form is answered even where nothing is anchored yet, a short form where the setting
-    registry.unpublished_operation_lifespan lets accepted operations count. Operations on other DIDs are passed over,
-    and so are those that are not valid for the state the DID is in.
+    A long form resolves before anything is anchored; a short form does if the setting
+    registry.unpublished_operation_lifespan counts accepted operations. Operations on other DIDs, and operations that
+    are invalid in the state of the DID, are skipped.
     """
     if operations is not None:
         answer = resolve_from(operations, name, profile_of(profile_name))
@@ -176,7 +180,7 @@ def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_
     else:
         answer = resolve_from(None, name, profile_of(profile_name))
     if answer is None:
-        raise DidUnknownError(f"nothing is known of {name[:100]}; give its long form, or --operations with its create")
+        raise DidUnknownError(f"unknown DID {name[:100]}; give its long form, or --operations with its create")
     print_json(answer)
 
 
@@ -211,7 +215,7 @@ def read_key(file: Path) -> PrivateKey:
             return PrivateKey(msgspec.json.decode(source.read(10_000), type=dict[str, str]))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RequestError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DidInputError(f"{file} holds no private key (JWK): {reason}") from error
+        raise DidInputError(f"{file} contains no private key (JWK): {reason}") from error
 
 
 def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
@@ -223,7 +227,7 @@ def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
             source.read(1_000_000).removeprefix(BOM_UTF8), type=dict[str, Any] | list[dict[str, Any]]
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DidInputError(f"{source.name} holds no patch: {error}") from error
+        raise DidInputError(f"{source.name} contains no patch: {error}") from error
     return value if isinstance(value, list) else [value]
 
 

@@ -18,11 +18,11 @@ from millstream.settings import Settings
 @store_options
 @json_option
 def doctor(settings: Settings, as_json: bool) -> int:
-    """Say what is missing on this machine, and how to get it. Exit code 1 if the node's settings need it.
+    """Show what is missing on this machine and how to install it. Exit code 1 if the settings require it.
 
-    What is missing and not needed by the settings is called optional, with what it would be good for. Folders are
-    written to, and servers that the settings name are called; where the log store is a database server, its settings
-    are compared with the ones that we ship.
+    Anything missing that the settings do not require is optional, with its purpose. The command writes to folders and
+    connects to the servers of the settings; for a log store on a database server it compares the server's settings with
+    the recommended ones.
     """
     checks = list(run_checks(settings))
     for check in checks:

@@ -74,10 +74,12 @@ def _folder(name: str, folder: Path, needed_for: str, least: int = 0) -> Check:
             file.write(b"millstream")
             file.flush()
     except OSError as error:
-        fix = f"chown $USER {place}, or name another with --data DIR"
+        fix = f"chown $USER {place}, or choose another folder with --data DIR"
         return Check(name, False, f"{place} cannot be written to: {error.strerror}", needed_for, fix)
     free = shutil.disk_usage(place).free
-    fix = f"free {size_text(least - free)} on its disk, or name another with --data DIR" if free < least else ""
+    fix = (
+        f"free {size_text(least - free)} on its disk, or choose another folder with --data DIR" if free < least else ""
+    )
     return Check(name, free >= least, f"{folder}: {size_text(free)} free", needed_for, fix)
 
 

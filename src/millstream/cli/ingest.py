@@ -28,32 +28,47 @@ _log = logging.getLogger(__name__)
 
 @click.group()
 def ingest() -> None:
-    """Take in messages from elsewhere, durably."""
+    """Ingest messages from other systems, durably."""
 
 
 @ingest.command()
 @click.argument("url", metavar="URL")
 @click.option(
-    "--topic", "topics", multiple=True, required=True, metavar="FILTER", help="What to subscribe to (repeat)."
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="FILTER",
+    help="Topic filter to subscribe to; repeatable.",
 )
-@click.option("--log", "log", metavar="LOG", required=True, help="The log that gets the records (made where absent).")
-@click.option("--rejects", metavar="LOG", default="", help="The log of what is no record (default: LOG.rejects).")
-@click.option("--batches", metavar="LOG", help="Batch LOG into this one as well, by the rules in the settings.")
-@click.option("--qos", type=click.IntRange(0, 2), default=1, show_default=True, help="0, 1 or 2: see below.")
+@click.option("--log", "log", metavar="LOG", required=True, help="Log of the records; created if missing.")
+@click.option("--rejects", metavar="LOG", default="", help="Log of invalid messages (default: LOG.rejects).")
+@click.option("--batches", metavar="LOG", help="Also batch LOG into this log, by the rules in the settings.")
+@click.option("--qos", type=click.IntRange(0, 2), default=1, show_default=True, help="Quality of service: 0, 1 or 2.")
 @click.option("--protocol", type=click.Choice(get_args(Protocol)), default="5", show_default=True, help="MQTT version.")
-@click.option("--client-id", default="", help="Our name at the broker, ours alone (default: made up once and kept).")
-@click.option("--in-flight", type=int, default=1000, show_default=True, help="Most unacknowledged messages (MQTT 5).")
-@click.option("--max-payload", type=click.IntRange(1, 64 << 20), default=1 << 20, show_default=True, help="Most bytes.")
-@click.option("--expiry", type=Duration(), default="7d", show_default=True, help="How long the session is kept.")
-@click.option("--retained/--no-retained", default=True, show_default=True, help="Take what the broker has retained.")
+@click.option("--client-id", default="", help="Unique client id at the broker (default: generated once and kept).")
 @click.option(
-    "--shape", type=click.Choice(PARSER_NAMES), default="auto", show_default=True, help="What payloads look like."
+    "--in-flight", type=int, default=1000, show_default=True, help="Maximum unacknowledged messages (MQTT 5)."
 )
-@click.option("--source", default="topic/:-1", show_default=True, help="Plain JSON: where the source is.")
-@click.option("--key", default="topic/-1", show_default=True, help="Plain JSON: where the key is.")
-@click.option("--time", "time", default="$.time", show_default=True, help="Plain JSON: where the time is.")
-@click.option("--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Of times as counts.")
-@click.option("--value", default="$", show_default=True, help="Plain JSON: what becomes the body.")
+@click.option(
+    "--max-payload",
+    type=click.IntRange(1, 64 << 20),
+    default=1 << 20,
+    show_default=True,
+    help="Maximum bytes of a payload.",
+)
+@click.option("--expiry", type=Duration(), default="7d", show_default=True, help="Session expiry.")
+@click.option("--retained/--no-retained", default=True, show_default=True, help="Ingest retained messages.")
+@click.option(
+    "--shape", type=click.Choice(PARSER_NAMES), default="auto", show_default=True, help="Format of the payloads."
+)
+@click.option("--source", default="topic/:-1", show_default=True, help="json: location of the source.")
+@click.option("--key", default="topic/-1", show_default=True, help="json: location of the key.")
+@click.option("--time", "time", default="$.time", show_default=True, help="json: location of the time.")
+@click.option(
+    "--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Unit of numeric times."
+)
+@click.option("--value", default="$", show_default=True, help="json: location of the body.")
 @click.option("--status", "every", type=float, default=10.0, show_default=True, help="Seconds between status lines.")
 @json_option
 @store_options
@@ -71,7 +86,7 @@ def mqtt(
     Shapes: thin-edge (te/… and tedge/measurements topics; one record a measurement), json (one record a message), raw
     (payloads as they are), auto (thin-edge on its topics, else json). Places: topic, topic/2, topic/-1, topic/:-1, $,
     $.member.of.member. Times are ISO 8601 with a zone or counts since the epoch; without one, a record happened when it
-    was stored. What is no record goes to the log of rejects, with the reason. SIGTERM or Ctrl-C ends it in order.
+    was stored. What is not a record goes to the log of rejects, with the reason. SIGTERM or Ctrl-C ends it in order.
     """
     role = IngestRole(url, **wanted)
     taking, figures, stop = MqttIngestRunner(log, role), MetricsCollector(), stop_on_signals()

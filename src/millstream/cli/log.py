@@ -67,7 +67,7 @@ log.add_command(torture_command)
 @click.argument("name")
 @store_options
 def create(settings: Settings, name: str) -> None:
-    """Make the log NAME; nothing happens where it exists."""
+    """Create the log NAME if it does not exist."""
     with open_store(settings.log_url) as store:
         store.log(LogSpec(name))
 
@@ -78,13 +78,12 @@ def create(settings: Settings, name: str) -> None:
 @click.option("--jsonl", is_flag=True, help="Lines are JSON objects with body or body_base64, key, source, times.")
 @store_options
 def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) -> None:
-    """Append lines of FILES (or of standard input) to the log NAME, one message a line.
+    """Append the lines of FILES (or of standard input) to the log NAME, one message per line.
 
-    Prints "FIRST LAST", the ids, each time a run of lines is durable. What is there to be read is stored together;
-    a line that comes alone is stored at once. The log is made where it does not exist. Without --jsonl every line is a
-    message, an empty one too; with it, empty lines are passed over, and times are microseconds since the epoch or
-    ISO 8601 with a zone, such as "2013-01-31T12:00:00.25Z". Ends of lines are not stored: `log read` prints one after
-    each message, also after the last one of a file that had none there.
+    Prints "FIRST LAST", the ids, each time lines are durable. Lines that are available together are stored together; a
+    single line is stored at once. The log is created if it does not exist. Without --jsonl every line is a message,
+    including empty ones; with it, empty lines are skipped, and times are microseconds since the epoch or ISO 8601 with
+    a zone, such as "2013-01-31T12:00:00.25Z". Line ends are not stored: `log read` prints one after each message.
     """
     with open_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
         for file in files or (Path("-"),):
@@ -93,14 +92,14 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
 
 @log.command()
 @click.argument("name")
-@click.option("--from", "first_id", type=click.IntRange(1), help="The first id; without it the first there is.")
-@click.option("--max", "count", type=click.IntRange(0), help="At most so many messages.")
-@click.option("--jsonl", is_flag=True, help="Whole messages as JSON lines, not the bodies alone.")
+@click.option("--from", "first_id", type=click.IntRange(1), help="First id (default: the first of the log).")
+@click.option("--max", "count", type=click.IntRange(0), help="Maximum number of messages.")
+@click.option("--jsonl", is_flag=True, help="Print whole messages as JSON lines instead of bodies.")
 @store_options
 def read(settings: Settings, name: str, first_id: int | None, count: int | None, jsonl: bool) -> None:
-    """Print the messages of the log NAME in order: their bodies, one a line, each with an end of line behind it.
+    """Print the bodies of the messages of the log NAME, in order, one per line.
 
-    Ids that were trimmed are told on standard error.
+    Ids that were trimmed are reported on standard error.
     """
     with _ending_quietly(), _open(settings) as store:
         found = _log(store, name)
@@ -113,12 +112,14 @@ def read(settings: Settings, name: str, first_id: int | None, count: int | None,
 
 @log.command()
 @click.argument("name")
-@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="So many messages.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended later, until interrupted.")
-@click.option("--jsonl", is_flag=True, help="Whole messages as JSON lines, not the bodies alone.")
+@click.option(
+    "-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="Number of messages."
+)
+@click.option("-f", "--follow", is_flag=True, help="Print new messages until interrupted.")
+@click.option("--jsonl", is_flag=True, help="Print whole messages as JSON lines instead of bodies.")
 @store_options
 def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -> None:
-    """Print the last messages of the log NAME: their bodies, one a line."""
+    """Print the bodies of the last messages of the log NAME, one per line."""
     columns = None if jsonl else ["body"]
     with _ending_quietly(), _open(settings) as store:
         found = _log(store, name)
@@ -130,19 +131,23 @@ def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -
 
 @log.command()
 @click.argument("name")
-@click.option("--consumer", required=True, help="Whose position is set.")
-@click.option("--to", "first_id", type=click.IntRange(1), help="The id of the message that comes next.")
-@click.option("--time", "time", help="The first message received then or later comes next: 2013-01-31T12:00Z, or µs.")
+@click.option("--consumer", required=True, help="Name of the consumer.")
+@click.option("--to", "first_id", type=click.IntRange(1), help="Id of the next message.")
+@click.option(
+    "--time", "time", help="Start at the first message received at or after this time: 2013-01-31T12:00Z, or µs."
+)
 @store_options
 def seek(settings: Settings, name: str, consumer: str, first_id: int | None, time: str | None) -> None:
-    """Let a consumer of the log NAME go on at an id or a time; its reader, if one is open, is fenced."""
+    """Set the position of a consumer of the log NAME to an id or a time. An open reader of it is fenced."""
     if (first_id is None) == (time is None):
         raise click.UsageError("give either --to ID or --time T")
     with open_store(settings.log_url, create=False) as store:
         found = _log(store, name)
         first_id = first_id or found.first_id_since(_microseconds(time or ""))
         if first_id < found.first_id:
-            raise InputError(f"{name} was trimmed and begins at id {found.first_id}: no consumer can go to {first_id}")
+            raise InputError(
+                f"{name} was trimmed and begins at id {found.first_id}: a consumer cannot start at {first_id}"
+            )
         found.set_pointer(consumer, first_id - 1)
     click.echo(f"{consumer} goes on with id {first_id} of {name}")
 
@@ -152,7 +157,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
 @json_option
 @store_options
 def info(settings: Settings, name: str, as_json: bool) -> None:
-    """Show the size, the ids, the writer and the consumers of the log NAME, and the rule by which it is trimmed."""
+    """Show the size, ids, writer, consumers and retention of the log NAME."""
     with _open(settings) as store:
         opened = _log(store, name)
         found, policy = opened.info(), opened.retention
@@ -212,11 +217,11 @@ def ls(settings: Settings, as_json: bool) -> None:
 
 @log.command()
 @click.argument("name")
-@click.option("--deep", is_flag=True, help="Read the objects that older messages were moved to, too.")
+@click.option("--deep", is_flag=True, help="Also read the tiered objects of older messages.")
 @json_option
 @store_options
 def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
-    """Check every checksum of the log NAME and that no id is missing; exit code 1 where something is wrong."""
+    """Verify every checksum of the log NAME, and that no id is missing. Exit code 1 if anything is wrong."""
     with _open(settings) as store:
         found = _log(store, name).verify(deep=deep)
     if as_json:
@@ -234,15 +239,15 @@ def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.argument("name")
-@click.option("--bodies", is_flag=True, help="Bodies alone, into a store that keeps nothing else (layout=nerve).")
-@click.option("--consumers", is_flag=True, help="Let its consumers go on in the copy where they are.")
+@click.option("--bodies", is_flag=True, help="Copy only the bodies, into a store without other fields (layout=nerve).")
+@click.option("--consumers", is_flag=True, help="Also copy the positions of consumers.")
 @json_option
 def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_json: bool) -> None:
     """Copy the log NAME between two stores, such as sqlite:///log.db and segments:///folder.
 
-    Ids, times and headers are kept, and every batch is read back and compared. Run it again to go on after an
-    interruption, or to add what was written since. What comes from a store that keeps no times
-    (mysql://…?layout=nerve) has the time of the copy.
+    Ids, times and headers are kept, and every batch is read back and compared. The same command resumes an interrupted
+    copy, and adds messages that were written since. Messages of a store without times (mysql://…?layout=nerve) get the
+    time of the copy.
     """
     with open_store(source, read_only=True) as old, open_store(target) as new:
         found = _log(old, name)
@@ -278,13 +283,13 @@ def _microseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"{text!r} is no time; write 2013-01-31T12:00Z, or microseconds since the epoch") from error
+        raise InputError(f"{text!r} is not a time; write 2013-01-31T12:00Z, or microseconds since the epoch") from error
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 @contextlib.contextmanager
 def _ending_quietly() -> Iterator[None]:
-    """Whoever reads the output may stop reading: that is no failure."""
+    """Whoever reads the output may stop reading: that is not a failure."""
     try:
         yield
     except BrokenPipeError:
@@ -344,7 +349,7 @@ def _confirm(ids: IdRange) -> None:
     except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise ConfirmationLostError(
-            f"nobody reads the confirmations any more; all up to message {ids.last} is stored, and nothing after it"
+            f"the reader of the confirmations has closed; all messages up to {ids.last} are stored, none after it"
         ) from error
 
 

@@ -35,30 +35,62 @@ class RelayStatus(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("source", metavar="SOURCE_URL")
-@click.option("--log", "name", metavar="NAME", help="The log that the messages go to; made where it is absent.")
-@click.option("--table", default="outbox", show_default=True, help="The outbox table, with its schema if it needs one.")
-@click.option("--once", is_flag=True, help="End when the outbox is empty.")
-@click.option("--id-column", "id", default="id", show_default=True, help="An integer that the database counts up.")
-@click.option("--body-column", "body", default="body", show_default=True, help="The message: bytes, text or JSON.")
-@click.option("--key-column", "key", default="key", show_default=True, help="May be absent, as the following.")
+@click.option("--log", "name", metavar="NAME", help="Target log; created if missing.")
+@click.option("--table", default="outbox", show_default=True, help="Outbox table, with its schema if needed.")
+@click.option("--once", is_flag=True, help="Exit when the outbox is empty.")
+@click.option("--id-column", "id", default="id", show_default=True, help="Column of the auto-increment integer key.")
+@click.option(
+    "--body-column", "body", default="body", show_default=True, help="Column of the message body: bytes, text or JSON."
+)
+@click.option(
+    "--key-column",
+    "key",
+    default="key",
+    show_default=True,
+    help="Column of the key; it and the following columns are optional.",
+)
 @click.option("--source-column", "source_column", default="source", show_default=True)
-@click.option("--event-time-column", "event_time", default="event_time", show_default=True, help="µs, or a timestamp.")
-@click.option("--headers-column", "headers", default="headers", show_default=True, help="A JSON object of texts.")
-@click.option("--mark", default="", metavar="COLUMN", help="Keep the rows, and set this column to the time.")
+@click.option(
+    "--event-time-column",
+    "event_time",
+    default="event_time",
+    show_default=True,
+    help="Column of the event time: µs, or a timestamp.",
+)
+@click.option(
+    "--headers-column",
+    "headers",
+    default="headers",
+    show_default=True,
+    help="Column of the headers: a JSON object of strings.",
+)
+@click.option(
+    "--mark", default="", metavar="COLUMN", help="Keep processed rows, and set this column to the current time."
+)
 @click.option(
     "--bad",
     type=click.Choice(["stop", "dead"]),
     default="stop",
     show_default=True,
-    help="What to do with a row that is no message: stop at it, or put it into TABLE_dead.",
+    help="Invalid rows: stop, or move them to TABLE_dead.",
 )
-@click.option("--rows", type=click.IntRange(1, 100_000), default=5000, show_default=True, help="Rows in a batch.")
-@click.option("--bytes", "size", type=click.IntRange(1), default=8 << 20, show_default=True, help="Bytes in a batch.")
-@click.option("--poll", type=click.FloatRange(0.001), default=0.5, show_default=True, help="Longest pause, in seconds.")
-@click.option("--standby", is_flag=True, help="Wait until the log has no other writer, then take over.")
-@click.option("--adopt", is_flag=True, help="Go on though the outbox went to a log of another name or URL.")
-@click.option("--create-table", is_flag=True, help="Make the outbox table, print its statement, and end.")
-@click.option("--show-table", is_flag=True, help="Print that statement alone.")
+@click.option(
+    "--rows", type=click.IntRange(1, 100_000), default=5000, show_default=True, help="Maximum rows per batch."
+)
+@click.option(
+    "--bytes", "size", type=click.IntRange(1), default=8 << 20, show_default=True, help="Maximum bytes per batch."
+)
+@click.option(
+    "--poll",
+    type=click.FloatRange(0.001),
+    default=0.5,
+    show_default=True,
+    help="Maximum pause between polls, in seconds.",
+)
+@click.option("--standby", is_flag=True, help="Wait until no other process writes to the log.")
+@click.option("--adopt", is_flag=True, help="Continue even if the outbox was relayed to another log or URL before.")
+@click.option("--create-table", is_flag=True, help="Create the outbox table, print its statement, and exit.")
+@click.option("--show-table", is_flag=True, help="Only print that statement.")
 @json_option
 @store_options
 @log_options
@@ -78,11 +110,11 @@ def relay(
     as_json: bool,
     **columns: str,
 ) -> None:
-    """Move what applications write to an outbox table into a log: in order, each row exactly once.
+    """Move the rows of an outbox table into a log, in order, each exactly once.
 
-    SOURCE_URL is the application's database: sqlite:///path, mysql:// or postgresql://user:password@host/database. The
-    log has this relay as its one writer. It runs until it is stopped, or with --once until the outbox is empty; SIGTERM
-    lets it finish the batch it is at.
+    SOURCE_URL is the application's database: sqlite:///path, mysql:// or postgresql://user:password@host/database. This
+    relay is the only writer of the log. It runs until it is stopped, or with --once until the outbox is empty; SIGTERM
+    stops it after the current batch.
     """
     table = OutboxTable(name=columns.pop("table"), source=columns.pop("source_column"), **columns)
     clock = SystemClock()
@@ -94,7 +126,7 @@ def relay(
             click.echo(f"{statement};")
             return
         if not name:
-            raise click.UsageError("name the log that the messages go to with --log NAME")
+            raise click.UsageError("--log NAME is missing: give the target log")
         with open_store(settings.log_url) as store:
             target = f"{name} in {store.url}"
             outbox = Outbox(database, table, target, bad=bad, limits=BatchLimits(rows, size), adopt=adopt)

@@ -70,7 +70,7 @@ class MqttIngestRunner:
 
     @property
     def rejects(self) -> str:
-        """The log of what is no record."""
+        """The log of what is not a record."""
         return self._role.rejects or f"{self.name}.rejects"
 
 

@@ -16,14 +16,14 @@ from millstream.stores.tiers import open_store
 
 @click.command()
 @click.argument("name")
-@click.option("--to", "url", metavar="URL", help="Where to, such as s3://bucket/prefix or file:///folder.")
-@click.option("--segment-bytes", type=SizeType(), help="About so much makes an object (default 128 MiB).")
-@click.option("--keep-age", type=Duration(), help="Keep what was received since, such as 1d.")
-@click.option("--keep-bytes", type=SizeType(), help="Keep at least so much of the newest.")
-@click.option("--parquet/--no-parquet", default=None, help="Put the same messages beside each object as Parquet.")
-@click.option("--partial", is_flag=True, help="Move what is due even if it does not fill an object.")
-@click.option("--leftovers", is_flag=True, help="List the objects that runs which were killed have left; move nothing.")
-@click.option("--remove-leftovers", is_flag=True, help="Delete those; move nothing.")
+@click.option("--to", "url", metavar="URL", help="Target URL, such as s3://bucket/prefix or file:///folder.")
+@click.option("--segment-bytes", type=SizeType(), help="Approximate object size (default 128 MiB).")
+@click.option("--keep-age", type=Duration(), help="Keep newer messages local, such as 1d.")
+@click.option("--keep-bytes", type=SizeType(), help="Minimum size of the newest messages to keep local.")
+@click.option("--parquet/--no-parquet", default=None, help="Also write the messages of each object as Parquet.")
+@click.option("--partial", is_flag=True, help="Move due messages even if they do not fill an object.")
+@click.option("--leftovers", is_flag=True, help="List objects left behind by killed runs; move nothing.")
+@click.option("--remove-leftovers", is_flag=True, help="Delete those objects; move nothing.")
 @json_option
 @store_options
 def tier(
@@ -35,11 +35,11 @@ def tier(
     as_json: bool,
     **changes: object,
 ) -> None:
-    """Move older messages of the log NAME to an object store; readers find them there.
+    """Move older messages of the log NAME to an object store; readers still find them.
 
-    Each object is read back and compared before anything is freed here. URL and rules are kept with the log: without
-    them what was said last holds. A run that was interrupted is finished by the next. What it may leave at the object
-    store is no part of the log; nothing deletes it by itself, since an older copy of this store may name it.
+    Each object is read back and compared before local space is freed. URL and rules are stored with the log and apply
+    to later runs. The next run finishes an interrupted one. Objects that an interrupted run left behind are not part of
+    the log; they are not deleted automatically, because an older backup of this store may name them.
     """
     if leftovers or remove_leftovers:
         _clear_up(settings, name, remove=remove_leftovers, as_json=as_json)

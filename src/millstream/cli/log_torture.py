@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 @click.command("torture")
-@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="So many processes are killed.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
-@click.option("--ahead", type=click.IntRange(0), default=0, show_default=True, help="Packs a writer has under way.")
-@click.option("--seed", type=click.IntRange(0), help="Draw as the run did that printed this seed.")
-@click.option("--private", "server", metavar="NAME", help="Start a server (mariadb) of one's own, and kill it as well.")
-@click.option("--keep", is_flag=True, help="Leave the tortured store where it is.")
+@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="Number of processes to kill.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Maximum run time in seconds.")
+@click.option(
+    "--ahead", type=click.IntRange(0), default=0, show_default=True, help="Concurrent append requests per writer."
+)
+@click.option("--seed", type=click.IntRange(0), help="Repeat the random choices of the run that printed this seed.")
+@click.option("--private", "server", metavar="NAME", help="Start a private server (mariadb), and kill it too.")
+@click.option("--keep", is_flag=True, help="Keep the store of the test.")
 @json_option
 @store_options
 def torture_command(
@@ -36,12 +38,12 @@ def torture_command(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Kill writers, readers and (with --private) the database at random moments, and see that nothing is lost.
+    """Kill writers, readers and (with --private) the database at random moments, and verify that nothing is lost.
 
-    It makes a store of its own beside the one that --store names, on the same disk or server, and removes it in the
-    end; no log that is there is touched. Checked after every kill: what was confirmed is stored, ids are dense,
-    checksums hold, nothing is stored twice, and what was acknowledged longer ago than the stated window is not
-    delivered again. Where something is wrong the store is kept, and the exit code is 1.
+    It creates its own store beside --store, on the same disk or server, and removes it afterwards; existing logs are
+    not touched. After every kill it verifies that confirmed messages are stored, ids are dense, checksums match,
+    nothing is stored twice, and messages acknowledged before the stated window are not redelivered. If a check fails,
+    the store is kept and the exit code is 1.
     """
     from millstream.testing import services
     from millstream.testing.torture import TorturePlan

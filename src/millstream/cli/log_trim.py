@@ -17,15 +17,15 @@ from millstream.stores.tiers import open_store
 
 @click.command()
 @click.argument("name")
-@click.option("--below", type=click.IntRange(1), metavar="ID", help="The log begins at this id from now on.")
-@click.option("--max-age", type=Duration(), help="Let go what was received longer ago, such as 30d.")
-@click.option("--max-bytes", type=SizeType(), help="Keep at most so much, such as 10GB.")
-@click.option("--max-count", type=click.IntRange(0), help="Keep at most so many messages.")
-@click.option("--keep-consumers", is_flag=True, help="Keep what a consumer has not acknowledged.")
-@click.option("--cap-bytes", type=SizeType(), help="Keep at most so much for consumers.")
-@click.option("--keep-policy", is_flag=True, help="Keep these rules with the log: `log trim NAME` then runs them.")
-@click.option("--accept-clock", is_flag=True, help="Believe the clock, however far it has moved.")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--below", type=click.IntRange(1), metavar="ID", help="New first id of the log.")
+@click.option("--max-age", type=Duration(), help="Trim messages received longer ago, such as 30d.")
+@click.option("--max-bytes", type=SizeType(), help="Maximum size to keep, such as 10GB.")
+@click.option("--max-count", type=click.IntRange(0), help="Maximum number of messages to keep.")
+@click.option("--keep-consumers", is_flag=True, help="Keep messages that a consumer has not acknowledged.")
+@click.option("--cap-bytes", type=SizeType(), help="Maximum size kept for consumers.")
+@click.option("--keep-policy", is_flag=True, help="Store these rules with the log, for later runs of `log trim NAME`.")
+@click.option("--accept-clock", is_flag=True, help="Trust the clock even if it has jumped.")
+@click.option("--dry-run", is_flag=True, help="Show what would be trimmed; change nothing.")
 @json_option
 @store_options
 def trim(
@@ -38,10 +38,10 @@ def trim(
     as_json: bool,
     **rules: Any,
 ) -> None:
-    """Let go of the oldest messages of the log NAME: below an id, or by rules; without either by its own policy.
+    """Trim the oldest messages of the log NAME: below an id, by rules, or by the log's own policy.
 
-    Readers that have not got that far are told which ids are gone. Ages are those of receive times, and a clock that
-    has jumped trims nothing. More may stay stored than can be read: blocks and segment files are freed whole.
+    Readers behind the new first id are told which ids are gone. Ages are measured from receive times, and a clock that
+    has jumped trims nothing. More data may stay stored than can be read: blocks and segment files are freed as a whole.
     """
     named = keep_policy or any(value is not None and value is not False for value in rules.values())
     policy = Retention(**rules) if named else None

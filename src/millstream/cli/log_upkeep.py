@@ -16,10 +16,10 @@ from millstream.stores.tiers import open_store
 @json_option
 @store_options
 def upkeep(settings: Settings, as_json: bool) -> int:
-    """Move and trim every log as the rules kept with it say (`log tier`, `log trim --keep-policy`), once.
+    """Tier and trim every log once, by its own rules (`log tier`, `log trim --keep-policy`).
 
-    What the settings say of a log (log.rules) is kept with it first; `millstream serve` does all this by itself.
-    Exit code 1 where something could not be done; the other logs are kept up all the same.
+    Rules in the settings (log.rules) are stored with their logs first. `millstream serve` does all this automatically.
+    Exit code 1 if a log failed; the other logs are processed nevertheless.
     """
     failed = False
     with open_store(settings.log_url, create=False) as store:

@@ -32,10 +32,10 @@ endpoint_option = click.option(
 @click.command()
 @click.argument("topic")
 @click.argument("bodies", nargs=-1)
-@click.option("--tag", default="", help="Their tag.")
-@click.option("--key", "keys", multiple=True, help="A key; may be given several times.")
-@click.option("--group", "message_group", default="", help="Their message group, for a FIFO topic.")
-@click.option("--delay", type=click.FloatRange(0), help="Seconds until they are delivered, for a DELAY topic.")
+@click.option("--tag", default="", help="Tag of the messages.")
+@click.option("--key", "keys", multiple=True, help="Key of the messages; repeatable.")
+@click.option("--group", "message_group", default="", help="Message group, for a FIFO topic.")
+@click.option("--delay", type=click.FloatRange(0), help="Delay in seconds, for a DELAY topic.")
 @json_option
 @endpoint_option
 @connection_options
@@ -50,7 +50,7 @@ def send(
     endpoint: str,
     options: Options,
 ) -> None:
-    """Send BODIES to TOPIC, or without any each line of standard input. Prints the id of each that is stored."""
+    """Send BODIES to TOPIC, or each line of standard input. Prints the id of each stored message."""
     from millstream.messaging.client import Message, Producer
 
     due = None if delay is None else datetime.now(UTC) + timedelta(seconds=delay)
@@ -62,10 +62,10 @@ def send(
 @click.command()
 @click.argument("topic")
 @click.option("--group", required=True, help="The consumer group.")
-@click.option("--max", "count", type=click.IntRange(1), help="At most so many messages; without it, all there are.")
-@click.option("--follow", is_flag=True, help="Go on with what is sent later, until interrupted.")
-@click.option("--filter", "expression", default="*", show_default=True, help="Tags, as in: a || b")
-@click.option("--sql", help="A condition over properties in place of tags, as in: size > 3")
+@click.option("--max", "count", type=click.IntRange(1), help="Maximum number of messages (default: all available).")
+@click.option("--follow", is_flag=True, help="Wait for new messages until interrupted.")
+@click.option("--filter", "expression", default="*", show_default=True, help="Filter by tags, such as: a || b")
+@click.option("--sql", help="Filter by properties instead of tags, such as: size > 3")
 @json_option
 @endpoint_option
 @connection_options
@@ -80,7 +80,7 @@ def receive(
     endpoint: str,
     options: Options,
 ) -> None:
-    """Receive what the consumer group has not had of TOPIC, print it, and acknowledge it."""
+    """Receive, print and acknowledge the messages of TOPIC that the consumer group has not processed."""
     from millstream.messaging.client import Filter, SimpleConsumer
 
     wanted = Filter(sql, "sql") if sql else Filter(expression)

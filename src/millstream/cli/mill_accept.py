@@ -26,11 +26,11 @@ from millstream.settings import Settings
 @data_options
 @json_option
 def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> int:
-    """Record the bytes of items of STORE as they are now, whatever was recorded or listed of them.
+    """Record the current bytes of items of STORE, whatever was recorded or listed for them.
 
-    That is for items with suspected rot, with another checksum than a list says, or changed past the node (B9), which
-    turn out to be as they should be. The next `millstream protect`, or `mill duplicate`, replaces their copies. STORE
-    is the source of the items. Exit code 1 if one of them could not be recorded.
+    Use it for items with suspected rot, with a checksum other than the listed one, or changed without the node (B9),
+    whose bytes turn out to be right. The next `millstream protect`, or `mill duplicate`, replaces their copies. STORE
+    is the source of the items. Exit code 1 if an item could not be recorded.
     """
     failed = 0
     with Node.open(settings) as node:

@@ -15,18 +15,18 @@ from millstream.settings import Settings
 
 @click.command()
 @click.argument("numbers", nargs=-1, type=click.IntRange(1))
-@click.option("--all", "everything", is_flag=True, help="Approve everything that is held.")
+@click.option("--all", "everything", is_flag=True, help="Approve all held plans.")
 @data_options
 @json_option
 def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_json: bool) -> int:
-    """Print what the change guard holds, or approve what is held under NUMBERS.
+    """List the plans that the change guard holds, or approve those with the given NUMBERS.
 
-    The change guard holds a space where more copies would be deleted or replaced than its budget allows (settings
-    mill.brake), or whose source lists nothing. What is approved goes on with the next `millstream mill duplicate` or
-    loop of the producer. Exit code 5 where something is held and nothing was approved.
+    The change guard holds the plan of a space if it would delete or replace more copies than its budget allows
+    (settings mill.brake), or if the source lists no items. The next `millstream mill duplicate` or loop of the producer
+    executes an approved plan. Exit code 5 if a plan is held and none was approved.
     """
     if numbers and everything:
-        raise click.UsageError("name numbers, or --all")
+        raise click.UsageError("give numbers, or --all")
     with Node.open(settings) as node:
         if not numbers and not everything:
             holds = node.stores.change_guard.pending()

@@ -21,17 +21,19 @@ from millstream.stores.audit import AuditedStore
 @click.argument("space", required=False)
 @click.argument("content_id", required=False)
 @click.option(
-    "--recover", is_flag=True, help="First settle what ended processes elsewhere (machines, containers) left open."
+    "--recover",
+    is_flag=True,
+    help="First settle changes left open by terminated processes on other machines or in containers.",
 )
 @data_options
 @json_option
 def audit(
     settings: Settings, store: str | None, space: str | None, content_id: str | None, recover: bool, as_json: bool
 ) -> int:
-    """Print the audit log, of all audited stores or of the one named, as a table of text.
+    """Print the audit log of all audited stores, or of one, as a text table.
 
-    Changes that were not processed yet are processed first, and duplicated (see `millstream mill work`). Exit code 1 if
-    changes are left open, of which it is not known whether they happened.
+    Pending changes are processed first, and duplicated (see `millstream mill work`). Exit code 1 if changes are left
+    open, that is, if it is not known whether they happened.
     """
     with Node.open(settings) as node:
         if recover:
@@ -55,10 +57,10 @@ def audit(
 @data_options
 @json_option
 def reconcile(settings: Settings, store: str | None, space: str | None, as_json: bool) -> int:
-    """Compare what audited stores list with the audit log, and name every event that is missing.
+    """Compare the listings of audited stores with the audit log, and list every missing event.
 
-    Exit code 1 if there is any: somebody changed the store behind the back of the audit; if a store is away, or an item
-    cannot be compared; and if changes are left open, of which it is not known whether they happened.
+    Exit code 1 if an event is missing (the store was changed without the audit), if a store is unavailable, if an item
+    cannot be compared, or if changes are left open, that is, if it is not known whether they happened.
     """
     found, unlisted = 0, list[str]()
     with Node.open(settings) as node:

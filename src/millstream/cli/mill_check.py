@@ -35,8 +35,8 @@ MAX_REFUSALS = 1000
 def check(settings: Settings, only_store: str | None, only_space: str | None, as_json: bool) -> int:
     """Read every byte, compare it with the manifest, and write a report for each space.
 
-    What is found is put on the repair queue (see `millstream mill repair`). Exit code 1 unless every store could be
-    listed and every report says SUCCESS.
+    Findings are put on the repair queue (see `millstream mill repair`). Exit code 1 unless every store could be listed
+    and every report says SUCCESS.
     """
     good, unlisted = True, list[str]()
     with Node.open(settings) as node:
@@ -50,7 +50,7 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
 
 @click.command()
 @click.argument("item", nargs=-1, metavar="[SPACE CONTENT_ID]")
-@click.option("--dry-run", is_flag=True, help="Say what a repair of the named item would do.")
+@click.option("--dry-run", is_flag=True, help="Show the repair of the named item; change nothing.")
 @click.option(
     "--restore-source", is_flag=True, help="Also put the recorded bytes back at the source of the item, if rewritten."
 )
@@ -62,7 +62,7 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
     Exit code 1 if something could not be healed; the reason is printed.
     """
     if len(item) not in (0, 2) or ((dry_run or restore_source) and not item):
-        raise click.UsageError("name a space and a content id, or nothing to work off the repair queue")
+        raise click.UsageError("give a space and a content id, or nothing to process the repair queue")
     with Node.open(settings) as node:
         if dry_run:
             print_json(node.mill.repairs.repairer.plan(*item, restore_source=restore_source))

@@ -24,17 +24,17 @@ from millstream.stores import StoreError
 
 @click.command()
 @click.option("--space", metavar="SPACE", help="Only this space.")
-@click.option("--all", "everything", is_flag=True, help="Look at every item, not only at those that seem to differ.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--all", "everything", is_flag=True, help="Compare every item, not only those that seem to differ.")
+@click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
 @data_options
 @processes_option
 @json_option
 def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: bool, as_json: bool) -> int:
-    """Copy by policy what differs, until nothing is left to do.
+    """Copy by policy until all copies are up to date.
 
-    A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). A store
-    or a space that cannot be listed keeps no other from being copied. Exit code 1 if a task died or one of them could
-    not be listed, 5 if a space is held.
+    The plan of a space that would delete or replace too much is held as a whole (see `millstream mill approve`). A
+    store or space that cannot be listed does not block the others. Exit code 1 if a task died or a listing failed, 5 if
+    a space is held.
     """
     dead = held = failed = 0
     unlisted = dict[str, str]()
@@ -72,7 +72,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
 @click.argument("store")
 @click.argument("space")
 @click.argument("content_ids", nargs=-1)
-@click.option("--vanished", is_flag=True, help="Everything that vanished from a source that is protected.")
+@click.option("--vanished", is_flag=True, help="All items that vanished from a protected source.")
 @data_options
 @json_option
 def forget(
@@ -80,10 +80,10 @@ def forget(
 ) -> int:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
 
-    Nothing is recorded where STORE still has one of them. Exit code 1 if nothing is known of an id, in any store.
+    Nothing is recorded if STORE still has one of them. Exit code 1 if an id is unknown in every store.
     """
     if bool(content_ids) == vanished:
-        raise click.UsageError("name content ids, or --vanished")
+        raise click.UsageError("give content ids, or --vanished")
     with Node.open(settings) as node:
         if vanished:
             recorded, unknown = forget_vanished(adoption_target(node, store), space), list[str]()
@@ -99,7 +99,5 @@ def forget(
         if recorded or not unknown:
             click.echo(f"{len(recorded)} tombstones recorded; `millstream mill duplicate` deletes the copies")
         for name in unknown:
-            click.echo(
-                f"nothing is known of {name!r} in space {space!r}: no store has it, none was recorded to", err=True
-            )
+            click.echo(f"unknown item {name!r} in space {space!r}: no store has it, none was recorded to", err=True)
     return 1 if unknown else 0

@@ -23,7 +23,7 @@ from millstream.settings import Settings
 
 @click.group()
 def policy() -> None:
-    """Which spaces are copied from which store to which others."""
+    """Show and change which spaces are copied to which stores."""
 
 
 @policy.command("show")
@@ -49,7 +49,7 @@ def show_policy(settings: Settings, as_json: bool) -> None:
 @data_options
 @json_option
 def lint(settings: Settings, as_json: bool) -> int:
-    """Say what in the policies is probably not meant. Exit code 1 if there is anything."""
+    """Print probable mistakes in the policies. Exit code 1 if there are any."""
     found = 0
     with Node.open(settings) as node:
         for account, findings in lint_policies(node.policies.current, list(node.stores.providers)).items():
@@ -66,14 +66,16 @@ def lint(settings: Settings, as_json: bool) -> int:
 @click.argument("account")
 @click.argument("file", type=click.File("rb"))
 @click.option(
-    "--if-match", metavar="VERSION", help="Save only over this version (see show); `none`: there is none yet."
+    "--if-match",
+    metavar="VERSION",
+    help="Save only if this is the current version (see show); `none` for a new policy.",
 )
 @data_options
 @json_option
 def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None, as_json: bool) -> None:
     """Put the policy in FILE (- for standard input) in force for ACCOUNT; every version is kept.
 
-    Exit code 4 if somebody saved another version meanwhile.
+    Exit code 4 if another person saved a version meanwhile.
     """
     with Node.open(settings, create=True) as node:
         saved = save_policy(node.policies.location, account, file.read(MAX_BYTES + 1), if_match=if_match)
@@ -97,12 +99,12 @@ def _warn(node: Node, account: str) -> None:
 
 @policy.command("withdraw")
 @click.argument("account")
-@click.option("--if-match", metavar="VERSION", help="Only if the policy is at this version (see show).")
+@click.option("--if-match", metavar="VERSION", help="Withdraw only if this is the current version (see show).")
 @data_options
 def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
-    """Take ACCOUNT off the list of accounts, so that nothing is copied by its policy until it is saved again.
+    """Withdraw the policy of ACCOUNT: nothing is copied by it until it is saved again.
 
-    No version is lost. Exit code 4 if somebody saved another version meanwhile.
+    All versions are kept. Exit code 4 if another person saved a version meanwhile.
     """
     with Node.open(settings) as node:
         withdraw_policy(node.policies.location, account, if_match=if_match)
@@ -115,7 +117,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
 @data_options
 @json_option
 def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool) -> None:
-    """Say what the policy in FILE would cause for ACCOUNT, space by space and in all: items, bytes, deletes.
+    """Preview the policy in FILE for ACCOUNT: items, bytes and deletions, by space and in total.
 
     Changes nothing.
     """

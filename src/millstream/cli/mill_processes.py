@@ -19,7 +19,7 @@ def processes_option(command: Command) -> Command:
         "--processes",
         type=click.IntRange(0),
         metavar="N",
-        help="So many processes for the small files of local stores; 0 for none (mill.processes).",
+        help="Number of processes for small files of local stores; 0 for none (mill.processes).",
     )
     @functools.wraps(command)
     def with_processes(settings: Settings, *args: Any, processes: int | None, **kwargs: Any) -> Any:

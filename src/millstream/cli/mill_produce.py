@@ -33,7 +33,7 @@ def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--once", is_flag=True, help="Make one run, for cron."),
         click.option("--include", type=path, metavar="FILE", help="Only spaces that match a line of FILE."),
-        click.option("--exclude", type=path, metavar="FILE", help="No spaces that match a line of FILE."),
+        click.option("--exclude", type=path, metavar="FILE", help="Exclude spaces that match a line of FILE."),
         data_options,
         json_option,
     ):
@@ -43,25 +43,25 @@ def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def produce() -> None:
-    """Put tasks for every space on the queues, a loop over all of them at a time.
+    """Put tasks for every space on the queues, one loop over all spaces at a time.
 
-    Without --once a producer looks again every few minutes until it is stopped. With it, it makes one run and ends
-    with 0 when its loop is done, 10 when the queue is full, 11 when no loop is due, 12 when workers have to end their
-    tasks first, and 1 when a space failed. What is left is gone on with by the next run.
+    Without --once a producer runs again every few minutes until it is stopped. With --once it makes one run and exits
+    with 0 when its loop is complete, 10 if the queue is full, 11 if no loop is due, 12 if workers must finish tasks
+    first, and 1 if a space failed. The next run continues an incomplete loop.
 
-    A line of FILE is /account/store/space; each part is a name, the beginning of one with a * behind it, or *.
+    A line of FILE is /account/store/space; each part is a name, a prefix followed by *, or *.
     """
 
 
 @produce.command()
-@click.option("--differences", is_flag=True, help="Put only on the queue what seems to differ.")
+@click.option("--differences", is_flag=True, help="Queue only items that seem to differ.")
 @producer_options
 def duplication(
     settings: Settings, differences: bool, once: bool, include: Path | None, exclude: Path | None, as_json: bool
 ) -> int:
-    """Put every item of every space that a policy names on the low-priority queue, deletes before copies.
+    """Put every item of every space of the policies on the low-priority queue, deletions before copies.
 
-    A space of which too much would be deleted or replaced is held (see `millstream mill approve`).
+    The plan of a space that would delete or replace too much is held (see `millstream mill approve`).
     """
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
@@ -80,7 +80,7 @@ def duplication(
 @produce.command()
 @producer_options
 def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
-    """Put a check of every item of every space on the bit integrity queue, and a report when those of a space ended."""
+    """Put a check of every item of every space on the bit integrity queue, and a report after the checks of a space."""
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
         loop = node.mill.producers.bits(spaces, on_progress=draw)
@@ -90,7 +90,7 @@ def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | N
 @produce.command()
 @producer_options
 def statistics(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
-    """Put a count of every space that the manifest knows on the queue of the storage statistics."""
+    """Put a count of every space in the manifest on the storage statistics queue."""
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
         loop = node.mill.producers.statistics(spaces, on_progress=draw)
@@ -102,13 +102,13 @@ def statistics(settings: Settings, once: bool, include: Path | None, exclude: Pa
 @data_options
 @json_option
 def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
-    """Export the audit log to the space that the settings name (mill.audit_log), as files of 10 MiB.
+    """Export the audit log to the space in the settings (mill.audit_log), as files of 10 MiB.
 
-    Only what was not exported before; changes that no worker has processed yet are for the next run. Exit code 1 if
-    changes are left open, of which it is not known whether they happened.
+    Only events that were not exported before; changes that no worker has processed yet are left to the next run. Exit
+    code 1 if changes are left open, that is, if it is not known whether they happened.
     """
     if settings.audit_log_space is None:
-        raise SettingsError("setting mill.audit_log: name the STORE:SPACE to which the audit log is to be exported")
+        raise SettingsError("setting mill.audit_log: give the STORE:SPACE for the export of the audit log")
     with Node.open(settings) as node:
 
         def run(stopping: Callable[[], bool]) -> int:

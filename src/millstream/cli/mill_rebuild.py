@@ -22,13 +22,13 @@ CONTENT_INDEX, AUDIT_LOG, BIT_LOG = "content-index", "audit-log", "bit-log"
 @data_options
 @json_option
 def rebuild(settings: Settings, table: str, store: str | None, space: str | None, as_json: bool) -> int:
-    """Make a lost or damaged TABLE again, of all spaces or of those named.
+    """Rebuild a lost or damaged TABLE, for all spaces or the given ones.
 
-    The content index comes from the audit log, or from what providers recorded where a store is not audited; the audit
-    log gets an event for each item that it does not know; the bit log comes from the notes of the last checks. Nothing
-    is deleted, and nothing is taken for deleted. Exit code 1 if a store is not available, if nothing could be made
-    again, or if items were left out: their provider has no checksum of them, the audit log does not know them, or they
-    are gone by now.
+    The content index is rebuilt from the audit log, or from the providers' records where a store is not audited; the
+    audit log gets an event for each item that it does not know; the bit log is rebuilt from the records of the last
+    checks. Nothing is deleted, and nothing is recorded as deleted. Exit code 1 if a store is unavailable, if nothing
+    could be rebuilt, or if items were left out: their provider has no checksum of them, the audit log does not know
+    them, or they no longer exist.
     """
     unlisted, left_out, spaces = list[str](), 0, 0
     with Node.open(settings) as node:

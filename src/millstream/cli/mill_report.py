@@ -26,17 +26,20 @@ from millstream.settings import Settings
 @click.argument("store", required=False)
 @click.argument("space", required=False)
 @click.option(
-    "--verify", is_flag=True, help="Walk the chain of reports, compare it with the ledger, print the last SHA-256."
+    "--verify", is_flag=True, help="Verify the chain of reports against the ledger, and print the last SHA-256."
 )
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with a line a space.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page with one line per space."
+)
 @data_options
 @json_option
 def report(
     settings: Settings, *, store: str | None, space: str | None, verify: bool, html: Path | None, as_json: bool
 ) -> int:
-    """Print the latest report of every space, and how old it is.
+    """Print the latest report of every space, and its age.
 
-    Exit code 1 unless all say SUCCESS, and no change is left open, of which it is not known whether it happened.
+    Exit code 1 unless all say SUCCESS and no change is left open, that is, it is known of every change whether it
+    happened.
     """
     with Node.open(settings) as node:
         places = chosen_spaces(node, store, space, known=node.mill.reports.folder.spaces(), asked=True)
@@ -73,9 +76,9 @@ def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
 @data_options
 @json_option
 def statistics(settings: Settings, store: str | None, count: bool, as_json: bool) -> int:
-    """Print how many items and bytes each space had when it was last counted.
+    """Print the items and bytes of each space at its last count.
 
-    Stores whose settings say how much they may hold (`most_bytes`) are summed up; exit code 1 if one holds more.
+    Stores with a capacity in the settings (`most_bytes`) get a total. Exit code 1 if one exceeds it.
     """
     with Node.open(settings) as node:
         if count:

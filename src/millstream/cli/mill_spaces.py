@@ -48,7 +48,7 @@ def chosen_spaces(
         known |= asked_spaces(node, known)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
-        raise UnknownSpaceError("there is no such space to check, neither in a store nor in the manifest")
+        raise UnknownSpaceError("unknown space: it is neither in a store nor in the manifest")
     return chosen
 
 

@@ -36,9 +36,11 @@ _log = logging.getLogger(__name__)
 @click.option(
     "--pool", "pools", multiple=True, metavar="NAME", help="Run this pool of workers (settings mill.pools); repeatable."
 )
-@click.option("--produce", is_flag=True, help="Run the looping producers as well (see `millstream mill produce`).")
-@click.option("--drain", is_flag=True, help="End when nothing is left to do.")
-@click.option("--monitor", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve figures of the queues.")
+@click.option("--produce", is_flag=True, help="Also run the looping producers (see `millstream mill produce`).")
+@click.option("--drain", is_flag=True, help="Exit when no task is left.")
+@click.option(
+    "--monitor", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve queue metrics on this port."
+)
 @data_options
 @processes_option
 @log_options
@@ -52,15 +54,15 @@ def work(
     port: int | None,
     as_json: bool,
 ) -> int:
-    """Work on tasks, the first queue named before the second, until stopped (SIGTERM lets running tasks end).
+    """Process tasks until stopped; the first queue has priority. SIGTERM lets running tasks finish.
 
-    Without QUEUES, pools of workers are run, each on queues of its own in an order of its own; without --pool, one that
-    works on all. Meanwhile the queues are watched, and whom the settings name (mill.alarms) is told of dead letters and
-    of too many tasks. With --monitor, http://127.0.0.1:PORT/workers says as JSON how many workers each queue should
-    have, and /metrics the same to Prometheus. Exit code 1 if a task died.
+    Without QUEUES, pools of workers run, each with its own queues in its own order; without --pool, one pool works on
+    all queues. Alarms about dead letters and long queues are sent to the recipients in the settings (mill.alarms). With
+    --monitor, http://127.0.0.1:PORT/workers returns the recommended workers of each queue as JSON, and /metrics the
+    same for Prometheus. Exit code 1 if a task died.
     """
     if queues and pools:
-        raise click.UsageError("name queues or pools, not both")
+        raise click.UsageError("give queues or pools, not both")
     chosen = (
         {"queues": tuple(map(QueueName, queues))}
         if queues

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 name_option = click.option(
     "--name",
-    help="Name of the run: one that is done is not made again (default: the one that was cut short, else a new one).",
+    help="Name of the run; a completed run is not repeated (default: the interrupted run, or a new one).",
 )
 space_option = click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
 
 
 @click.group()
 def pipeline() -> None:
-    """The jobs that run on Spark, on this machine or on the master that the settings name."""
+    """Run jobs on Spark, on this machine or on the master in the settings."""
 
 
 pipeline.add_command(ingest_command)
@@ -63,7 +63,7 @@ pipeline.add_command(warm_command)
 @pipeline.command()
 @name_option
 @space_option
-@click.option("--changes", is_flag=True, help="Write what has changed since the last such listing, too.")
+@click.option("--changes", is_flag=True, help="Also write the changes since the previous listing.")
 @click.option("--adopt", is_flag=True, help="Read what is new in sources of other programs, as protect does.")
 @json_option
 @data_options
@@ -71,12 +71,11 @@ pipeline.add_command(warm_command)
 def inventory(
     settings: Settings, *, name: str | None, spaces: tuple[str, ...], changes: bool, adopt: bool, as_json: bool
 ) -> int:
-    """List what is in the spaces of all stores, into Parquet files; exit code 1 if a store could not be listed.
+    """List the spaces of all stores into Parquet files. Exit code 1 if a store could not be listed.
 
-    With --changes further Parquet files have a row for each item that was added, removed or changed (another size or
-    time) since the listing before it of the same stores and spaces. With --adopt the folders and buckets that other
-    programs write are adopted, too: `millstream protect` then reads nothing of them again. Exit code 1 also if that
-    finds something to look at.
+    With --changes, further Parquet files have a row for each item that was added, removed or changed (size or time)
+    since the previous listing of the same stores and spaces. With --adopt, the folders and buckets that other programs
+    write are adopted too: `millstream protect` does not read them again. Exit code 1 also if adoption has findings.
     """
     from millstream.pipeline.jobs.changes import find_changes
     from millstream.pipeline.jobs.inventory import run_inventory
@@ -103,8 +102,8 @@ def inventory(
 @pipeline.command()
 @name_option
 @space_option
-@click.option("--older-than", type=Duration(), help="Only what was last found whole so long ago, such as 30d.")
-@click.option("--budget", type=SizeType(), help="Read no more than this, such as 500GB: what is most urgent.")
+@click.option("--older-than", type=Duration(), help="Only copies last verified longer ago, such as 30d.")
+@click.option("--budget", type=SizeType(), help="Maximum size to read, such as 500GB; most urgent copies first.")
 @json_option
 @data_options
 @master_option
@@ -112,10 +111,11 @@ def integrity(
     settings: Settings, *, name: str | None, spaces: tuple[str, ...], older_than: int | None, budget: int | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Read every copy on every store and judge it; exit code 1 unless all was listed, checked and found whole.
+    """Read and judge every copy on every store. Exit code 1 unless everything was listed, checked and found intact.
 
-    With --older-than all is listed and compared, and what is due is read: what contradicts the manifest or failed its
-    last check, what was never found whole, and what is old enough, twice as soon where there is no other copy.
+    With --older-than everything is listed and compared, but only due copies are read: those that contradict the
+    manifest, that failed their last check, that were never verified, and that are old enough (at half the age if there
+    is no other copy).
     """
     from millstream.pipeline.jobs.due_items import DueRule
     from millstream.pipeline.jobs.job_folder import remove_old_jobs
@@ -141,7 +141,7 @@ def integrity(
 @json_option
 @data_options
 def report(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
-    """The last integrity report on SPACE of STORE; exit code 1 unless it says SUCCESS, 3 where there is none."""
+    """Print the last integrity report on SPACE of STORE. Exit code 1 unless it says SUCCESS, 3 if there is none."""
     with Node.open(settings) as node:
         latest = node.mill.reports.folder.latest(store, space)
     if latest is None:

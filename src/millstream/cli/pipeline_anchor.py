@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 @click.command("anchor")
 @click.argument("log")
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
-@click.option("--flush/--no-flush", default=False, show_default=True, help="The log is complete: close what is open.")
-@click.option("--stream", is_flag=True, help="Anchor what there is and what comes, by way of the log --output.")
+@click.option("--flush/--no-flush", default=False, show_default=True, help="Close open batches: LOG is complete.")
+@click.option("--stream", is_flag=True, help="Keep running, by way of the log --output.")
 @stream_options
 @click.option(
     "--every",
     type=Duration(),
     default="1m",
     show_default=True,
-    help="With --stream: how often all that came is anchored.",
+    help="With --stream: interval between anchors.",
 )
 @json_option
 @data_options
 @master_option
 def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
-    """Batch the messages of LOG by the rules in the settings, write the batch files, and anchor them; each once.
+    """Batch the messages of LOG by the rules in the settings, write the batch files, and anchor each batch once.
 
-    Without --stream it takes history as it stands, and leaves what may still change for the next run. With --stream it
-    goes on: what fills an anchor is anchored as it comes, and the rest --every so often. The log of batches is that of
-    `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C ends it.
+    Without --stream it processes the history, and leaves what may still change to the next run. With --stream it keeps
+    running: full anchors are written at once, the rest --every so often. The log of batches is shared with `pipeline
+    batch --stream` and `batch serve`. SIGTERM or Ctrl-C stops it.
     """
     check_way(stream=stream, history_options=["last_id", "flush"], stream_options=["every"])
     with Node.open(settings) as node:

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @data_options
 @master_option
 def audit_command(settings: Settings, *, peer: Path | None, identifiers: bool, as_json: bool) -> int:
-    """Read every anchored file, check every hash, Merkle root, rule and ledger link, and resolve every identifier.
+    """Read every anchored file, verify every hash, Merkle root, rule and ledger link, and resolve every identifier.
 
-    What the node's index says is compared with that, and with --peer the ledger and the identifiers of a second node.
-    Exit code 1 where anything differs.
+    The results are compared with the node's index, and with --peer with the ledger and identifiers of a second node.
+    Exit code 1 if anything differs.
     """
     with Node.open(settings) as node, _peer(peer) as other, node.spark.session() as spark, shown(spark, "audit"):
         audits = list(_audits(spark, node, other, identifiers=identifiers))

@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     "--flush/--no-flush",
     default=False,
     show_default=True,
-    help="Close what is open at the end: right for a log that is complete, for one that grows it cuts batches short.",
+    help="Close open batches at the end. Use it for complete logs only: on a growing log it splits batches.",
 )
-@click.option("--hand-over", metavar="LOG", help="Leave what is open at the end to --stream or `batch serve` into LOG.")
-@click.option("--stream", is_flag=True, help="Batch what there is and what comes, into the log --output.")
+@click.option("--hand-over", metavar="LOG", help="Leave open batches to --stream or `batch serve` into LOG.")
+@click.option("--stream", is_flag=True, help="Keep running, and batch into the log --output.")
 @stream_options
 @metrics_option
 @json_option
 @store_options
 @master_option
 def batch_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
-    """Batch the messages of LOG by the time they happened, by the rules in the settings.
+    """Batch the messages of LOG by event time, by the rules in the settings.
 
-    Without --stream it is a job over history, into Parquet files: of the batches that no message can change any more,
-    and with --flush of the others too. With --stream it goes on, like `millstream batch serve`, with which it shares
-    the log of batches and the state: either goes on where the other was. SIGTERM or Ctrl-C ends it.
+    Without --stream it is a job over the history that writes Parquet files: of the batches that no message can change
+    any more, and with --flush also of the others. With --stream it keeps running like `millstream batch serve` and
+    shares its log of batches and its state: either can resume the other's work. SIGTERM or Ctrl-C stops it.
     """
     check_way(stream=stream, history_options=["last_id", "flush", "hand_over"], stream_options=["metrics_file"])
     if output:
@@ -69,7 +69,7 @@ def _history(
     from millstream.pipeline.jobs import batch as history
 
     if flush and hand_over:
-        raise click.UsageError("--flush closes everything: there is nothing left to --hand-over")
+        raise click.UsageError("--flush closes everything: so nothing is left for --hand-over")
     if hand_over:
         user_log(hand_over)
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "batch"):

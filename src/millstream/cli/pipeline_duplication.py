@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 @click.option("--space", metavar="SPACE", help="Only this space.")
 @click.option(
     "--name",
-    help="Name of the run: a plan of that name is not made again (default: that whose copies were cut short, or new).",
+    help="Name of the run; its plan is not made again (default: the interrupted run, or a new one).",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
-@click.option("--execute", is_flag=True, help="Let Spark make first copies itself; the rest goes on the queue.")
-@click.option("--record/--no-record", default=True, show_default=True, help="First record what is new at the sources.")
+@click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
+@click.option("--execute", is_flag=True, help="Let Spark write first copies; queue the rest.")
+@click.option("--record/--no-record", default=True, show_default=True, help="First record new items of the sources.")
 @json_option
 @data_options
 @master_option
@@ -44,10 +44,10 @@ def duplication_command(
     settings: Settings, *, space: str | None, name: str | None, dry_run: bool, execute: bool, record: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Compare the copies of spaces by policy, and put what differs on the queue for `millstream mill work`.
+    """Compare the copies of spaces by policy, and queue the differences for `millstream mill work`.
 
-    A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). Exit code
-    1 if a copy failed, 5 if a space is held.
+    The plan of a space that would delete or replace too much is held as a whole (see `millstream mill approve`). Exit
+    code 1 if a copy failed, 5 if a space is held.
     """
     from millstream.pipeline.jobs.duplication import copies_cut_short
 
@@ -73,7 +73,9 @@ def _duplicate(
     from millstream.pipeline.jobs.duplication import copy_missing, enqueue, plan_duplication
 
     if execute and isinstance(node.stores.providers[pair.destination], AuditedStore):
-        raise InputError(f"store {pair.destination!r} is audited, and Spark's tasks have no audit: leave --execute out")
+        raise InputError(
+            f"store {pair.destination!r} is audited, but Spark tasks do not write audit logs: omit --execute"
+        )
     stores = node.settings.store_urls
     with shown(spark, f"{space} {pair}"):
         planned = plan_duplication(

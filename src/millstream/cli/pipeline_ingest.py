@@ -23,35 +23,39 @@ _NAMED = 20
 
 @click.command("ingest")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--log", "log", metavar="LOG", required=True, help="The log that gets the messages (made where absent).")
-@click.option("--format", "wanted", type=click.Choice(["jsonl", "csv", "parquet"]), help="Default: by the ending.")
+@click.option("--log", "log", metavar="LOG", required=True, help="Log of the messages; created if missing.")
+@click.option(
+    "--format", "wanted", type=click.Choice(["jsonl", "csv", "parquet"]), help="Format (default: by file name)."
+)
 @click.option(
     "--shape",
     type=click.Choice(["message", "record"]),
     default="message",
     show_default=True,
-    help="Rows are whole messages, or any records.",
+    help="Treat rows as whole messages or as records.",
 )
-@click.option("--source", default="topic", show_default=True, help="Records: where the source is.")
-@click.option("--key", default="topic/-1", show_default=True, help="Records: where the key is.")
-@click.option("--time", "time", default="$.time", show_default=True, help="Records: where the time is.")
-@click.option("--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Of times as counts.")
-@click.option("--value", default="$", show_default=True, help="Records: what becomes the body.")
+@click.option("--source", default="topic", show_default=True, help="Records: location of the source.")
+@click.option("--key", default="topic/-1", show_default=True, help="Records: location of the key.")
+@click.option("--time", "time", default="$.time", show_default=True, help="Records: location of the time.")
+@click.option(
+    "--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Unit of numeric times."
+)
+@click.option("--value", default="$", show_default=True, help="Records: location of the body.")
 @click.option(
     "--received",
     type=click.Choice(["now", "event"]),
     default="now",
     show_default=True,
-    help="The receive time: event for history that is to be batched as if it had come in time.",
+    help="Receive time; `event` for history that is batched as if it had arrived in time.",
 )
 @click.option(
     "--nanoseconds",
     type=click.Choice(["floor", "reject"]),
     default="floor",
     show_default=True,
-    help="Parquet times finer than a microsecond: cut them down, or reject the row.",
+    help="Parquet times finer than a microsecond: truncate them, or reject the row.",
 )
-@click.option("--staging", metavar="URL", help="On a cluster: a storage provider that all hosts reach.")
+@click.option("--staging", metavar="URL", help="On a cluster: a storage provider that all hosts can access.")
 @json_option
 @store_options
 @master_option

@@ -16,18 +16,22 @@ from millstream.settings import Settings
 
 @click.command("operations")
 @click.argument("log")
-@click.option("--available-now", is_flag=True, help="Take what is there now and end.")
+@click.option("--available-now", is_flag=True, help="Process the existing messages, then exit.")
 @click.option(
-    "--per-trigger", type=click.IntRange(min=1), default=20_000, show_default=True, help="Most operations at a time."
+    "--per-trigger",
+    type=click.IntRange(min=1),
+    default=20_000,
+    show_default=True,
+    help="Maximum operations per trigger.",
 )
 @json_option
 @data_options
 @master_option
 def operations_command(settings: Settings, *, log: str, available_now: bool, per_trigger: int, as_json: bool) -> None:
-    """Take the operations on identifiers in LOG, one JSON object a message, and anchor them in batches; each once.
+    """Submit and anchor the operations on identifiers in LOG, one JSON object per message, each once.
 
-    Spark's tasks check them; the registry of the node takes, cuts and anchors them. What became of each message stands
-    in the log LOG.outcomes. It goes on with what comes, until SIGTERM or Ctrl-C, and then anchors what is left.
+    Spark tasks verify them; the registry of the node accepts, batches and anchors them. The outcome of each message is
+    in the log LOG.outcomes. It processes new messages until SIGTERM or Ctrl-C, and then anchors the rest.
     """
     from millstream.pipeline.jobs.operations import OperationsPlan, run_operations
 

@@ -13,9 +13,9 @@ from millstream.core.errors import InputError
 @click.command("package")
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.zip")
 def package_command(target: Path) -> None:
-    """Write this program's package to FILE.zip, for `spark-submit --py-files FILE.zip JOB.py`.
+    """Write this package to FILE.zip, for `spark-submit --py-files FILE.zip JOB.py`.
 
-    Executors then need its dependencies (pyarrow, msgspec, …), and not Millstream itself.
+    Executors then need its dependencies (pyarrow, msgspec, …), but not Millstream itself.
     """
     from millstream.pipeline.package_zip import write_package
 

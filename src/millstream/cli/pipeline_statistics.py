@@ -17,15 +17,15 @@ from millstream.settings import Settings
 
 
 @click.command("statistics")
-@click.option("--name", help="A listing by name: one that `pipeline inventory` has made is used (default: a new one).")
+@click.option("--name", help="Name of a listing of `pipeline inventory` to use (default: a new one).")
 @click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
 @json_option
 @data_options
 @master_option
 def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
-    """List all stores, and print items and bytes of each space, with what has changed since the listing before.
+    """List all stores, and print the items and bytes of each space with the changes since the previous listing.
 
-    The sizes are kept, like those of the mill. Exit code 1 if a store could not be listed.
+    The sizes are stored like those of the mill. Exit code 1 if a store could not be listed.
     """
     from millstream.pipeline.jobs.inventory import run_inventory
     from millstream.pipeline.jobs.statistics import latest_before, space_statistics

@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 
 @click.command("verify-batches")
 @click.argument("log")
-@click.option("--batches", "output", metavar="LOG", required=True, help="The log of batches that came of it.")
-@click.option("--first", "first_id", type=click.IntRange(min=1), help="The first message id (default: that of LOG).")
-@click.option("--last", "last_id", type=click.IntRange(min=1), help="The last message id (default: as far as it came).")
-@click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="Most differences to list.")
+@click.option("--batches", "output", metavar="LOG", required=True, help="Log of its batches.")
+@click.option("--first", "first_id", type=click.IntRange(min=1), help="First message id (default: the first of LOG).")
+@click.option("--last", "last_id", type=click.IntRange(min=1), help="Last message id (default: the last batched one).")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=100, show_default=True, help="Maximum number of differences to list."
+)
 @json_option
 @store_options
 @master_option
 def verify_command(
     settings: Settings, *, log: str, output: str, first_id: int | None, last_id: int | None, limit: int, as_json: bool
 ) -> int:
-    """Batch a range of LOG again, by the rules in the settings, and compare with the batches that came out.
+    """Batch a range of LOG again, by the rules in the settings, and compare the result with the existing batches.
 
-    Exit code 1 where a batch or a refused message is missing, extra, different or there twice. A range that does not
-    begin with the log is judged from the first gap on that no message from before can reach across. Where
-    `pipeline batch --hand-over` came first, what that job closed is counted apart: it is in the job's own files.
+    Exit code 1 if a batch or rejected message is missing, extra, different or duplicated. A range that does not begin
+    with the log is compared from the first gap that no earlier message can bridge. After `pipeline batch --hand-over`,
+    batches of that job are counted separately: they are in the job's own files.
     """
     from millstream.pipeline.jobs.verify_batches import verify_batches
 

@@ -16,9 +16,9 @@ from millstream.settings import Settings
 @data_options
 @master_option
 def warm_command(settings: Settings, *, as_json: bool) -> None:
-    """Write an archive of Spark's classes into the node's folder, which later sessions start from.
+    """Write an archive of Spark's classes into the node's folder, so that later sessions start faster.
 
-    It is good for this Java and this version of Spark, and takes some hundred megabytes.
+    It is valid for this Java and Spark version, and takes some hundred megabytes.
     """
     from millstream.pipeline.session import warm_up
 

@@ -97,7 +97,7 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
         raise SetupError("one destination is named twice: two copies in one place are one copy")
     name = check_space(found[0])
     if is_system(name):
-        raise SetupError(f"the space {name!r} would be one of the system itself: name another with --space")
+        raise SetupError(f"the space {name!r} would be one of the system itself: choose another name with --space")
     _require_apart(opened.url, name, destinations, data)
     return Wanted(opened.url, name, destinations, exclude == (), is_empty)
 
@@ -151,7 +151,7 @@ def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
         return str(folder_url(path, space, tuple(exclude)))
     parts = urlsplit(source)
     if parts.scheme not in ("folder", "s3", "file"):
-        raise SetupError(f"{source!r} is no source: name a folder, or s3://bucket/prefix")
+        raise SetupError(f"{source!r} is not a source: name a folder, or s3://bucket/prefix")
     if parts.scheme == "file":
         return str(folder_url(Path(unquote(parts.path)), space, tuple(exclude)))
     query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if not (space and pair[0] == "space")]
@@ -167,7 +167,7 @@ def _destination_url(to: str) -> str:
     if scheme == "memory":
         raise SetupError(f"{to!r} ends with this command: name a folder or a bucket")
     if scheme in ("cas", "folder"):
-        raise SetupError(f"{to!r} is no store for copies: name a folder or a bucket")
+        raise SetupError(f"{to!r} is not a store for copies: name a folder or a bucket")
     open_provider(to)  # a URL that names no store is refused before anything is set up
     return to
 
@@ -209,29 +209,31 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
     root = Path(unquote(parts.path)).resolve()
     if lies_in(data, root):
         raise SetupError(
-            f"the node's folder {data} lies in the source {root}, to which nothing is ever written: name another with "
-            "--data"
+            f"the node's folder {data} lies in the source {root}, to which nothing is ever written: choose "
+            "another folder with --data"
         )
     for folder in folders:
         if lies_in(folder, root) or lies_in(folder / space, root):
-            raise SetupError(f"the copy at {folder} would lie in the source {root}: name another folder")
+            raise SetupError(f"the copy at {folder} would lie in the source {root}: choose another folder")
         if lies_in(root, folder / space):
-            raise SetupError(f"the source {root} lies where its copy would: {folder / space}; name another folder")
+            raise SetupError(f"the source {root} lies where its copy would: {folder / space}; choose another folder")
 
 
 def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> None:
     """Raise :class:`SetupError` where one copy would lie among the files of another, or beside those of the node."""
     for number, one in enumerate(folders):
         if lies_in(one, data):
-            raise SetupError(f"the copy at {one} would lie in the node's folder {data}: name another folder")
+            raise SetupError(f"the copy at {one} would lie in the node's folder {data}: choose another folder")
         if lies_in(data, one):
-            raise SetupError(f"the node's folder {data} lies in the destination {one}: name another with --data")
+            raise SetupError(
+                f"the node's folder {data} lies in the destination {one}: choose another folder with --data"
+            )
         for other in folders[:number]:
             if lies_in(one, other) and lies_in(other, one):
                 raise SetupError(f"{one} and {other} are one folder: two copies in one place are one copy")
         for other in folders:
             if lies_in(one, other / space):
-                raise SetupError(f"the copy at {one} would lie in the copy {other / space}: name another folder")
+                raise SetupError(f"the copy at {one} would lie in the copy {other / space}: choose another folder")
 
 
 def _overlap(source: str, copy: str, space: str) -> bool:
@@ -256,8 +258,8 @@ def _require_free(settings: Settings, store: str, asked: Wanted) -> None:
             for pair in policy.spaces.get(asked.space, ()):
                 if pair.source != store:
                     raise SetupError(
-                        f"the space {asked.space!r} is copied from the store {pair.source!r} already: name another "
-                        "with --space"
+                        f"the space {asked.space!r} is copied from the store {pair.source!r} already: choose "
+                        "another name with --space"
                     )
 
 

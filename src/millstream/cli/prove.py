@@ -20,8 +20,8 @@ from millstream.settings import Settings
 def prove(settings: Settings, log: str, message_id: int) -> None:
     """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
 
-    It also says which copies hold the batch file and when each was last verified. Exit code 3, with the reason, where
-    the message is in no anchored batch, or there is no such message or log.
+    It also lists the copies of the batch file with the time of their last verification. Exit code 3, with the reason,
+    if the message or log does not exist or the message is in no anchored batch.
     """
     from millstream.node import Node
 
@@ -37,16 +37,16 @@ def prove(settings: Settings, log: str, message_id: int) -> None:
     "--cas",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="The folder of CID files.",
+    help="Folder of the CID files.",
 )
-@click.option("--ledger-head", metavar="HASH", help="Hash of the anchor's ledger entry, or of a later one, you trust.")
+@click.option("--ledger-head", metavar="HASH", help="Trusted hash of the anchor's ledger entry, or of a later one.")
 @json_option
 @data_options
 def verify(settings: Settings, proof: BinaryIO, cas: Path | None, ledger_head: str | None, as_json: bool) -> None:
-    """Check a proof with nothing but the files it names. Exit code 1, with the reason, where it does not hold.
+    """Verify a proof with the files that it names. Exit code 1, with the reason, if it is invalid.
 
-    The files are looked for in --cas, else in the data folder. Without --ledger-head the chain is checked, but nothing
-    says that it is the ledger you know.
+    Files are read from --cas, or from the data folder. Without --ledger-head the chain is verified, but not that it is
+    the ledger you trust.
     """
     from millstream.anchoring.local_cas import LocalCas
     from millstream.anchoring.proof import MAX_PROOF_BYTES, verify_proof

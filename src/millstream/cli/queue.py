@@ -21,7 +21,7 @@ from millstream.stores.tiers import open_store
 
 @click.group()
 def queue() -> None:
-    """Depth and dead letters of work queues, on logs or, where the settings name one (queue.broker), on a broker."""
+    """Inspect work queues and their dead letters, on logs or on the broker in the settings (queue.broker)."""
 
 
 @queue.command()
@@ -29,9 +29,9 @@ def queue() -> None:
 @json_option
 @store_options
 def depth(settings: Settings, name: str | None, as_json: bool) -> None:
-    """Say how many tasks of the queue NAME (of every queue without it) are ready, leased, delayed and dead.
+    """Show how many tasks of the queue NAME (or of every queue) are ready, leased, delayed and dead.
 
-    It may be asked while somebody works on the queue.
+    It does not disturb workers.
     """
     if settings.queue.broker:
         with Node.open(settings) as node:
@@ -46,7 +46,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
 
 @queue.command()
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number to list.")
 @click.option("--after", type=click.IntRange(0), default=0, help="Only tasks with ids above this one.")
 @json_option
 @store_options
@@ -65,13 +65,14 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
 @queue.command()
 @click.argument("name")
 @click.argument("task_ids", nargs=-1, type=int)
-@click.option("--per-second", type=float, metavar="RATE", help="At most so many a second; else all at once.")
+@click.option("--per-second", type=float, metavar="RATE", help="Maximum tasks per second (default: all at once).")
 @json_option
 @store_options
 def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second: float | None, as_json: bool) -> None:
-    """Make dead tasks of the queue NAME ready again: those named by TASK_IDS, or all of them.
+    """Make dead tasks of the queue NAME ready again: those with TASK_IDS, or all of them.
 
-    With --per-second they become ready one after the other; those that wait are delayed, and nothing has to run for it.
+    With --per-second they become ready one after the other. The delays are stored in the queue, so no process has to
+    keep running.
     """
     with _open(settings, name) as opened:
         count = opened.redrive(task_ids or None, per_second=per_second)
@@ -87,7 +88,7 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second
 @json_option
 @store_options
 def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: bool) -> None:
-    """Give up the dead tasks TASK_IDS of the queue NAME for good."""
+    """Discard the dead tasks TASK_IDS of the queue NAME for good."""
     with _open(settings, name) as opened:
         count = opened.discard(task_ids)
     if as_json:
@@ -103,9 +104,9 @@ def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: b
 @json_option
 @store_options
 def amend(settings: Settings, name: str, task_id: int, file: BinaryIO, as_json: bool) -> None:
-    """Give the dead task TASK_ID of the queue NAME the bytes of FILE (- for what is piped in) as its body.
+    """Replace the body of the dead task TASK_ID of the queue NAME by the bytes of FILE (- for standard input).
 
-    It stays dead until it is redriven.
+    The task stays dead until it is redriven.
     """
     body = file.read()
     with _open(settings, name) as opened:

@@ -45,19 +45,17 @@ class NothingToServeError(InputError):
 
 @click.command()
 @click.option(
-    "--broker", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="Where RocketMQ clients find it."
+    "--broker", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="Address for RocketMQ clients."
 )
-@click.option("--no-broker", is_flag=True, help="Run no broker.")
+@click.option("--no-broker", is_flag=True, help="Do not run the broker.")
 @click.option(
     "--broker-tls",
     metavar="HOST:PORT",
-    help="Where clients find it encrypted (on loopback: the next port, unless the settings have a certificate).",
+    help="Address for clients with TLS (on loopback: the next port, unless the settings have a certificate).",
 )
-@click.option("--no-broker-tls", is_flag=True, help="Encrypt nothing, unless the settings have a certificate.")
-@click.option(
-    "--console", metavar="HOST:PORT", help=f"Where browsers and programs find the console ({DEFAULT_ADDRESS})."
-)
-@click.option("--no-console", is_flag=True, help="Run no console.")
+@click.option("--no-broker-tls", is_flag=True, help="Disable TLS, unless the settings have a certificate.")
+@click.option("--console", metavar="HOST:PORT", help=f"Address of the console ({DEFAULT_ADDRESS}).")
+@click.option("--no-console", is_flag=True, help="Do not run the console.")
 @store_options
 @log_options
 def serve(
@@ -69,28 +67,28 @@ def serve(
     console: str | None,
     no_console: bool,
 ) -> None:
-    """Run a node until it is interrupted: a broker that RocketMQ 5 clients of any language use, and the web console.
+    """Run a node until it is interrupted: a broker for RocketMQ 5 clients of any language, and the web console.
 
-    Prints one line for each when it is ready. Topics are logs of the node: make them with `millstream topic create`.
-    Both listen on this machine alone unless told otherwise, and elsewhere only where the settings say who may do what:
-    the broker needs access keys, or an authority of clients' certificates (section broker), and the console needs users
-    (`millstream config user`). On loopback the broker has a second port where it encrypts, by a certificate that it
-    makes for itself (broker-tls.pem in the data folder). Where the console's usual port is taken it chooses another and
-    says which. The node moves and trims logs as the rules of the settings (log.rules), or those kept with them, say.
+    Prints one line for each when it is ready. Topics are logs of the node: create them with `millstream topic create`.
+    Both listen on loopback unless told otherwise. Other addresses require access control: access keys or an authority
+    of client certificates for the broker (section broker), users for the console (`millstream config user`). On
+    loopback the broker has a second port with TLS, with a certificate that it creates itself (broker-tls.pem in the
+    data folder). If the console's default port is in use, another one is chosen and printed. The node tiers and trims
+    logs by the rules in the settings (log.rules) or stored with the logs.
 
-    The settings (section serve) name what else this process does: take in messages of MQTT brokers and of outboxes,
-    batch logs and anchor the batches, work on tasks in pools, put tasks on queues, anchor operations on identifiers and
-    take them over HTTP. What happens is logged on standard error, as JSON where that is no terminal.
+    The settings (section serve) name further roles of this process: ingest from MQTT brokers and outboxes, batching
+    logs and anchoring batches, workers in pools, looping producers, and the registry of identifiers over HTTP. Events
+    are logged on standard error, as JSON if that is not a terminal.
 
-    SIGTERM or Ctrl-C drains it: nothing new is begun, what is in hand is finished, what was batched is anchored; a
-    second one ends it at once, which loses nothing either.
+    SIGTERM or Ctrl-C drains it: no new work is begun, running work is finished, finished batches are anchored. A second
+    signal ends it at once, also without loss.
     """
     from millstream.node import Node
 
     if no_broker and no_console:
         raise NothingToServeError
     if broker_tls and (no_broker or no_broker_tls):
-        raise click.UsageError("--broker-tls says where the broker encrypts; leave out --no-broker and --no-broker-tls")
+        raise click.UsageError("--broker-tls cannot be combined with --no-broker or --no-broker-tls")
     if console is not None:
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node, node.logs.upkeep(_log.warning):

@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def master_option(command: Command) -> Command:
     """Give *command*, whose first argument is the :class:`Settings`, ``--master URL``, which wins over the settings."""
 
-    @click.option("--master", metavar="URL", help="Where Spark runs, such as local[2] (default: as the settings say).")
+    @click.option("--master", metavar="URL", help="Spark master, such as local[2] (default: by the settings).")
     @functools.wraps(command)
     def with_master(settings: Settings, *args: Any, master: str | None, **kwargs: Any) -> Any:
         if master:

@@ -53,8 +53,8 @@ def store() -> None:
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space", required=False)
-@click.option("--prefix", default="", help="Only ids that begin so.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@click.option("--prefix", default="", help="Only ids with this prefix.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number to list.")
 @json_option
 @data_options
 def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool) -> None:
@@ -73,10 +73,10 @@ def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limi
 @click.argument("space")
 @data_options
 def make(settings: Settings, store_name: str, space: str) -> None:
-    """Make SPACE in STORE, whose folder or bucket must exist.
+    """Create SPACE in STORE, whose folder or bucket must exist.
 
-    A store that should hold items and has no space at all is taken to be away (a disk that is not mounted), and nothing
-    is copied to it: this command says that it is there, and new.
+    A store without any space is treated as unavailable (a disk that is not mounted), and nothing is copied to it. This
+    command confirms that it is available and new.
     """
     _open(settings, store_name).create_space(space)
 
@@ -85,12 +85,10 @@ def make(settings: Settings, store_name: str, space: str) -> None:
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--prefix", default="", help="Put this before every id, such as 2026/.")
-@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property; may be given again.")
-@click.option(
-    "--create", is_flag=True, help="Make the store's folder or bucket, and the space, where they are missing."
-)
-@click.option("--create-only", is_flag=True, help="Refuse to replace an item.")
+@click.option("--prefix", default="", help="Prefix of every id, such as 2026/.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Property; repeatable.")
+@click.option("--create", is_flag=True, help="Create the store's folder or bucket, and the space, if missing.")
+@click.option("--create-only", is_flag=True, help="Fail instead of replacing an item.")
 @json_option
 @data_options
 def put(
@@ -104,7 +102,7 @@ def put(
     create_only: bool,
     as_json: bool,
 ) -> None:
-    """Put files, and all files in folders, into SPACE; symbolic links are left out.
+    """Put files, and all files in folders, into SPACE; symbolic links are skipped.
 
     The id of a file is its name; of a file in a folder, its path in the folder.
     """
@@ -137,7 +135,7 @@ def put(
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default=Path("-"))
 @data_options
 def get(settings: Settings, store_name: str, space: str, content_id: str, file: Path) -> None:
-    """Write the bytes of an item to FILE (or standard output), and check them against the provider's checksum."""
+    """Write the bytes of an item to FILE (or standard output), and verify them against the provider's checksum."""
     opened = _open(settings, store_name)
     expected = opened.info(space, content_id).checksum()
     with opened.open(space, content_id) as source, _sink(file) as sink:
@@ -167,8 +165,8 @@ def rm(settings: Settings, store_name: str, space: str, content_ids: tuple[str, 
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
 @click.argument("content_id")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a property; may be given again.")
-@click.option("--unset", "names", multiple=True, metavar="NAME", help="Remove a property; may be given again.")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a property; repeatable.")
+@click.option("--unset", "names", multiple=True, metavar="NAME", help="Remove a property; repeatable.")
 @json_option
 @data_options
 def props(
@@ -180,7 +178,7 @@ def props(
     names: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show what is known of an item, after changing its properties as told."""
+    """Show an item and its properties, after the requested changes."""
     opened = _open(settings, store_name)
     info = opened.info(space, content_id)
     if pairs or names:
@@ -208,23 +206,25 @@ def props(
 def cp(
     settings: Settings, store_name: str, space: str, content_id: str, to_space: str, to_content_id: str | None
 ) -> None:
-    """Copy an item within STORE, with its mimetype and properties; under the same id unless told otherwise."""
+    """Copy an item within STORE, with its mimetype and properties, under a new or the same id."""
     _open(settings, store_name).copy(space, content_id, to_space, to_content_id or content_id)
 
 
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=ACCESS", help="read or write; may be given again.")
-@click.option("--unset", "names", multiple=True, metavar="NAME", help="Take NAME off the list; may be given again.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="NAME=ACCESS", help="Permission read or write of a name; repeatable."
+)
+@click.option("--unset", "names", multiple=True, metavar="NAME", help="Remove NAME from the list; repeatable.")
 @json_option
 @data_options
 def acl(
     settings: Settings, store_name: str, space: str, pairs: tuple[str, ...], names: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show who may read and write SPACE, after changing that as told. NAME is a user, or group-NAME for a group.
+    """Show who may read and write SPACE, after the requested changes. NAME is a user, or group-NAME for a group.
 
-    The list is kept for the repository in front of the store; the store itself refuses nobody.
+    The list is kept for the repository in front of the store; the store itself does not enforce it.
     """
     opened = _open(settings, store_name)
     acls = dict(opened.space_acls(space))
@@ -279,7 +279,7 @@ def _properties(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"{pair!r} is no property: write NAME=VALUE")
+            raise InputError(f"{pair!r} is not a property: write NAME=VALUE")
         properties[name] = value
     return properties
 

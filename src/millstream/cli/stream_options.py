@@ -13,23 +13,28 @@ from millstream.log import user_log
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--output", metavar="LOG", help="With --stream: the log that gets the batches (made where absent)."),
-    click.option("--available-now", is_flag=True, help="With --stream: take what is there now and end."),
+    click.option("--output", metavar="LOG", help="With --stream: log of the batches; created if missing."),
+    click.option("--available-now", is_flag=True, help="With --stream: process the existing messages, then exit."),
     click.option(
         "--per-trigger",
         type=click.IntRange(min=1),
         default=200_000,
         show_default=True,
-        help="With --stream: most messages that are batched together.",
+        help="With --stream: maximum messages per trigger.",
     ),
     click.option(
         "--shards",
         type=click.IntRange(1, 4096),
         default=4,
         show_default=True,
-        help="With --stream: parts of the sources.",
+        help="With --stream: number of shards.",
     ),
-    click.option("--ticks/--no-ticks", default=True, show_default=True, help="With --stream: let quiet sources close."),
+    click.option(
+        "--ticks/--no-ticks",
+        default=True,
+        show_default=True,
+        help="With --stream: append ticks, so that batches of quiet sources close.",
+    ),
 )
 
 

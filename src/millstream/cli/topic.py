@@ -46,7 +46,7 @@ def broker_options(command: Command) -> Command:
     """Give *command* ``--broker HOST:PORT`` and how to reach it beside the data options; its first argument asks."""
 
     @click.option(
-        "--broker", "endpoint", metavar="HOST:PORT", help="The running broker to ask; without it, the data folder."
+        "--broker", "endpoint", metavar="HOST:PORT", help="Address of a running broker (default: use the data folder)."
     )
     @connection_options
     @store_options
@@ -59,20 +59,22 @@ def broker_options(command: Command) -> Command:
 
 @click.group()
 def topic() -> None:
-    """Make and list the topics of a broker.
+    """Create, show and delete the topics of a broker.
 
-    With --broker a running broker is asked; without it the data folder is worked on, of which none may be running.
+    With --broker the command calls a running broker; without it, it works on the data folder, where no broker may run.
     """
 
 
 @topic.command()
 @click.argument("name")
-@click.option("--type", "kind", type=click.Choice(TYPES), default="NORMAL", show_default=True, help="What it takes.")
-@click.option("--queues", type=click.IntRange(1, 256), default=4, show_default=True, help="Its queues; never fewer.")
+@click.option("--type", "kind", type=click.Choice(TYPES), default="NORMAL", show_default=True, help="Message type.")
+@click.option(
+    "--queues", type=click.IntRange(1, 256), default=4, show_default=True, help="Number of queues; cannot be reduced."
+)
 @json_option
 @broker_options
 def create(ask: AskBroker, name: str, kind: str, queues: int, as_json: bool) -> None:
-    """Make the topic NAME; nothing happens where it is there as asked. Its messages are the log NAME."""
+    """Create the topic NAME if it does not exist. Its messages are the log NAME."""
     found = ask(CREATE_TOPIC, TopicSpec(name, kind, queues))
     _print_topics([found], as_json)
 
@@ -104,7 +106,7 @@ def describe(ask: AskBroker, name: str, as_json: bool) -> None:
 @click.argument("name")
 @broker_options
 def delete(ask: AskBroker, name: str) -> None:
-    """Forget the topic NAME and how groups stand with it. Its messages stay: the log NAME is not touched."""
+    """Delete the topic NAME and the positions of its groups. Its messages stay in the log NAME."""
     ask(DROP_TOPIC, name)
     click.echo(f"topic {name} is gone; its log stays")
 
@@ -138,17 +140,17 @@ def describe_group(ask: AskBroker, name: str, as_json: bool) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--max-attempts", type=click.IntRange(1, 1000), help="Deliveries of a message before it is dead.")
+@click.option("--max-attempts", type=click.IntRange(1, 1000), help="Maximum deliveries of a message; then it is dead.")
 @click.option("--backoff", metavar="TIMES", help="Pauses between deliveries, such as 1s,10s,1m; the last one repeats.")
-@click.option("--defaults", is_flag=True, help="Go by the broker's settings again, but for what is given beside this.")
+@click.option("--defaults", is_flag=True, help="Reset the other limits to the broker's settings.")
 @json_option
 @broker_options
 def configure(
     ask: AskBroker, name: str, max_attempts: int | None, backoff: str | None, defaults: bool, as_json: bool
 ) -> None:
-    """Say how often messages are delivered to the group NAME, and how long consumers wait between deliveries.
+    """Set the delivery limits of the group NAME: attempts, and pauses between deliveries.
 
-    Consumers that are connected are told at once. What is not given stays as it is.
+    Connected consumers are told at once. Limits that are not given do not change.
     """
     if max_attempts is None and backoff is None and not defaults:
         raise click.UsageError("give --max-attempts N, --backoff TIMES or --defaults")
@@ -163,12 +165,16 @@ def configure(
 @group.command()
 @click.argument("name")
 @click.option("--topic", "topic_name", required=True, help="The topic.")
-@click.option("--to", "next_id", type=click.IntRange(1), help="The id of the message that comes next.")
-@click.option("--time", "time", type=click.IntRange(0), help="Begin with what was stored then (microseconds).")
+@click.option("--to", "next_id", type=click.IntRange(1), help="Id of the next message.")
+@click.option(
+    "--time", "time", type=click.IntRange(0), help="Start at messages stored at or after this time (microseconds)."
+)
 @json_option
 @broker_options
 def reset(ask: AskBroker, name: str, topic_name: str, next_id: int | None, time: int | None, as_json: bool) -> None:
-    """Let the group NAME go on at a message or a time: all before counts as done, nothing from it on."""
+    """Set the position of the group NAME to a message or a time: earlier messages count as processed, later ones do
+    not.
+    """
     if (next_id is None) == (time is None):
         raise click.UsageError("give either --to ID or --time T")
     _print_groups([ask(RESET_OFFSET, OffsetResetRequest(name, topic_name, next_id, time))], as_json)
@@ -180,14 +186,14 @@ def _ask(
     if endpoint:
         return call_broker(parse_address(endpoint), call, request, options)
     if settings.log_url.startswith("memory:"):
-        raise InputError("a memory: store ends with the command that opens it; name one on a disk")
+        raise InputError("a memory: store ends with the command that opens it; use one on a disk")
     if not settings.log.store:
         settings.folder.mkdir(parents=True, exist_ok=True)
     try:
         with open_store(settings.log_url) as store:
             return call_store(store, call, request, limits=limits_of(settings.broker))
     except WriterBusyError as error:
-        raise WriterBusyError(f"a broker has these topics open; ask it, with --broker HOST:PORT ({error})") from error
+        raise WriterBusyError(f"a running broker has these topics open; use --broker HOST:PORT ({error})") from error
 
 
 def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:

@@ -11,19 +11,19 @@ from millstream.console.page import PageRenderer, PageRequest
 from millstream.rest.views import batches
 
 CUTS = {
-    "window": "its window was over",
-    "conflict": "a key came again",
-    "size": "as much in it as may be",
-    "neighbour": "the next batch of its source began",
-    "flush": "somebody asked for what was open",
+    "window": "window closed",
+    "conflict": "repeated key",
+    "size": "size limit reached",
+    "neighbour": "next batch of the source began",
+    "flush": "flushed manually",
 }
 """Why a batch ended, in words."""
 
 REASONS = {
-    "late": "came after its batch was final",
-    "future": "its event time lies too far ahead",
-    "duplicate": "the same record was there already",
-    "conflicting_duplicate": "another record of that key and time was there already",
+    "late": "received after its batch was final",
+    "future": "event time too far ahead",
+    "duplicate": "same record already batched",
+    "conflicting_duplicate": "different record with the same key and time",
 }
 """Why a message is in no batch, in words."""
 

@@ -42,7 +42,7 @@ class Events:
         except MillstreamError as error:
             return error_answer(error)
         if self._open >= MOST_STREAMS or self._ended.is_set():
-            return Response("too many pages are open\n", 503, {"retry-after": "10"})
+            return Response("too many open pages\n", 503, {"retry-after": "10"})
         road = self._road if request.query_params.get("road") else None
         return StreamingResponse(
             self._stream(road), media_type="text/event-stream", headers={"x-accel-buffering": "no"}

@@ -108,20 +108,18 @@ def approve(call: PageRequest) -> Mapping[str, Any] | Response:
     number = call.path["number"]
     hold = next((one for one in call.app.node.stores.change_guard.pending() if one.number == number), None)
     if hold is None:
-        raise NotFoundError(f"nothing waits for an approval under the number {number}; perhaps somebody was faster")
+        raise NotFoundError(f"no pending approval {number}: it may have been approved already")
     if call.field("confirmed") == "yes":
         body = body_of(integrity.Approval, reason=call.field("reason").strip())
         integrity.approve(call.app, call.ask(integrity.HoldQuery, body))
-        return redirect_with_notice(
-            "/integrity", f"Approved: {hold.space} {hold.pair} goes on with the next duplication."
-        )
+        return redirect_with_notice("/integrity", f"Approved: the next duplication executes {hold.space} {hold.pair}.")
     return {
-        "what": "Approve it",
+        "what": "Approve",
         "effect": f"{hold.space} {hold.pair}: {hold.reason}.",
         "details": [
             f"{hold.deletes:,} copies would be deleted",
             f"{hold.changes:,} copies would be replaced",
-            f"{hold.vanished:,} copies have lost their original without a record; these stay in any case",
+            f"{hold.vanished:,} copies have no original and no recorded deletion; these are kept",
         ],
         "action": f"/integrity/holds/{number}/approve",
         "hidden": [],
@@ -141,15 +139,15 @@ def repair(call: PageRequest) -> Mapping[str, Any] | Response:
         healed = sum(event.healed for event in repaired.events)
         left = [event.reason for event in repaired.events if not event.healed]
         return redirect_with_notice(
-            back, f"{healed} healed" + (f"; not healed: {'; '.join(left)[:300]}" if left else ".")
+            back, f"{healed} repaired" + (f"; not repaired: {'; '.join(left)[:300]}" if left else ".")
         )
     plan = integrity.planned_repair(call.app, space, content_id)
     if not plan.cures:
-        why = "; ".join(plan.refusals) or "every copy is as the manifest says"
-        return redirect_with_notice(back, f"There is nothing that a repair could do: {why}.")
-    effect = f"The bytes at {plan.good} are written over the bad copy at {' and at '.join(plan.cures)}."
+        why = "; ".join(plan.refusals) or "all copies match the manifest"
+        return redirect_with_notice(back, f"Nothing to repair: {why}.")
+    effect = f"The copy at {plan.good} replaces the bad copy at {' and at '.join(plan.cures)}."
     return {
-        "what": "Repair it",
+        "what": "Repair",
         "effect": effect,
         "details": [f"{space}/{content_id}", f"SHA-256 {plan.sha256}", *plan.refusals],
         "action": "/integrity/repair",

@@ -121,8 +121,8 @@ class _FormRows:
     def add_pair(self, place: str, stores: Sequence[str]) -> str:
         pair = _new_pair(self.pairs[place], stores)
         if pair is None:
-            few = "A pair takes two stores, and the settings name fewer: give another one a section in `stores`."
-            self.problems.append(few if len(stores) < 2 else "Every pair of stores stands there already.")
+            few = "A pair needs two stores: add a store to `stores` in the settings."
+            self.problems.append(few if len(stores) < 2 else "All pairs of stores are listed already.")
             return ""
         self.pairs[place].append(pair)
         return f"{place}:{len(_once(self.pairs[place])) - 1}"
@@ -159,7 +159,7 @@ class _FormRows:
         taken = {*self._before.spaces, *filter(None, self._names.values())} - {was}
         if not name or name in taken:
             self.problems.append(
-                f"The space {was} keeps its name: " + (f"there is a {name}." if name else "it has one.")
+                f"The space {was} was not renamed: " + (f"{name} exists already." if name else "the new name is empty.")
             )
             return was
         return name

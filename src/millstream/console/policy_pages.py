@@ -98,7 +98,7 @@ def restore_policy(call: PageRequest) -> Mapping[str, Any] | Response:
         return redirect_with_notice(back, f"Version {number} is in force again, as number {saved.number}.")
     checked = policies.check_policy(call.app, call.ask(policies.AccountQuery, older))
     return {
-        "what": f"Put version {number} back",
+        "what": f"Restore version {number}",
         "effect": f"Version {number} of the policy of {account} is in force again; no version is lost.",
         "details": [],
         "diff": checked.diff,
@@ -116,13 +116,11 @@ def withdraw_policy(call: PageRequest) -> Mapping[str, Any] | Response:
     if call.field("confirmed") == "yes":
         body = body_of(policies.Withdrawal, reason=call.field("reason").strip())
         policies.withdraw(call.app, call.ask(policies.AccountQuery, body, if_match=version))
-        return redirect_with_notice(
-            _page_of(account), "Nothing is copied by this policy any more. Saving it puts it in force again."
-        )
+        return redirect_with_notice(_page_of(account), "Policy withdrawn. Save it to put it in force again.")
     return {
-        "what": f"Take {account} off the list",
-        "effect": f"Nothing is copied by the policy of {account} any more, until it is saved again.",
-        "details": ["What was copied stays where it is, and is still checked.", "No version of the policy is lost."],
+        "what": f"Withdraw {account}",
+        "effect": f"The policy of {account} copies nothing until it is saved again.",
+        "details": ["Existing copies stay and are still checked.", "All versions of the policy are kept."],
         "action": f"{_page_of(account)}/withdraw",
         "hidden": [("version", version)],
         "reason_needed": True,

@@ -85,16 +85,16 @@ def amend(call: PageRequest) -> Mapping[str, Any] | Response:
     if call.field("confirmed") == "yes":
         made = body_of(queues.Amendment, body=body, seen=seen, reason=call.field("reason").strip())
         queues.amend(call.app, call.ask(queues.TaskQuery, made))
-        return redirect_with_notice(back, "The task is another one now; redrive it, and it is tried again.")
+        return redirect_with_notice(back, "Body replaced. Redrive the task to retry it.")
     row = queues.dead_task(call.app, call.ask(queues.TaskQuery))
     if row.body == body:
         return redirect_with_notice(back, "Nothing was changed.")
     before, after = (row.body or "").split("\n"), body.split("\n")
     return {
-        "what": "Save it",
-        "effect": f"Task {number} of the queue {name} gets another body. It stays dead until it is redriven.",
+        "what": "Save",
+        "effect": f"Task {number} of the queue {name} gets a new body. It stays dead until it is redriven.",
         "details": [],
-        "diff": list(difflib.unified_diff(before, after, "as it is", "as it will be", lineterm="")),
+        "diff": list(difflib.unified_diff(before, after, "before", "after", lineterm="")),
         "action": f"{back}/amend",
         "hidden": [("body", body), ("seen", seen)],
         "reason_needed": True,
@@ -107,23 +107,23 @@ def redrive(call: PageRequest) -> Mapping[str, Any] | Response:
     """Try dead tasks again."""
     name, chosen, words = call.path["queue"], *_chosen(call)
     if call.field("confirmed") != "yes":
-        effect = f"{words} of the queue {name}: tried again, as if new."
+        effect = f"{words} of the queue {name}: retried as new tasks."
         return _confirm(call, "Redrive", effect, danger=False)
     rate = call.field("per_second").strip() or None
     settled = queues.redrive(call.app, call.ask(queues.QueueQuery, body_of(queues.Redrive, per_second=rate, **chosen)))
     said = f"{settled.tasks:,} task{' is' if settled.tasks == 1 else 's are'} ready again"
-    return redirect_with_notice(f"/queues/{quote(name)}", f"{said}, {rate} a second." if rate else f"{said}.")
+    return redirect_with_notice(f"/queues/{quote(name)}", f"{said}, {rate} per second." if rate else f"{said}.")
 
 
 def discard(call: PageRequest) -> Mapping[str, Any] | Response:
     """Give dead tasks up, with a reason."""
     name, chosen, words = call.path["queue"], *_chosen(call)
     if call.field("confirmed") != "yes":
-        return _confirm(call, "Discard", f"{words} of the queue {name}: given up for good.", danger=True)
+        return _confirm(call, "Discard", f"{words} of the queue {name}: discarded for good.", danger=True)
     body = body_of(queues.Discard, reason=call.field("reason").strip(), **chosen)
     settled = queues.discard(call.app, call.ask(queues.QueueQuery, body))
     return redirect_with_notice(
-        f"/queues/{quote(name)}", f"{settled.tasks:,} tasks were discarded; the trail keeps the reason."
+        f"/queues/{quote(name)}", f"{settled.tasks:,} tasks were discarded; the operator audit log keeps the reason."
     )
 
 
@@ -161,7 +161,7 @@ def _chosen(call: PageRequest) -> tuple[dict[str, Any], str]:
         return {"cause": cause}, f"{count:,} dead tasks with the cause “{cause or 'none given'}”"
     ids = call.fields("task")
     if not ids:
-        raise FormError("choose some tasks first")
+        raise FormError("select at least one task")
     return {"task_ids": ids}, f"{len(ids):,} dead task{'' if len(ids) == 1 else 's'}"
 
 
@@ -170,7 +170,7 @@ def _confirm(call: PageRequest, verb: str, effect: str, *, danger: bool) -> Mapp
     ids = call.fields("task")
     hidden = [("by", call.field("by")), *([("cause", call.field("cause"))] if call.field("by") == "cause" else [])]
     return {
-        "what": f"{verb} them" if len(ids) != 1 else f"{verb} it",
+        "what": verb,
         "effect": effect[:1].upper() + effect[1:],
         "details": [f"task {one}" for one in ids[:20]] + (["…"] if len(ids) > 20 else []),
         "action": f"/queues/{name}/{verb.lower()}",

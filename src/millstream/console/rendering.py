@@ -46,7 +46,7 @@ class Assets:
         """One file; the browser may keep it."""
         found = self._files.get(request.path_params["name"])
         if found is None:
-            return PlainTextResponse("there is no such file\n", 404)
+            return PlainTextResponse("not found\n", 404)
         return Response(found[0], media_type=found[1], headers={"cache-control": FOREVER})
 
 

@@ -43,7 +43,7 @@ def parse_size(text: str | int) -> Size:
     """The bytes of a size such as ``500000``, ``64MB`` or ``10GiB``. Raises :class:`ValueError`."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
-        raise ValueError(f"{text!r} is no size: write 500000, 64MB or 10GiB")
+        raise ValueError(f"{text!r} is not a size: write 500000, 64MB or 10GiB")
     unit: int = (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
     return Size(round(float(match[1]) * unit))
 

@@ -61,7 +61,7 @@ def parse_canonical(data: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CanonicalError(f"not JSON: {error}") from error
     except RecursionError as error:
-        raise CanonicalError("not JSON that is read here: it is nested too deeply") from error
+        raise CanonicalError("the JSON is nested too deeply") from error
     if canonical != data:
         raise CanonicalError("not canonical JSON (RFC 8785): write it with sorted keys and no spaces")
     return value

@@ -87,7 +87,7 @@ def form_of(cid: str) -> CidForm:
         raw = _from_base32(cid)
         if _base32(raw) == cid and raw[:4] in (_RAW_PREFIX, _DAG_PB_PREFIX):
             return CidForm.RAW if raw[:4] == _RAW_PREFIX else CidForm.UNIXFS_V1
-    raise CidError(f"{cid[:80]!r} is no CID under SHA-256: 'bafkrei…' or 'bafybei…' of 59 characters, 'Qm…' of 46")
+    raise CidError(f"{cid[:80]!r} is not a CID under SHA-256: 'bafkrei…' or 'bafybei…' of 59 characters, 'Qm…' of 46")
 
 
 def is_cid(text: str) -> bool:

@@ -31,7 +31,7 @@ def hash_password(password: str) -> str:
 
 
 def check_hash(hashed: str) -> None:
-    """Raise :class:`PasswordError`, which does not show it, where *hashed* is no hash of :func:`hash_password`."""
+    """Raise :class:`PasswordError`, which does not show it, where *hashed* is not a hash of :func:`hash_password`."""
     _parse(hashed)
 
 
@@ -53,7 +53,7 @@ def _parse(hashed: str) -> tuple[int, int, int, bytes, bytes]:
             raise ValueError
         return cost, block, parallel, base64.urlsafe_b64decode(match[4]), base64.urlsafe_b64decode(match[5])
     except (ValueError, binascii.Error):
-        raise PasswordError("this is no hash of a password; make one with `millstream config user NAME`") from None
+        raise PasswordError("this is not a hash of a password; make one with `millstream config user NAME`") from None
 
 
 def _derive(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:

@@ -73,8 +73,8 @@ def _make(place: sa.URL) -> None:
         if number in _REFUSALS:
             raise SqlInputError(f"the server {place.host} refuses the account or the database: {number}") from error
         raise SqlBusyError(
-            f"the database server {place.host}:{place.port or 3306} did not answer ({error.orig}): start it, or mend "
-            "the URL in the settings"
+            f"the database server {place.host}:{place.port or 3306} did not answer ({error.orig}): start it, "
+            "or fix the URL in the settings"
         ) from error
     finally:
         server.dispose()

@@ -18,7 +18,7 @@ _DAMAGED = (
     '(docs/how-to/recover.md, "The node\'s database is lost")'
 )
 _REASONS = {
-    sqlite3.SQLITE_NOTADB: ("is no database of SQLite", _DAMAGED),
+    sqlite3.SQLITE_NOTADB: ("is not a database of SQLite", _DAMAGED),
     sqlite3.SQLITE_CORRUPT: ("is damaged", _DAMAGED),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "give this user the right to read and write it and its folder"),
     sqlite3.SQLITE_READONLY: ("cannot be written", "give this user the right to write it and its folder"),
@@ -33,19 +33,19 @@ class DatabaseFileError(MillstreamError):
 def require_database(path: Path, prefixes: Sequence[str]) -> None:
     """Raise :class:`DatabaseFileError` where there is a file at *path* that cannot be a database of ours.
 
-    That is one that is cut off, that is no database at all, or whose tables have names none of which begins with one
+    That is one that is cut off, that is not a database at all, or whose tables have names none of which begins with one
     of *prefixes*.
     """
     if not path.exists() or not path.is_file() or not path.stat().st_size:
         return
     with explained(path):
         if _is_cut_off(path):
-            raise DatabaseFileError(f"{path} is damaged (it ends too early): {_DAMAGED}")
+            raise DatabaseFileError(f"{path} is damaged (it is truncated): {_DAMAGED}")
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if names and not any(name.startswith(tuple(prefixes)) for name in names):
         raise DatabaseFileError(
-            f"{path} is a database of another program (it has the table {names[0]!r}): name another folder, or move "
+            f"{path} is a database of another program (it has the table {names[0]!r}): choose another folder, or move "
             "the file away"
         )
 

@@ -43,7 +43,7 @@ class DatasetError(InputError):
 def weather(limit: int | None = None) -> pa.Table:
     """One record a measurement, about 211,000: station as source, measurement's name as key, hour as event time.
 
-    A measurement that is NA is no record. *limit* keeps the first so many rows, in the order of the file.
+    A measurement that is NA is not a record. *limit* keeps the first so many rows, in the order of the file.
     """
     types = dict.fromkeys((*MEASUREMENTS, "origin", "time_hour"), pa.string())
     table = _read(_file("weather.csv").read_bytes(), types, list(types))

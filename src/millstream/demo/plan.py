@@ -43,12 +43,12 @@ class DemoPlan(msgspec.Struct, frozen=True):
             kept = msgspec.json.decode(path.read_bytes(), type=DemoPlan)
         except msgspec.DecodeError as error:
             raise PlanError(
-                f"{path} is damaged ({error}); remove the data folder, or name another with --data"
+                f"{path} is damaged ({error}); remove the data folder, or choose another folder with --data"
             ) from error
         if kept != self:
             raise PlanError(
                 f"{folder.parent} holds a demo made with other options: {_difference(kept, self)}; "
-                "give the same ones again, or name another folder with --data"
+                "give the same ones again, or choose another folder with --data"
             )
 
 

@@ -17,7 +17,7 @@ from millstream.demo.stage_metrics import StageMetrics
 from millstream.node import Node
 
 SPARK = "start-spark"
-"""Starting Spark is no stage, for every run needs it anew; but its seconds are told like one's."""
+"""Starting Spark is not a stage, for every run needs it anew; but its seconds are told like one's."""
 
 
 class StageResult(NamedTuple):

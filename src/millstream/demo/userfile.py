@@ -53,7 +53,7 @@ class UserRecords(msgspec.Struct, frozen=True):
 
 
 class _RowError(Exception):
-    """The row is no record."""
+    """The row is not a record."""
 
 
 def read_records(path: Path, limit: int | None = None) -> UserRecords:

@@ -96,7 +96,7 @@ class MqttConnection:
         self._await("an answer to our subscription", lambda: bool(self._paho.granted))
         for (topic, qos), code in zip(fresh.items(), self._paho.granted, strict=True):
             if code.is_failure:
-                raise BrokerRefusedError(f"{self._place.url} does not let us subscribe to {topic!r}: {code}")
+                raise BrokerRefusedError(f"{self._place.url} refuses the subscription to {topic!r}: {code}")
             if code.value < qos:
                 raise BrokerRefusedError(
                     f"{self._place.url} grants QoS {code.value} for {topic!r}, not {qos}: ask for --qos {code.value}, "
@@ -155,8 +155,8 @@ class MqttConnection:
     def _refuse_rival(self, code: ReasonCode | None) -> None:
         if code is not None and code.value == _TAKEN_OVER:
             raise BrokerRefusedError(
-                f"another client has taken our session at {self._place.url}: its name must be ours alone; is the same "
-                "ingest running elsewhere?"
+                f"another client has taken our session at {self._place.url}: the client id must be unique; is "
+                "the same ingest running elsewhere?"
             )
 
     def _await(self, what: str, arrived: Callable[[], bool]) -> None:

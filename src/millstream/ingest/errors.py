@@ -38,7 +38,7 @@ class ReceiptsError(IngestError, InputError):
 
 
 class MalformedError(Exception):
-    """A message is no record of the shape that was asked for.
+    """A message is not a record of the shape that was asked for.
 
     ``reason`` is one word for counting; the text says what exactly is wrong.
     """

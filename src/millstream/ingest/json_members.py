@@ -13,7 +13,7 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def members_of(raw: bytes | msgspec.Raw, what: str = "the payload") -> dict[str, msgspec.Raw]:
     """The members of the JSON object *raw*, each as its own text. Raises :class:`MalformedError`."""
-    members: dict[str, msgspec.Raw] = _decoded(_members, raw, f"{what} is no JSON object")
+    members: dict[str, msgspec.Raw] = _decoded(_members, raw, f"{what} is not a JSON object")
     return members
 
 
@@ -24,8 +24,8 @@ def text_of(raw: bytes | msgspec.Raw, what: str) -> str:
 
 
 def check_json(raw: bytes) -> None:
-    """Raise :class:`MalformedError` where *raw* is no JSON value."""
-    _decoded(_anything, raw, "the payload is no JSON")
+    """Raise :class:`MalformedError` where *raw* is not a JSON value."""
+    _decoded(_anything, raw, "the payload is not JSON")
 
 
 def is_number(raw: msgspec.Raw) -> bool:

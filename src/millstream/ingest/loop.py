@@ -43,7 +43,7 @@ class _SortedMessages(msgspec.Struct, frozen=True):
 
 
 class MqttIngest:
-    """Takes the messages of a broker into the log of *records*; what is no record goes to that of *rejects*.
+    """Takes the messages of a broker into the log of *records*; what is not a record goes to that of *rejects*.
 
     A message is acknowledged once it is durable in one of the two. Under QoS 2 each is stored exactly once, wherever
     this process dies, and under QoS 1 at least once: one that was stored but not acknowledged comes again, and is

@@ -37,7 +37,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for topic in self.topics:
             _check_filter(topic)
         if not self.topics:
-            raise IngestInputError("name at least one topic to subscribe to")
+            raise IngestInputError("give at least one topic to subscribe to")
         if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
             raise IngestInputError(f"{self.in_flight} messages in flight: choose 1 to {MOST_IN_FLIGHT:,}")
 
@@ -52,4 +52,6 @@ def _check_filter(topic: str) -> None:
     levels = topic.split("/")
     wrong = not topic or "\0" in topic or len(topic.encode()) > 65_535 or "#" in levels[:-1]
     if wrong or any(set("+#") & set(level) and len(level) > 1 for level in levels):
-        raise IngestInputError(f"{topic[:200]!r} is no topic filter: '+' stands for one level, '#' for all at the end")
+        raise IngestInputError(
+            f"{topic[:200]!r} is not a topic filter: '+' matches one level, '#' all remaining levels"
+        )

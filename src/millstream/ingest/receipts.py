@@ -140,6 +140,6 @@ def _read(path: Path) -> ReceiptFile | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise ReceiptsError(
-            f"{path} is no record of a session: {error}. Without it messages under way may be stored twice, and the "
-            "subscription is made anew: move it away to go on like that"
+            f"{path} is not a record of a session: {error}. Without it, unacknowledged messages may be stored "
+            "twice, and the subscription is made anew: move it away to go on like that"
         ) from error

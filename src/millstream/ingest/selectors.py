@@ -67,7 +67,7 @@ def parse_selector(text: str) -> Selector:
         return Selector(text)
     path = text.removeprefix("$.").split(".")
     if not text.startswith("$.") or not all(path):
-        raise IngestInputError(f"{text!r} names no part of a message; write topic, topic/2, topic/:-1, $ or $.member")
+        raise IngestInputError(f"{text!r} is not a part of a message; write topic, topic/2, topic/:-1, $ or $.member")
     return Selector(text, path=tuple(path))
 
 
@@ -75,7 +75,7 @@ def _levels(text: str) -> slice:
     match = _LEVELS.fullmatch(text.removeprefix("topic/"))
     first, last = (int(match[end]) if match and match[end] else None for end in ("first", "last"))
     if not match or first is last is None or 0 in (first, last):
-        raise IngestInputError(f"{text!r} names no level of a topic; they are counted from 1, or from the end from -1")
+        raise IngestInputError(f"{text!r} is not a level of a topic; levels count from 1, or from -1 at the end")
     begin = first if first is None or first < 0 else first - 1
     if not match["range"]:
         return slice(begin, None if first == -1 else (begin or 0) + 1)

@@ -86,7 +86,7 @@ class CorruptBlockError(DamagedLogError):
 
     def __init__(self, log: str, first_id: int, reason: str) -> None:
         super().__init__(
-            f"the block of log {log!r} that begins at id {first_id} is damaged: {reason}. Restore it from a copy; "
+            f"the block of log {log!r} that begins at id {first_id} is damaged: {reason}. Restore it from a backup; "
             f"`millstream log verify {log}` lists all damage, and reading may go on after this block by its ids"
         )
         self.log = log
@@ -99,7 +99,7 @@ class MissingBlockError(DamagedLogError):
 
     def __init__(self, log: str, first_id: int, last_id: int) -> None:
         super().__init__(
-            f"ids {first_id} to {last_id} of log {log!r} are missing from the store. Restore them from a copy, or "
+            f"ids {first_id} to {last_id} of log {log!r} are missing from the store. Restore them from a backup, or "
             f"read on from id {last_id + 1}; `millstream log verify {log}` lists all damage"
         )
         self.log = log

@@ -53,7 +53,7 @@ def encode_name(name: str) -> bytes:
     try:
         return name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise LogInputError(f"the source name {name[:40]!r} is no text: {error.reason} at {error.start}") from error
+        raise LogInputError(f"the source name {name[:40]!r} is not text: {error.reason} at {error.start}") from error
 
 
 def decode_name(data: bytes) -> str:
@@ -62,5 +62,5 @@ def decode_name(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise LogInputError(
-            f"the source name {data[:40]!r} is no UTF-8: {error.reason} at byte {error.start}"
+            f"the source name {data[:40]!r} is not UTF-8: {error.reason} at byte {error.start}"
         ) from error

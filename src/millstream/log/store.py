@@ -127,7 +127,7 @@ class LogStore(ClosesOnExit):
             self._backend.put_state(spec.name, COPYING, b"1", version=copying.version)
         elif not copying.value:
             raise SystemLogError(
-                f"{spec.name!r} is at work in {self.url}, where nobody but Millstream writes to it: copy it to a store "
+                f"{spec.name!r} is in use in {self.url}, and only Millstream writes to it: copy it to a store "
                 "that has no such log"
             )
         return self.log(spec, create=False)
@@ -170,7 +170,7 @@ class LogStore(ClosesOnExit):
         except LogNotFoundError:
             if SYSTEM + name not in self.logs():
                 raise
-        raise LogNotFoundError(f"there is no log {name!r}; Millstream's own is called {SYSTEM + name!r}")
+        raise LogNotFoundError(f"there is no log {name!r}; the system log is called {SYSTEM + name!r}")
 
     def close(self) -> None:
         """Let go of the store. Close writers and readers first; closing again does nothing."""
@@ -178,7 +178,7 @@ class LogStore(ClosesOnExit):
         self._backend.close()
 
     def __reduce__(self) -> str:
-        raise TypeError(f"a log store stays in its process; call open_store({self.url!r}) in the other one")
+        raise TypeError(f"a log store cannot be passed to another process; call open_store({self.url!r}) there")
 
 
 def open_store(
@@ -242,7 +242,7 @@ def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, dura
         chosen = file_durability(stated if durability is None else durability)
         return kind(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
     raise LogInputError(
-        f"{mask_password(url)[:200]!r} is no log store; use sqlite:///path/to/log.db or "
+        f"{mask_password(url)[:200]!r} is not a log store; use sqlite:///path/to/log.db or "
         "segments:///path/to/folder (four "
         "slashes for an absolute path), mysql:// or postgresql://user:password@host:port/database, or memory://"
     )
@@ -250,7 +250,7 @@ def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, dura
 
 def _refuse_objects(url: str) -> TierObjects:
     raise LogInputError(
-        f"older messages of this log lie at {url}, which nobody opens here: open the store with "
+        f"older messages of this log are at {url}, which this process does not open: open the store with "
         "millstream.stores.tiers.open_store"
     )
 
@@ -258,11 +258,11 @@ def _refuse_objects(url: str) -> TierObjects:
 def _check_durability(scheme: str, durability: Durability) -> None:
     if scheme != "memory":
         raise LogInputError(
-            f"the server decides what a confirmed message survives, not durability={durability!r}; `millstream doctor "
+            f"durability is a setting of the database server, not durability={durability!r}; `millstream doctor "
             "--store URL` compares its settings with durable ones"
         )
     if durability != "memory":
-        raise LogInputError(f"memory is not durable by {durability}; open sqlite:/// or segments:/// for that")
+        raise LogInputError(f"memory does not support durability={durability}; use sqlite:/// or segments:///")
 
 
 def _mysql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:

@@ -55,7 +55,9 @@ def call_broker(
             return call.result_of(send(msgspec.json.encode(request), timeout=_SECONDS, metadata=headers))
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-                raise AdminCallError(f"the broker at {place} is of an earlier release, and cannot do this") from error
+                raise AdminCallError(
+                    f"the broker at {place} is of an earlier release, and does not support this"
+                ) from error
             raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
 
 

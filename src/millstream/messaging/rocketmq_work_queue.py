@@ -232,7 +232,9 @@ def read_url(url: str) -> tuple[Address, Options]:
     account, _, place = parts.netloc.rpartition("@")
     key = unquote(account)
     if ":" in account or bool(key) != bool(options.get("secret_file")):
-        raise QueueInputError("the access key of a RocketMQ server stands in its URL, the secret in ?secret_file=/path")
+        raise QueueInputError(
+            "put the access key of a RocketMQ server into its URL, and the secret into ?secret_file=/path"
+        )
     credentials = Credentials(key, _text(options, "secret_file"), _text(options, "token_file")) if key else None
     ca, certificate, private = (_bytes(options, name) for name in ("tls_ca", "tls_certificate", "tls_key"))
     tls = Tls(ca, certificate, private) if ca or certificate or private or options.get("tls") == "1" else None

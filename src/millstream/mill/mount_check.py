@@ -39,7 +39,7 @@ class MountCheck:
         if not spaces() and self._manifest.has_items(name):
             raise StoreUnavailableError(
                 f"the store {name!r} at {store.url} is empty, and the manifest knows items in it: is its disk mounted? "
-                f"Where it was replaced by a new one, say so with `millstream store make {name} SPACE`"
+                f"If it was replaced by a new disk, run `millstream store make {name} SPACE`"
             )
         with self._lock:
             self._seen[name] = now

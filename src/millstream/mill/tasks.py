@@ -126,7 +126,7 @@ def encode_task(task: Task) -> bytes:
 
 
 def decode_task(body: bytes) -> Task:
-    """The task of a queue's *body*. Raises :class:`TaskError` for anything that is no task of the mill."""
+    """The task of a queue's *body*. Raises :class:`TaskError` for anything that is not a task of the mill."""
     if len(body) > MAX_TASK_BYTES:
         raise TaskError(f"the task has {len(body):,} bytes; no task of the mill has more than {MAX_TASK_BYTES:,}")
     try:

@@ -243,7 +243,7 @@ def _are_headers(kind: DataType) -> bool:
 
 def _named(write: str | None) -> str | None:
     if write is not None and not _NAME.fullmatch(write):
-        raise PipelineInputError(f"option 'write': {write!r} is no name; use 1 to 100 letters, digits and '._-'")
+        raise PipelineInputError(f"option 'write': {write!r} is not a name; use 1 to 100 letters, digits and '._-'")
     return write
 
 

@@ -85,7 +85,7 @@ class PartWriter:
             self.rows, self._pieces = self.rows + piece.num_rows, self._pieces + 1
 
     def store_part(self) -> StagedPart:
-        """Store the part. One without rows is no object."""
+        """Store the part. One without rows is not an object."""
         if self._stream is None:
             return StagedPart(self._partition, "", 0, 0, "")
         self._stream.close()

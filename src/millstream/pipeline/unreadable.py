@@ -41,7 +41,7 @@ class Quarantine:
         self._store(create=True).create_space(QUARANTINE)
 
     def record(self, gap: Gap) -> UnreadableRange:
-        """Note *gap*. Raises its error where it was trimmed, which is no damage, and the errors of the store."""
+        """Note *gap*. Raises its error where it was trimmed, which is not damage, and the errors of the store."""
         if gap.reason == "trimmed":
             raise gap.error
         found = UnreadableRange(self._log, gap.first_id, gap.last_id, gap.reason, str(gap.error))

@@ -229,5 +229,5 @@ def read_notice(body: bytes) -> list[int]:
     try:
         return _ids.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        _log.warning("a message that is no notice was dropped")
+        _log.warning("a message that is not a notice was dropped")
         return []

@@ -116,5 +116,5 @@ def read_event(message: Message) -> Event:
         return _decoder.decode(message.body)
     except msgspec.DecodeError as error:
         raise DamagedQueueError(
-            f"message {message.id} of the queue's log is no event of a queue ({error}): is the log another's?"
+            f"message {message.id} of the queue's log is not an event of a queue ({error}): is the log another's?"
         ) from error

@@ -56,9 +56,9 @@ class LogWorkQueue(ClosesOnExit):
     """A work queue on *log*, of which it is the one writer; exact in all it says.
 
     What a method confirms is durable, a lease too: an attempt counts even if the worker's process dies at once.
-    Threads that call at the same time share commits. Now and then it sums up what it knows in the log, and trims what
-    lies before. Raises the log's ``WriterBusyError`` where the queue is open
-    elsewhere, and :class:`DamagedQueueError` where the log is no queue's. The methods are those of :class:`WorkQueue`.
+    Threads that call at the same time share commits. From time to time it writes a snapshot to the log, and trims older
+    messages. Raises the log's ``WriterBusyError`` if the queue is open elsewhere, and :class:`DamagedQueueError` if the
+    log is not a queue's. The methods are those of :class:`WorkQueue`.
     """
 
     def __init__(self, log: Log, clock: Clock | None = None, *, snapshot_after: int = SNAPSHOT_AFTER) -> None:

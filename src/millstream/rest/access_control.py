@@ -69,7 +69,7 @@ class Session(msgspec.Struct, frozen=True):
 class AccessControl:
     """The users of *settings*, and a secret key that outlives restarts. Thread-safe.
 
-    Raises :class:`~millstream.core.passwords.PasswordError` where a password in the settings is no hash.
+    Raises :class:`~millstream.core.passwords.PasswordError` where a password in the settings is not a hash.
     """
 
     def __init__(self, settings: ConsoleSettings, folder: Path, clock: Clock) -> None:

@@ -17,7 +17,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def to_csv(listing: Listing[Any], kind: type[Any]) -> bytes:
     """The items of *listing* (structs of *kind*) with a line of names.
 
-    What is no plain value is JSON. Text that a spreadsheet would take for a formula gets an apostrophe before it.
+    What is not a plain value is JSON. Text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
     out = io.StringIO()
     writer = csv.writer(out)

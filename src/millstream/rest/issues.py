@@ -1,4 +1,4 @@
-"""What is not well on a node, what is done about it, and where to look: a pure function of its figures."""
+"""Find the current problems of a node with their remedies: a pure function of its status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OLDEST_CHECK = 90 * 24 * 3600 * 1_000_000
 def find_issues(
     snapshot: StatusSnapshot, queues: Sequence[QueueStatus], checks: CheckMetrics, unreadable: Mapping[str, str]
 ) -> Sequence[Fault]:
-    """Everything that a person should know of, the worst first."""
+    """Return the current issues, the most severe first."""
     found = [*_anchoring(snapshot), *_copies(snapshot, checks), *_queues(queues, unreadable), *_machine(snapshot)]
     return sorted(found, key=lambda fault: fault.severity != BAD)
 
@@ -25,28 +25,33 @@ def _anchoring(snapshot: StatusSnapshot) -> Iterator[Fault]:
     if index.invalid_anchors:
         text = f"{index.invalid_anchors:,} anchors are invalid as a whole"
         yield Fault(
-            "invalid-anchors", BAD, text, "they hold nothing; replay the ledger to see why", "/anchors?only=bad"
+            "invalid-anchors",
+            BAD,
+            text,
+            "they count for nothing; `millstream anchor replay` shows why",
+            "/anchors?only=bad",
         )
     if index.invalid_batches or journal.rejected:
-        text = f"{index.invalid_batches + journal.rejected:,} batches were rejected, with a reason each"
-        yield Fault("rejected-batches", WARN, text, "nothing is anchored twice; see the reasons", "/batches?only=bad")
+        text = f"{index.invalid_batches + journal.rejected:,} batches were rejected"
+        yield Fault("rejected-batches", WARN, text, "see the reasons; nothing is anchored twice", "/batches?only=bad")
     if snapshot.head and snapshot.head.number > snapshot.position:
-        text = f"{snapshot.head.number - snapshot.position:,} anchors were not read back yet"
-        yield Fault("observer-behind", WARN, text, "`millstream anchor observe` reads them", "/anchors")
+        text = f"{snapshot.head.number - snapshot.position:,} anchors are not verified yet"
+        yield Fault("observer-behind", WARN, text, "`millstream anchor observe` verifies them", "/anchors")
     if snapshot.following and snapshot.following.error:
-        text = f"the ledger {snapshot.following.ledger} is not whole here, at entry {snapshot.following.position:,}"
+        where = f"at entry {snapshot.following.position:,}"
+        text = f"the ledger {snapshot.following.ledger} is invalid or incomplete {where}"
         yield Fault("following", BAD, text, snapshot.following.error[:300], "/system")
 
 
 def _copies(snapshot: StatusSnapshot, checks: CheckMetrics) -> Iterator[Fault]:
     if checks.failed:
-        waiting = _counted(checks.repairs_waiting, "repair waits for workers", "repairs wait for workers")
+        waiting = _counted(checks.repairs_waiting, "repair is queued", "repairs are queued")
         doing = waiting if checks.repairs_waiting else "no repair is queued"
         text = _counted(checks.failed, "copy is", "copies are") + " damaged, missing or not recorded"
         yield Fault("findings", BAD, text, f"{doing}; repair them one by one or with workers", "/integrity/findings")
     if snapshot.holds:
         text = _counted(snapshot.holds, "mass delete or change is", "mass deletes or changes are") + " held"
-        yield Fault("held", WARN, text, "nothing of them happens until somebody approves it", "/integrity#held")
+        yield Fault("held", WARN, text, "not executed until approved", "/integrity#held")
     never = checks.copies - checks.checked
     if never:
         known = "" if checks.coverage is None else f" (coverage {share_text(checks.coverage)})"
@@ -64,18 +69,24 @@ def _queues(queues: Sequence[QueueStatus], unreadable: Mapping[str, str]) -> Ite
             text = _counted(queue.dead, "task", "tasks") + f" of the queue {queue.queue} died"
             yield Fault("dead-letters", BAD, text, "not retried automatically", f"/queues/{queue.queue}")
         if queue.queue == "bit-error" and queue.ready:
-            text = f"{queue.ready:,} findings wait for a person"
-            yield Fault("for-people", WARN, text, "no vote could decide them", "/integrity/findings")
+            text = f"{queue.ready:,} findings need a decision"
+            yield Fault(
+                "for-people",
+                WARN,
+                text,
+                "the copies and records do not show which copy is right",
+                "/integrity/findings",
+            )
     for name, why in unreadable.items():
-        yield Fault("queue", BAD, f"the queue {name} cannot be read: {why}", "its log has to be restored", "/queues")
+        yield Fault("queue", BAD, f"the queue {name} cannot be read: {why}", "restore its log from a backup", "/queues")
 
 
 def _machine(snapshot: StatusSnapshot) -> Iterator[Fault]:
     for what, why in snapshot.troubles.items():
-        yield Fault("trouble", BAD, f"{what} cannot be looked at: {why}", "it is looked at again shortly", "/system")
+        yield Fault("trouble", BAD, f"{what} cannot be read: {why}", "retried automatically", "/system")
     if snapshot.free_bytes is not None and snapshot.free_bytes < LOW_DISK:
-        text = f"the disk of the data folder has {snapshot.free_bytes / 1e6:,.0f} MB left"
-        yield Fault("disk", BAD, text, "free some, or move older blocks to a tier", "/system")
+        text = f"the disk of the data folder has {snapshot.free_bytes / 1e6:,.0f} MB free"
+        yield Fault("disk", BAD, text, "free disk space, or move older blocks to a tier", "/system")
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -202,7 +202,7 @@ class _RegistryHandlers:
         """The document of a DID, of its short or long form."""
         found = await run_in_threadpool(self._registry.history.resolve, request.path_params["did"])
         if found is None:
-            raise UnresolvedDidError(f"nothing is known of {request.path_params['did'][:100]!r}")
+            raise UnresolvedDidError(f"unknown DID {request.path_params['did'][:100]!r}")
         return answer(found, media=RESOLUTION_MEDIA)
 
     @endpoints.declare("GET", "/healthz", response={"application/json": RegistryHealth}, errors=())

@@ -102,9 +102,7 @@ def _listen(host: str, port: int) -> sockets_.socket:
         listening.listen(512)
     except OSError as error:
         listening.close()
-        raise PortError(
-            f"{host}:{port} cannot be listened on ({error.strerror or error}): name another address"
-        ) from error
+        raise PortError(f"{host}:{port} cannot be used ({error.strerror or error}): use another address") from error
     return listening
 
 

@@ -73,13 +73,13 @@ class CasStore:
     def create_space(self, space: str) -> None:
         check_space(space)
         if space != CAS_SPACE:
-            raise StoreRefusedError(f"{self.url} has the one space {CAS_SPACE!r}; {space!r} cannot be made in it")
+            raise StoreRefusedError(f"{self.url} has only the space {CAS_SPACE!r}; {space!r} cannot be created")
         with translated(f"making the folder {self._root}"):
             make_root(self._root)
 
     def delete_space(self, space: str) -> None:
         self._require_space(space)
-        raise StoreRefusedError(f"the space {CAS_SPACE!r} belongs to {self.url} for good; delete its items instead")
+        raise StoreRefusedError(f"the space {CAS_SPACE!r} cannot be removed from {self.url}; delete its items instead")
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         self._require_space(space)
@@ -206,8 +206,8 @@ def _copy_named(source: BinaryIO, file: BinaryIO, content_id: str, form: CidForm
         digest.update(chunk)
     if hasher.cid() != content_id:
         raise ChecksumMismatchError(
-            f"the bytes for {content_id!r} have the name {hasher.cid()!r}; nothing was stored: read them again from a "
-            "good source"
+            f"the bytes for {content_id!r} have the CID {hasher.cid()!r}; nothing was stored: read them again "
+            "from an intact copy"
         )
     return digest.hexdigest()
 

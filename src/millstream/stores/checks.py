@@ -14,8 +14,8 @@ def check_promise(content_id: str, sha256: str, promised: str | None) -> None:
     """Raise :class:`ChecksumMismatchError` where the bytes that came hash to another *sha256* than was *promised*."""
     if promised is not None and promised.lower() != sha256:
         raise ChecksumMismatchError(
-            f"the bytes for {content_id!r} hash to sha256 {sha256}, not to {promised} as promised; nothing was stored: "
-            "read them again from a good source"
+            f"the bytes for {content_id!r} hash to sha256 {sha256}, not the expected {promised}; nothing was "
+            "stored: read them again from an intact copy"
         )
 
 

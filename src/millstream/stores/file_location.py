@@ -60,7 +60,7 @@ def make_file_location(root: str, paths: Sequence[tuple[str, ...]]) -> FileLocat
         if not _is_folder(folder, path[-1]):
             return FileLocation(path, folder, None)
         os.close(folder)
-    raise NotADirectoryError(f"something that is no content item is in the way of {'/'.join(paths[-1])}")
+    raise NotADirectoryError(f"a file that is not a content item blocks {'/'.join(paths[-1])}")
 
 
 def _look_at(root: str, path: tuple[str, ...]) -> FileLocation | None:

@@ -90,7 +90,7 @@ class MemoryStore:
     def delete_space(self, space: str) -> None:
         with self._lock:
             if self._space(space).items:
-                raise SpaceNotEmptyError(f"the space {space!r} in {self.url} still holds items; delete them first")
+                raise SpaceNotEmptyError(f"the space {space!r} in {self.url} still contains items; delete them first")
             del self._spaces[space]
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
@@ -170,7 +170,7 @@ class MemoryStore:
             return self._spaces[check_space(space)]
         except KeyError:
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self.url}; make it, as `millstream store put --create` does"
+                f"there is no space {space!r} in {self.url}; create it with `millstream store make`"
             ) from None
 
     def _item(self, space: str, content_id: str) -> _StoredItem:

@@ -22,7 +22,7 @@ class MountedStore(StoreWrapper):
 
     def __init__(self, base: Store, mounts: Mapping[str, Store]) -> None:
         if isinstance(base, MountedStore):
-            raise StoreInputError(f"{base.url} has mounts already: name all of them in one MountedStore")
+            raise StoreInputError(f"{base.url} has mounts already: pass all mounts to one MountedStore")
         super().__init__(base)
         self._mounts = {check_space(space): store for space, store in mounts.items()}
         own = bulk_of(base)

@@ -80,5 +80,5 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
 def _mount(url: str, name: str, value: str, create: bool, processes: BulkProcesses | None) -> tuple[str, Store]:
     space, colon, target = value.partition(":")
     if name != "mount" or not colon:
-        raise StoreInputError(f"{url!r}: after the '?' stands mount=SPACE:URL, not {name}={value}")
+        raise StoreInputError(f"{url!r}: the query must be mount=SPACE:URL, not {name}={value}")
     return unquote(space), open_provider(target, create=create, processes=processes)

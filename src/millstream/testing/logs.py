@@ -372,7 +372,7 @@ class LogStoreConformance(GapConformance):
             kept = store.log(system_log("ledger", "ledger"))
             assert kept.last_id == 3
             for again in (store, open_logs()):
-                with pytest.raises(SystemLogError, match="is at work in"):
+                with pytest.raises(SystemLogError, match="is in use in"):
                     again.log_to_copy(source)
 
     def test_logs_of_users_may_have_the_names_of_system_logs(self, open_logs: Callable[[], LogStore]) -> None:

@@ -52,7 +52,7 @@ class Broken(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:  # noqa: ARG002 - gives all at once
         if not self._data:
-            raise OSError("the line went dead")
+            raise OSError("the connection was lost")
         data, self._data = self._data, b""
         return data
 

@@ -20,7 +20,7 @@ def until(condition: Callable[[], Found], what: str = "what was waited for", *, 
     deadline = clock.monotonic() + seconds
     while not (found := condition()):
         if clock.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come in {seconds} seconds")
+            raise TimeoutError(f"{what} did not happen within {seconds} seconds")
         clock.sleep(_LOOK_SECONDS)
     return found
 

@@ -428,7 +428,7 @@ def test_a_process_that_recorded_another_entry_meanwhile_is_noticed(source: Sour
             follower.history.record(forged, None, "from elsewhere")
 
     follower._told = meanwhile
-    with pytest.raises(LedgerError, match="two ledgers are read"):
+    with pytest.raises(LedgerError, match="two ledgers are followed"):
         follower.catch_up()
 
 

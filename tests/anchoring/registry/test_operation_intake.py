@@ -80,7 +80,9 @@ def test_a_change_of_a_deactivated_did_is_refused(fleet: Any) -> None:
     assert "deactivated" in (outcomes[0].error or "") and "create it first" in (outcomes[2].error or "")
     registry.queue.claim(10)
     registry.writer.cut(force=True)
-    assert registry.acceptance.submit(request_of(alive.update())).type == "update", "a service of that name is no end"
+    assert registry.acceptance.submit(request_of(alive.update())).type == "update", (
+        "a service of that name is not an end"
+    )
     with pytest.raises(RequestError, match="deactivated"):
         registry.acceptance.submit(request_of(later[0]))
 

@@ -164,7 +164,7 @@ def test_a_cut_whose_operations_were_changed_from_outside_is_not_anchored(sqlite
     with pytest.raises(CasUnavailableError):
         registry.writer.cut(force=True)
     sqlite_fleet.sql("UPDATE registry_operations SET place = 1 - place")
-    with pytest.raises(AnchoringError, match="changed from outside"):
+    with pytest.raises(AnchoringError, match="another program changed"):
         registry.writer.cut(force=True)
     assert anchors(sqlite_fleet) == []
 

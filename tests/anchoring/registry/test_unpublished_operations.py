@@ -241,7 +241,7 @@ def test_the_command_line_follows_the_settings_file(tmp_path: Path) -> None:
     ada = DidOwner("ada")
     submit_file(tmp_path, ada.create)
     code, _, error = command(tmp_path, "did", "resolve", did_of(ada))
-    assert (code, "nothing is known" in error) == (3, True)
+    assert (code, "unknown DID" in error) == (3, True)
     (tmp_path / "millstream.toml").write_text('[registry]\nunpublished_operation_lifespan = "1h"\n')
     code, out, _ = command(tmp_path, "did", "resolve", did_of(ada))
     assert code == 0

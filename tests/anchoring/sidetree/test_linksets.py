@@ -211,7 +211,7 @@ def test_the_files_of_a_batch_may_be_named_by_hashlinks_where_the_network_has_th
     assert [operation.suffix for operation in read_batch(linkset.anchor, fetch, ORB).operations] == [person.suffix]
     with pytest.raises(CasNotFoundError):
         read_batch(linkset.anchor, fetch, SIDETREE)
-    with pytest.raises(BatchFileError, match="no hashlink"):
+    with pytest.raises(BatchFileError, match="not a hashlink"):
         read_batch("1.hl:nonsense", fetch, ORB)
 
 

@@ -167,8 +167,8 @@ def test_an_anchor_string_has_a_count_and_one_uri(anchor: str) -> None:
 
 
 CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
-    "unknown member": ("core index", lambda f: f.update(more=1), "not known: more"),
-    "unknown kind": ("core index", lambda f: f["operations"].update(update=[]), "not known: update"),
+    "unknown member": ("core index", lambda f: f.update(more=1), "unknown members: more"),
+    "unknown kind": ("core index", lambda f: f["operations"].update(update=[]), "unknown members: update"),
     "lists": ("core index", lambda f: f["operations"].update(create={}), "must be (lists|a list)"),
     "operations": ("core index", lambda f: f.update(operations=None), "must be an object|is null"),
     "long lock": ("core index", lambda f: f.update(writerLockId="é" * 101), "writerLockId"),
@@ -178,9 +178,9 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     "long uri": ("core index", lambda f: f.update(coreProofFileUri="b" * 101), "at most 100 characters"),
     "bad suffix data": ("core index", lambda f: f["operations"]["create"][0].update(suffixData={}), "suffixData"),
     "no suffix data": ("core index", lambda f: f["operations"]["create"][0].clear(), "suffixData"),
-    "unknown in create": ("core index", lambda f: f["operations"]["create"][0].update(more=1), "not known"),
+    "unknown in create": ("core index", lambda f: f["operations"]["create"][0].update(more=1), "unknown members"),
     "bad reference": ("core index", lambda f: f["operations"]["recover"][0].pop("revealValue"), "(?i)reveal|reference"),
-    "unknown in reference": ("core index", lambda f: f["operations"]["recover"][0].update(more=1), "not known"),
+    "unknown in reference": ("core index", lambda f: f["operations"]["recover"][0].update(more=1), "unknown members"),
     "twice in core": ("core index", lambda f: repeat(f["operations"]["create"]), "two operations"),
     "more than the anchor counts": (
         "core index",
@@ -191,9 +191,9 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     ),
     "missing proof": ("core proof", lambda f: f["operations"]["recover"].pop(), "0 proofs for 1|another number"),
     "another proof": ("core proof", lambda f: repeat(f["operations"]["recover"]), "2 proofs|another number"),
-    "unknown in proofs": ("core proof", lambda f: f["operations"].update(more=[]), "not known"),
-    "bare proof": ("core proof", lambda f: f["operations"].update(recover=["a.b.c"]), "'signedData'|not known"),
-    "unknown in proof": ("core proof", lambda f: f["operations"]["recover"][0].update(more=1), "not known"),
+    "unknown in proofs": ("core proof", lambda f: f["operations"].update(more=[]), "unknown members"),
+    "bare proof": ("core proof", lambda f: f["operations"].update(recover=["a.b.c"]), "'signedData'|unknown members"),
+    "unknown in proof": ("core proof", lambda f: f["operations"]["recover"][0].update(more=1), "unknown members"),
     "broken proof": ("core proof", lambda f: f["operations"]["recover"][0].update(signedData="a.b"), "compact JWS"),
     "proof of another": (
         "core proof",
@@ -211,10 +211,10 @@ def test_a_core_file_that_breaks_a_rule_drops_the_whole_batch(files: Files, name
 
 
 PROVISIONAL_CHANGES: dict[str, tuple[str, Change, str]] = {
-    "unknown member": ("provisional index", lambda f: f.update(more=1), "not known"),
+    "unknown member": ("provisional index", lambda f: f.update(more=1), "unknown members"),
     "two chunks": ("provisional index", lambda f: f["chunks"].append(f["chunks"][0]), "exactly one"),
     "no chunk": ("provisional index", lambda f: f.pop("chunks"), "exactly one"),
-    "unknown in chunk": ("provisional index", lambda f: f["chunks"][0].update(more=1), "not known|exactly one"),
+    "unknown in chunk": ("provisional index", lambda f: f["chunks"][0].update(more=1), "unknown members|exactly one"),
     "chunk without uri": ("provisional index", lambda f: f["chunks"][0].update(chunkFileUri=7), "must be a URI"),
     "no proof file": ("provisional index", lambda f: f.pop("provisionalProofFileUri"), "must be a URI"),
     "superfluous proof file": ("provisional index", lambda f: f.pop("operations"), "must not have|nothing needs"),
@@ -229,7 +229,7 @@ PROVISIONAL_CHANGES: dict[str, tuple[str, Change, str]] = {
     "missing delta": ("chunk", lambda f: f["deltas"].pop(), "one delta for each of 5"),
     "bad delta": ("chunk", lambda f: f["deltas"].__setitem__(0, None), "delta"),
     "long delta": ("chunk", lambda f: f["deltas"][0].update(updateCommitment="x" * 1000), "at most 1,000 bytes"),
-    "unknown in chunk file": ("chunk", lambda f: f.update(more=1), "not known"),
+    "unknown in chunk file": ("chunk", lambda f: f.update(more=1), "unknown members"),
 }  # fmt: skip
 
 
@@ -281,10 +281,10 @@ def _packed(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "cut short"),
+        (b"", "truncated"),
         (b"not gzip", "not GZIP"),
-        (_packed(b"{}")[:-3], "cut short"),
-        (_packed(b"{}") + b"x", "goes on|cut short"),
+        (_packed(b"{}")[:-3], "truncated"),
+        (_packed(b"{}") + b"x", "goes on|truncated"),
         (_packed(b"{"), "not JSON"),
         (_packed(b"\xff"), "not JSON"),
         (_packed(b"[" * 100_000), "not JSON|more than 5000 levels"),
@@ -304,7 +304,7 @@ def test_a_file_of_two_members_or_with_zeros_behind_it_is_read_as_the_reference_
     for data in (_packed(text[:40]) + _packed(text[40:]), _packed(text) + bytes(5)):
         assert len(files.replace("core index", data).read().operations) == 1
         files.profile = STRICT
-        with pytest.raises(BatchFileError, match="goes on"):
+        with pytest.raises(BatchFileError, match="data after"):
             files.read()
         files.profile = SIDETREE
 

@@ -242,7 +242,7 @@ class OperationHistory:
         Operations that are not anchored count as this history was told to; ``unpublishedOperations`` lists them, and
         ``published`` says whether the DID is anchored.
 
-        Raises :class:`~millstream.anchoring.sidetree.RequestError` for what is no DID of this network.
+        Raises :class:`~millstream.anchoring.sidetree.RequestError` for what is not a DID of this network.
         """
         identifier = parse_did(did, self._versions.latest.profile)
         accepted = self._unpublished(identifier.suffix)  # read first: what is observed meanwhile is in one of the two

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnreadableAnchorError(CasError):
-    """The files of an anchor led to an error that is no verdict."""
+    """The files of an anchor led to an error that is not a verdict."""
 
 
 UNAVAILABLE_ERRORS = (CasNotFoundError, CasDamagedError, CasOverlongError, UnreadableAnchorError)
@@ -99,7 +99,7 @@ def observe_operations(
         return made
     found = history.anchor(entry.number)
     if found is None or found.hash != entry.hash:
-        raise LedgerError(f"another process has recorded another ledger entry {entry.number}: two ledgers are read")
+        raise LedgerError(f"another process has recorded another ledger entry {entry.number}: two ledgers are followed")
     return found
 
 
@@ -126,5 +126,5 @@ def read_entry(
         raise
     except Exception as error:  # a fault of ours must not stop everybody at a stranger's file
         _log.exception("anchor %d could not be judged", entry.number)
-        raise UnreadableAnchorError(f"it could not be judged: {type(error).__name__}: {error}") from error
+        raise UnreadableAnchorError(f"it could not be verified: {type(error).__name__}: {error}") from error
     return batch, batch.fault

@@ -214,8 +214,8 @@ class OperationWriter:
             if batch.anchor == cut.anchor_string:
                 return batch
         raise AnchoringError(
-            f"cut {cut.cut} gives other files than when it was prepared: the registry's database was changed from "
-            "outside; restore it from a backup"
+            f"cut {cut.cut} does not match its prepared files: another program changed the registry's "
+            "database; restore it from a backup"
         )
 
 
@@ -241,9 +241,7 @@ def _without_culprits(
         else:
             rejected[each.queued.seq] = f"no reader would take it: {fault}"
     if len(good) == len(parsed):
-        raise AnchoringError(
-            "readers take each of these operations, and not all together: this is a fault of the writer"
-        )
+        raise AnchoringError("readers accept each of these operations, but not all together: please report this")
     return good
 
 

@@ -34,7 +34,7 @@ class ProtocolVersions:
         """The version *name*."""
         found = next((version for version in self._versions if version.name == name), None)
         if found is None:
-            raise RegistryError(f"the protocol version {name!r} is not configured any more; put it back")
+            raise RegistryError(f"the protocol version {name!r} is no longer configured; add it again")
         return found
 
     @property

@@ -90,7 +90,7 @@ def parse_anchor(text: str, profile: Profile) -> tuple[int, str]:
     """The count and the URI of the core index file in an anchor string. Raises :class:`BatchFileError`."""
     match = _ANCHOR_STRING.fullmatch(text)
     if match is None or len(match[2]) > profile.max_uri_length:
-        raise BatchFileError(f"{text[:120]!r} is no anchor string: <count>.<URI of the core index file>")
+        raise BatchFileError(f"{text[:120]!r} is not an anchor string: <count>.<URI of the core index file>")
     if int(match[1]) > profile.max_operations:
         raise BatchFileError(f"an anchor counts at most {profile.max_operations:,} operations, not {match[1]}")
     return int(match[1]), match[2]
@@ -113,7 +113,7 @@ def _check_batch(operations: Sequence[Operation], profile: Profile) -> None:
     if len(operations) > profile.max_operations:
         raise BatchTooLargeError("list of operations", len(operations), profile.max_operations)
     if len({operation.suffix for operation in operations}) != len(operations):
-        raise BatchFileError("a batch has at most one operation for a DID; let the others wait for the next one")
+        raise BatchFileError("a batch has at most one operation for a DID; submit the others in a later batch")
 
 
 def _add_provisional(

@@ -68,8 +68,9 @@ def read_batch(anchor: str, fetch: Fetch, profile: Profile, *, time: int | None 
 
     With the *time* of the anchor (microseconds), operations whose window it misses are left out.
 
-    Raises :class:`BatchFileError` where the whole batch is to be dropped. A file that cannot be had now
-    (:class:`CasNotFoundError`, :class:`CasDamagedError`, :class:`CasUnavailableError`) is no verdict: try again later.
+    Raises :class:`BatchFileError` where the whole batch is to be dropped. A file that is missing or
+    unavailable (:class:`CasNotFoundError`, :class:`CasDamagedError`, :class:`CasUnavailableError`) is not a verdict:
+    try again later.
     """
     batch = _read(anchor, fetch, profile)
     if time is None:
@@ -282,7 +283,7 @@ class _Reader:
     def _allow(self, value: Mapping[str, Any], name: str, members: set[str]) -> None:
         if not self._profile.ignore_unknown and set(value) - members:
             unknown = ", ".join(sorted(set(value) - members))[:100]
-            raise BatchFileError(f"the {name} has members that are not known: {unknown}")
+            raise BatchFileError(f"the {name} has unknown members: {unknown}")
 
     def _file(self, uri: str, name: str, limit: int) -> dict[str, Any]:
         data = _load(self._fetch, self._profile, uri, name, limit)

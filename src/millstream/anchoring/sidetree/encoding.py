@@ -29,7 +29,7 @@ def encode(data: bytes) -> str:
 def decode(text: str) -> bytes:
     """The bytes of *text*, base64url without padding. Raises :class:`RequestError`."""
     if not is_base64url(text):
-        raise RequestError("not_base64url", f"{text[:60]!r} has characters that base64url has not")
+        raise RequestError("not_base64url", f"{text[:60]!r} has characters outside base64url")
     try:
         return binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4))
     except binascii.Error as error:

@@ -52,5 +52,5 @@ def inflate(data: bytes, file: str, limit: int) -> bytes:
     if len(text) > limit:
         raise BatchFileError(f"the {file} unpacks to more than {limit:,} bytes")
     if not stream.eof or stream.unused_data:
-        raise BatchFileError(f"the {file} is cut short, or goes on after its end")
+        raise BatchFileError(f"the {file} is truncated, or has data after its end")
     return text

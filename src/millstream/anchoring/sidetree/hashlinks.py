@@ -56,12 +56,12 @@ def parse_hashlink(text: str) -> HashLink:
     """The hashlink *text*. Raises :class:`RequestError` with the code ``hashlink``."""
     parts = text.removeprefix(_SCHEME).split(":")
     if not text.startswith(_SCHEME) or len(text) > MAX_LENGTH or len(parts) > 2 or not all(p[:1] == "u" for p in parts):
-        raise RequestError("hashlink", f"{text[:80]!r} is no hashlink: hl:u<multihash>, perhaps with :u<links>")
+        raise RequestError("hashlink", f"{text[:80]!r} is not a hashlink: hl:u<multihash>, optionally with :u<links>")
     try:
         multihash_digest(parts[0][1:])
         links = _urls(decode(parts[1][1:])) if len(parts) == 2 else ()
     except (RequestError, IndexError, UnicodeDecodeError) as error:
-        raise RequestError("hashlink", f"{text[:80]!r} is no hashlink: {error}") from error
+        raise RequestError("hashlink", f"{text[:80]!r} is not a hashlink: {error}") from error
     return HashLink(parts[0][1:], links)
 
 
@@ -84,7 +84,7 @@ def _head(kind: int, length: int) -> bytes:
 def _urls(data: bytes) -> Sequence[str]:
     """The URLs in *data*. Raises :class:`RequestError` and ``IndexError``."""
     if data[:2] != bytes([_MAP | 1, _URLS]):
-        raise RequestError("hashlink", "the links are no CBOR map from 15 to URLs")
+        raise RequestError("hashlink", "the links are not a CBOR map from 15 to URLs")
     count, at = _length(data, 2, {_LIST})
     links = list[str]()
     for _ in range(count):
@@ -92,7 +92,7 @@ def _urls(data: bytes) -> Sequence[str]:
         links.append(data[at : at + size].decode("utf-8"))
         at += size
     if at != len(data):
-        raise RequestError("hashlink", "the list of URLs is cut short, or goes on after its end")
+        raise RequestError("hashlink", "the list of URLs is truncated, or has data after its end")
     return tuple(links)
 
 
@@ -100,10 +100,10 @@ def _length(data: bytes, at: int, kinds: set[int]) -> tuple[int, int]:
     """The length that stands at *at*, of one of *kinds*, and where its content begins."""
     kind, short = data[at] & 0xE0, data[at] & 0x1F
     if kind not in kinds or short > 25:
-        raise RequestError("hashlink", "the links are no CBOR list of texts")
+        raise RequestError("hashlink", "the links are not a CBOR list of strings")
     if short < 24:
         return short, at + 1
     size = short - 23
     if len(data) < at + 1 + size:
-        raise RequestError("hashlink", "the list of URLs is cut short")
+        raise RequestError("hashlink", "the list of URLs is truncated")
     return int.from_bytes(data[at + 1 : at + 1 + size]), at + 1 + size

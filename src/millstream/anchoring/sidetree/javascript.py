@@ -106,7 +106,7 @@ def _scalar(value: object) -> str:
         return number_text(value)
     if isinstance(value, int):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is no type of JSON")
+    raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
 
 def _as_inserted(value: dict[str, Any]) -> list[str]:

@@ -84,7 +84,7 @@ def _secp256k1(x: bytes, y: bytes) -> Verify:
     try:
         key = coincurve.PublicKey(b"\x04" + x + y)
     except ValueError as error:
-        raise RequestError("key_invalid", "the public key is no point of secp256k1") from error
+        raise RequestError("key_invalid", "the public key is not a point of secp256k1") from error
     return lambda signature, message: _secp256k1_holds(key, signature, message)
 
 
@@ -118,7 +118,7 @@ def _p256(x: bytes, y: bytes) -> Verify:
     try:
         key = numbers.public_key()
     except ValueError as error:
-        raise RequestError("key_invalid", "the public key is no point of P-256") from error
+        raise RequestError("key_invalid", "the public key is not a point of P-256") from error
 
     def holds(signature: bytes, message: bytes) -> bool:
         if len(signature) != 64:

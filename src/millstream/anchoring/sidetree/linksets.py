@@ -84,8 +84,8 @@ def write_linkset(
 ) -> bytes:
     """The anchor linkset of *batch*, whose *anchor* string names its core index file by a raw CID or a hashlink.
 
-    *previous* has every suffix of an operation that is no create. *links* are prefixes of the URLs of files, to which
-    the multihash is added. With *zipped* the documents inside are compressed. The same arguments give the same bytes.
+    *previous* has every suffix of an operation that is not a create. *links* are URL prefixes of files, to which the
+    multihash is added. With *zipped* the documents inside are compressed. The same arguments give the same bytes.
     Raises :class:`BatchFileError`.
     """
     core = _core_index(anchor, profile, links)
@@ -167,11 +167,11 @@ def _opened(href: str, relation: str) -> bytes:
         try:
             packed = base64.b64decode(href.removeprefix(_ZIPPED), validate=True)
         except binascii.Error as error:
-            raise BatchFileError(f"the {relation} of the anchor linkset is no base64: {error}") from error
+            raise BatchFileError(f"the {relation} of the anchor linkset is not base64: {error}") from error
         return inflate(packed, f"{relation} of the anchor linkset", MAX_BYTES)
     if href.startswith(_PLAIN):
         return urllib.parse.unquote_plus(href.removeprefix(_PLAIN)).encode("utf-8", "surrogatepass")
-    raise BatchFileError(f"the {relation} of the anchor linkset is no data URI of JSON, plain or under GZIP")
+    raise BatchFileError(f"the {relation} of the anchor linkset is not a data URI of JSON, plain or under GZIP")
 
 
 def _reply(value: object, name: str, core: HashLink) -> Object:
@@ -198,7 +198,7 @@ def _ruled_suffix(did: str) -> None:
     try:
         check_multihash(did.rpartition(":")[2], "the suffix of the DID")
     except RequestError as error:
-        raise BatchFileError(f"an item of the original is no DID: {error}") from error
+        raise BatchFileError(f"an item of the original is not a DID: {error}") from error
 
 
 def _hashlink(value: object, what: str) -> HashLink:

@@ -43,7 +43,7 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
     for patch in patches:
         action = patch.get("action") if isinstance(patch, dict) else None
         if not isinstance(action, str) or action not in profile.patches:
-            raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is no patch action that is allowed here")
+            raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is not an allowed patch action")
         member, check = _CHECKS[action]
         if set(patch) != {"action", member}:
             raise _wrong(f"a patch {action!r} has exactly the members 'action' and {member!r}")
@@ -109,7 +109,7 @@ def _check_id_list(ids: object) -> None:
 def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
     for name in ids:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_ID_LENGTH or not is_base64url(name):
-            raise _wrong(f"{str(name)[:60]!r} is no id: 1 to {MAX_ID_LENGTH} characters of base64url")
+            raise _wrong(f"{str(name)[:60]!r} is not an id: 1 to {MAX_ID_LENGTH} characters of base64url")
     if unique and len(set(ids)) != len(ids):
         raise _wrong("an id occurs twice")
 

@@ -1,6 +1,6 @@
 """JSON as Sidetree's reference implementation reads it: with the parser ``yieldable-json`` 1.1, not with JSON.parse.
 
-That parser takes much that is no JSON and reads some JSON otherwise than it is meant: a number with a signed exponent
+That parser takes much that is not JSON and reads some JSON otherwise than it is meant: a number with a signed exponent
 ends it, ``\\u005c`` begins another escape, and what is wrong inside an object may become its value. Two nodes agree on
 a file of others only if both read it alike, so this module follows it to the letter, without its memory and speed.
 """
@@ -53,7 +53,7 @@ def parses_alike(data: bytes) -> bool:
 
 
 def is_portable(data: bytes) -> bool:
-    """Whether the canonical JSON *data* stands for the value that it was made of; what is no double becomes null."""
+    """Whether the canonical JSON *data* stands for the value that it was made of; what is not a double becomes null."""
     return parses_alike(data) and b"null" not in data
 
 
@@ -83,7 +83,7 @@ def decode_native(data: bytes) -> Any:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 class _Fault:
@@ -119,7 +119,7 @@ class _ReferenceParser:
         if rest[:1] in ("}", "]"):
             rest = rest[1:]
         if rest.strip(_SPACE):
-            raise ReferenceJsonError("not JSON: something follows the value")
+            raise ReferenceJsonError("not JSON: there is data after the value")
         return value
 
     def _run(self) -> Any:

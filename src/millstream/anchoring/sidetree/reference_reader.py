@@ -304,7 +304,7 @@ def _inflate_member(data: bytes, at: int, name: str, limit: int, unpacked: bytea
     while not member.eof:
         part = data[at : at + step]
         if not part:
-            raise BatchFileError(f"the {name} is cut short")
+            raise BatchFileError(f"the {name} is truncated")
         try:
             unpacked += member.decompress(part, limit + 1 - len(unpacked))
         except zlib.error as error:

@@ -53,7 +53,7 @@ def own_members(value: object) -> Object:
     if isinstance(value, list | str):
         return {str(place): item for place, item in enumerate(value[:_FEW])}
     if value is None:
-        raise RequestError("reference", "null stands where an object is expected")
+        raise RequestError("reference", "null instead of an object")
     return {}
 
 
@@ -62,7 +62,7 @@ def allow_members(value: object, allowed: Set[str], what: str) -> Object:
     members = {} if value is None else own_members(value)
     if not members.keys() <= allowed:
         unknown = ", ".join(sorted(members.keys() - allowed))[:100]
-        raise RequestError("reference", f"{what} has members that are not known: {unknown}")
+        raise RequestError("reference", f"{what} has unknown members: {unknown}")
     if value is None:
         raise RequestError("reference", f"{what} is null")
     return members
@@ -167,7 +167,7 @@ def _varint(data: bytes) -> tuple[int | None, bytes]:
 def _check_patch(patch: object, profile: Profile) -> None:
     action = own_members(patch).get("action")
     if not isinstance(action, str) or action not in profile.patches:
-        raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is no patch action that is allowed here")
+        raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is not an allowed patch action")
     if action in _CHECKS:
         _CHECKS[action](own_members(patch))
     else:  # one that the network has added, which the reference does not know
@@ -258,7 +258,7 @@ def _add_id(name: object, ids: set[str]) -> None:
 
 def _check_id(name: object) -> str:
     if not isinstance(name, str) or not name or utf16_length(name) > MAX_ID_LENGTH or not is_base64url(name):
-        raise _wrong(f"{str(name)[:60]!r} is no id: 1 to {MAX_ID_LENGTH} characters of base64url")
+        raise _wrong(f"{str(name)[:60]!r} is not an id: 1 to {MAX_ID_LENGTH} characters of base64url")
     return name
 
 

@@ -86,7 +86,7 @@ def parse_jws(text: object, profile: Profile) -> CompactJws:
         or not set(header) <= profile.header_members
     ):
         allowed = ", ".join(sorted(profile.algorithms))
-        raise RequestError("signed_data_invalid", f"the JWS header needs an alg of {allowed}, and has nothing else")
+        raise RequestError("signed_data_invalid", f"the JWS header must have only alg, one of {allowed}")
     if not isinstance(header.get("kid", ""), str):
         raise RequestError("signed_data_invalid", "the kid of a JWS header must be text")
     return CompactJws(text, algorithm, payload)

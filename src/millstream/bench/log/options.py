@@ -47,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True):
                     f"{', '.join(sorted(unknown))}: the {name} that can be measured are {', '.join(known)}"
                 )
         if not self.contenders:
-            raise InputError("name at least one of our backends or of the peers")
+            raise InputError("give at least one of our backends or of the peers")
         if not all(1 <= size <= 1 << 20 for size in self.payloads) or not all(
             1 <= size <= 10_000 for size in self.packs
         ):

@@ -88,7 +88,7 @@ class MemoryBackend:
         stored = self._log(log)
         with self._lock:
             if (stored.head.epoch, stored.head.last_id) != (commit.epoch, commit.previous_id):
-                raise FencedError(f"the log {log!r} has a newer writer; what this one sent last was not stored")
+                raise FencedError(f"the log {log!r} has a newer writer; the last data of this writer was not stored")
             stored.first_ids += [block.header.first_id for block in commit.blocks]
             stored.blocks += commit.blocks
             if commit.sequence is not None:

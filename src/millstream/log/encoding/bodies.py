@@ -24,7 +24,7 @@ class Bodies(msgspec.Struct, frozen=True, gc=False):
 
 
 def join_bodies(bodies: Sequence[bytes], lengths: int | list[int]) -> Bodies:
-    """A copy of *bodies*, each of which, or all, have these *lengths*. Raises :class:`TypeError` for what is no bytes.
+    """A copy of *bodies*, each of which, or all, have these *lengths*. Raises :class:`TypeError` for what is not bytes.
 
     What has a buffer of single bytes (a bytearray, say) counts as bytes.
     """

@@ -174,7 +174,7 @@ def _times(values: list[int | None]) -> tuple[Times, npt.NDArray[np.bool_] | Non
     if values.count(first) == len(values) and (first is None or -(2**63) <= first < 2**63):
         return (None if first is None else operator.index(first)), None
     if any(issubclass(kind, float) for kind in set(map(type, values))):  # Arrow alone would cut off the fraction
-        raise TypeError("a time is no whole number")
+        raise TypeError("a time is not a whole number")
     return _time_column(pa.array(values, pa.int64()))
 
 
@@ -216,7 +216,7 @@ def _text_fault(text: Any) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        return f"is {text[:40]!r}, which UTF-8 cannot hold: replace what is no character at {error.start}"
+        return f"is {text[:40]!r}, which UTF-8 cannot hold: replace what is not a character at {error.start}"
     return ""
 
 

@@ -90,4 +90,4 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _no_packet(why: str) -> LogInputError:
-    return LogInputError(f"this is no sourced packet of the document: {why}")
+    return LogInputError(f"this is not a sourced packet of the document: {why}")

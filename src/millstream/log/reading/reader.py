@@ -172,7 +172,7 @@ class Reader(ClosesOnExit):
         self.flush()
 
     def __reduce__(self) -> str:
-        raise TypeError("a reader stays in its process; open the store by its URL in the other one")
+        raise TypeError("a reader stays in its process; open the store by its URL there")
 
     def _note_change(self) -> None:
         if not self._dirty:

@@ -197,8 +197,9 @@ class Outbox:
 
     def _poison(self, number: int, reason: str) -> PoisonRowError:
         return PoisonRowError(
-            f"row {number} of {self.table.name} in {self._source.url} is no message: {reason}. All before it is in the "
-            f"log. Mend or delete the row, or let such rows be put into {self.table.beside('dead')} (--bad dead)"
+            f"row {number} of {self.table.name} in {self._source.url} is not a message: {reason}. All rows "
+            "before it are in the log. Fix or delete the row, or move such rows to "
+            f"{self.table.beside('dead')} (--bad dead)"
         )
 
     def _kinds(self) -> dict[str, str]:
@@ -245,13 +246,14 @@ class Outbox:
     def _refuse_other_target(self, found: RelayProgress) -> None:
         if found.target != self._target:
             raise OutboxTakenError(
-                f"the outbox {self.table.name} in {self._source.url} goes to the log {found.target}, which may have "
-                f"its last batch. Let that relay finish it (--once), or say --adopt if {self._target} is the same log"
+                f"the outbox {self.table.name} in {self._source.url} goes to the log {found.target}, which may "
+                f"have its last batch. Let that relay finish it (--once), or use --adopt if {self._target} is "
+                "the same log"
             )
 
     def _read_progress(self, connection: DatabaseConnection, statement: str) -> RelayProgress:
         rows = connection.rows(statement)
         if not rows:
-            raise OutboxError(f"{self.table.beside('relay')} in {self._source.url} has lost its row; start anew")
+            raise OutboxError(f"{self.table.beside('relay')} in {self._source.url} has lost its row; start again")
         outbox, target, number, last_rows = rows[0]
         return RelayProgress(outbox, target, int(number), decode_rows(last_rows))

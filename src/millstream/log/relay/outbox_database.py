@@ -70,7 +70,7 @@ def open_outbox_database(
     scheme, separator, _ = url.partition("://")
     if scheme not in _PARTS or not separator:
         raise LogInputError(
-            f"{mask_password(url)[:200]!r} is no database with an outbox; use sqlite:///path/to/application.db, "
+            f"{mask_password(url)[:200]!r} is not a database with an outbox; use sqlite:///path/to/application.db, "
             "mysql:// or postgresql://user:password@host:port/database"
         )
     address, outbox_dialect, dialect, driver = _PARTS[scheme](url)

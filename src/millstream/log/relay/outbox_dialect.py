@@ -23,7 +23,7 @@ class OutboxDialect(msgspec.Struct, frozen=True):
     table_options: str = ""
     for_update: str = " FOR UPDATE"
     as_text: str = "{}"
-    """A column that is no text, as text."""
+    """A column that is not text, as text."""
     as_microseconds: str = "{}"
     """A column of times, as microseconds since the epoch."""
     plain_types: Set[str] = frozenset()

@@ -16,7 +16,7 @@ _ROOM = 4096  # bytes that a message takes beside what is in it
 
 
 class RowError(Exception):
-    """Why a row is no message."""
+    """Why a row is not a message."""
 
 
 def row_message(purposes: Sequence[str], values: Sequence[Any]) -> Message:
@@ -68,7 +68,7 @@ def _time(value: Any) -> int | None:
     try:
         moment = datetime.fromisoformat(_text(value, "event time"))
     except ValueError as error:
-        raise RowError(f"its event time {str(value)[:80]!r} is no time: microseconds or ISO 8601") from error
+        raise RowError(f"its event time {str(value)[:80]!r} is not a time: microseconds or ISO 8601") from error
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -79,6 +79,6 @@ def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:
     try:
         found = msgspec.json.decode(value, type=dict[str, str] | list[tuple[str, str]])
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
-        raise RowError(f"its headers are no JSON object of texts: {error}") from error
+        raise RowError(f"its headers are not a JSON object of strings: {error}") from error
     pairs = found.items() if isinstance(found, dict) else found
     return tuple((name, text.encode("utf-8")) for name, text in pairs)

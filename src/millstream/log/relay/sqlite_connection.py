@@ -32,8 +32,8 @@ FAILURES = ErrorCodes(
         sqlite3.SQLITE_CANTOPEN: (LogNotFoundError, "check the path: the application's database must be there"),
         sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk"),
         sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "check the rights of the file and its folder"),
-        sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore it from a copy"),
-        sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is no SQLite database; check the path"),
+        sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore it from a backup"),
+        sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is not an SQLite database; check the path"),
         sqlite3.SQLITE_IOERR: (StorageError, "see what its disk says"),
     },
 )

@@ -171,8 +171,8 @@ class BlockMover:
             _log.warning("%s/%s is stored again: %s", self._objects.url, name, fault)
             self._objects.delete(name)
         raise StorageError(
-            f"{self._objects.url}/{name} does not come back as it was written: {fault}. Nothing was freed; see to "
-            "the object store and run this again"
+            f"{self._objects.url}/{name} reads back different from what was written: {fault}. Nothing was "
+            "freed; fix the object store, and run this again"
         )
 
     def _blocks(self, ids: IdRange) -> Iterator[StoredBlock]:

@@ -110,7 +110,7 @@ def _unpacked(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
         raise SealError(f"{len(data)} bytes are too few")
     found, version, *rest = kind.unpack_from(data)
     if found != mark:
-        raise SealError("its mark is not there")
+        raise SealError("its magic number is missing")
     if version != VERSION:
         raise SealError(f"it has version {version}; this Millstream reads {VERSION}")
     return tuple(rest)

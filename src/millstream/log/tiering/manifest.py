@@ -79,7 +79,7 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
         before = msgspec.json.decode(state.value, type=Tiering) if state.value else None
         if before is not None and before.url != tiering.url and read_objects(backend, log):
             raise LogInputError(
-                f"the objects of {log!r} lie at {before.url}: a log has one place for them. Name that one"
+                f"the objects of {log!r} are at {before.url}: a log has one location for them. Use that one"
             )
         folder = before.folder if before is not None else f"{log}/{secrets.token_hex(8)}"
         wanted = msgspec.structs.replace(tiering, folder=folder)

@@ -51,7 +51,7 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO)
         elif head.first_id != entries[-1][1] + 1:
             raise DamagedLogError(
                 f"ids {entries[-1][1] + 1} to {head.first_id - 1} of {log!r} are missing, so that nothing after them "
-                f"can be moved to a tier. Restore them from a copy; `millstream log verify {log}` lists all damage"
+                f"can be moved to a tier. Restore them from a backup; `millstream log verify {log}` lists all damage"
             )
         entries.append(entry_of(head, offset, stored.data))
         write(stored.data)

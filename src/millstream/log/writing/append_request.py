@@ -80,8 +80,8 @@ def require_bodies_only(columns: Sequence[str]) -> None:
     """For a store that keeps nothing else. Raises :class:`LogInputError` where messages have *columns* besides."""
     if columns:
         raise LogInputError(
-            f"this store keeps the bodies of messages alone, and these have {', '.join(columns)} too: put what matters "
-            "into the body, or append the bodies alone"
+            f"this store keeps only the bodies of messages, but these have {', '.join(columns)} too: put the "
+            "data into the body, or append only bodies"
         )
 
 
@@ -132,7 +132,9 @@ def _checked(total: int, largest: int) -> int:
             "content item and append a reference"
         )
     if total > MAX_REQUEST_BYTES:
-        raise LogInputError(f"{total:,} bytes in one call are more than {MAX_REQUEST_BYTES:,}; append fewer at once")
+        raise LogInputError(
+            f"{total:,} bytes in one call are more than {MAX_REQUEST_BYTES:,}; append fewer messages per call"
+        )
     return total
 
 

@@ -324,5 +324,5 @@ class GroupCommit:
             raise FencedError(str(error)) from error
         raise WriterFailedError(
             f"a commit to {self._name!r} failed, and nothing after id {self.pointer} was confirmed: "
-            f"{error}. Close this writer, see to the cause, and open a new one"
+            f"{error}. Close this writer, fix the cause, and open a new one"
         ) from error

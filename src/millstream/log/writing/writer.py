@@ -180,7 +180,7 @@ class Writer:
             self.close()
 
     def __reduce__(self) -> str:
-        raise TypeError("a writer stays in its process; open the store by its URL in the other one")
+        raise TypeError("a writer cannot be passed to another process; open the store by its URL there")
 
     def _request(self, messages: Messages, sequence: int | None = None) -> AppendRequest:
         request = make_request(messages, sequence)

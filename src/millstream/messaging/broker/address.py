@@ -13,7 +13,7 @@ from millstream.messaging.protocol import v2
 
 
 class InvalidAddressError(InputError):
-    """This is no place to listen on."""
+    """This is not a place to listen on."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ def parse_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or int(port) > 65_535:
-        raise InvalidAddressError(f"{text[:80]!r} is no HOST:PORT; write 127.0.0.1:8081")
+        raise InvalidAddressError(f"{text[:80]!r} is not a HOST:PORT; write 127.0.0.1:8081")
     return Address(host, int(port))
 
 

@@ -186,7 +186,7 @@ class AdminService:
         """The status of the topic *name*, or of all topics where it is empty."""
         found = [spec for spec in self._core.specs if name in ("", spec.name)]
         if name and not found:
-            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` names those there are")
+            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
         return [self._topic_info(spec) for spec in found]
 
     async def groups(self, name: str) -> list[GroupInfo]:
@@ -251,7 +251,7 @@ class AdminService:
         topic = self._core.topic(verify.topic)
         found = await topic.message_cache.read_ids([verify.id]) if 0 < verify.id <= topic.last_id else {}
         if not found:
-            raise TopicNotFoundError(f"topic {verify.topic} has no message {verify.id}, or has it no more")
+            raise TopicNotFoundError(f"topic {verify.topic} has no message {verify.id}, or no longer has it")
         message = to_wire(found[verify.id], DeliveryInfo(*split_name(verify.topic)))
         answer = await self._core.client_commands.verify(session, message)
         return VerificationResult(enum_name(v2.Code, answer.status.code), answer.status.message)
@@ -259,9 +259,7 @@ class AdminService:
     def _session(self, client_id: str) -> ClientSession:
         found = self._core.sessions.get(client_id)
         if found is None:
-            raise ConnectionNotFoundError(
-                f"there is no client {client_id}; `millstream client list` names those there are"
-            )
+            raise ConnectionNotFoundError(f"there is no client {client_id}; `millstream client list` lists all clients")
         return found
 
     def _topic_info(self, spec: TopicSpec) -> TopicInfo:

@@ -71,15 +71,15 @@ class BrokerCore:
             spec = self.journal.state.topics.get(name)
             if spec is None:
                 raise StatusError(
-                    v2.TOPIC_NOT_FOUND, f"there is no topic {name}; make it with `millstream topic create {name}`"
+                    v2.TOPIC_NOT_FOUND, f"there is no topic {name}; create it with `millstream topic create {name}`"
                 )
             try:
                 found = self._topics[name] = Topic(spec, self._store)
             except WriterBusyError as error:
                 raise StatusError(
                     v2.PRECONDITION_FAILED,
-                    f"another process than the broker appends to the log of the topic {name}; when that ends the topic "
-                    f"can be used ({error})",
+                    f"another process writes to the log of the topic {name}; the topic is available when that "
+                    f"process ends ({error})",
                 ) from error
         return found
 
@@ -102,9 +102,9 @@ class BrokerCore:
         """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""
         found = self.journal.state.topics.get(spec.name)
         if found is not None and found.type != spec.type:
-            raise TopicError(f"topic {spec.name} is there and takes {found.type} messages, not {spec.type}")
+            raise TopicError(f"topic {spec.name} exists already, with {found.type} messages, not {spec.type}")
         if found is not None and found.queues > spec.queues:
-            raise TopicError(f"topic {spec.name} has {found.queues} queues; a topic never gets fewer")
+            raise TopicError(f"topic {spec.name} has {found.queues} queues; the number cannot be reduced")
         if found != spec:
             await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
             self._close_topic(spec.name)
@@ -112,7 +112,7 @@ class BrokerCore:
     async def drop_topic(self, name: str) -> None:
         """Drop a topic and the progress of its groups; its log stays. Raises :class:`TopicNotFoundError`."""
         if name not in self.journal.state.topics:
-            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` names those there are")
+            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` lists all topics")
         await self.journal.write(TopicDropped(name))
         self._close_topic(name)
 

@@ -69,5 +69,5 @@ class BrokerSettings(Section, frozen=True):
     def __post_init__(self) -> None:
         where = "settings broker.max_attempts and broker.backoff"
         if not self.max_attempts or not self.backoff:
-            raise RetryRuleError(f"{where}: leave them out, or give them a value")
+            raise RetryRuleError(f"{where}: remove them, or give them a value")
         check_retries(self.max_attempts, self.backoff, where)

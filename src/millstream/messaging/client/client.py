@@ -99,7 +99,7 @@ class Client(abc.ABC):
         except TimeoutError as error:
             await self.close()
             raise StartupError(
-                f"{self.access_point} gave no routes and settings for {', '.join(sorted(self.topics))} within "
+                f"{self.access_point} did not return routes and settings for {', '.join(sorted(self.topics))} within "
                 f"{self.options.startup_timeout:g} seconds; is a server there?"
             ) from error
         except BaseException:
@@ -236,7 +236,7 @@ class Client(abc.ABC):
             text = f"the route of topic {topic} could not be had from {self.access_point}: {error}"
             raise type(error)(text, code=error.code, request_id=error.request_id) from error
         if not response.message_queues:
-            raise ResourceNotFoundError(f"{self.access_point} knows no queue of topic {topic}", code=v2.NOT_FOUND)
+            raise ResourceNotFoundError(f"{self.access_point} has no queue of topic {topic}", code=v2.NOT_FOUND)
         return Route(topic, tuple(map(read_queue, response.message_queues)))
 
     def _connect(self, endpoints: Endpoints) -> Transport:

@@ -47,7 +47,9 @@ def parse_endpoints(text: str) -> Endpoints:
     found = [_split(part) for part in text.split(";") if part.strip()]
     schemes = {_scheme(host) for host, _ in found}
     if not found or len(schemes) > 1 or (v2.DOMAIN_NAME in schemes and len(found) > 1):
-        raise BadRequestError(f"{text[:80]!r} names no server: write host:port, or several IP addresses of one kind")
+        raise BadRequestError(
+            f"{text[:80]!r} is not a server address: write host:port, or several IP addresses of one kind"
+        )
     return Endpoints(schemes.pop(), tuple(sorted(found)))
 
 
@@ -58,7 +60,7 @@ def _split(text: str) -> tuple[str, int]:
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise BadRequestError(f"{text[:80]!r} names no server: write host:port")
+        raise BadRequestError(f"{text[:80]!r} is not a server address: write host:port")
     return host, int(port)
 
 

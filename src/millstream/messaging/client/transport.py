@@ -145,7 +145,7 @@ class Transport:
             self._raise_given_up(name, error)
 
     def _raise_given_up(self, name: str, error: asyncio.CancelledError) -> NoReturn:
-        """A call ends as cancelled also where its connection was closed; that is no cancellation of the caller."""
+        """A call ends as cancelled also where its connection was closed; that is not a cancellation of the caller."""
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise error

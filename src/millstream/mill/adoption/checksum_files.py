@@ -27,7 +27,7 @@ _MOST_BYTES = 4 << 30
 
 
 class ChecksumFileError(MillError, InputError):
-    """The file is no list of checksums."""
+    """The file is not a list of checksums."""
 
 
 class ExpectedChecksum(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def read_checksums(
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise ChecksumFileError(f"{path} has more than {_MOST_BYTES:,} bytes: it is no list of checksums")
+            raise ChecksumFileError(f"{path} has more than {_MOST_BYTES:,} bytes: it is not a list of checksums")
         data = path.read_bytes()
     except OSError as error:
         raise ChecksumFileError(f"cannot read the list of checksums {path}: {error.strerror}") from error

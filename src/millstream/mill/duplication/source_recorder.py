@@ -87,7 +87,7 @@ def _event(store: str, space: str, info: ItemInfo | None, row: ComparisonRow | N
         return None
     at = now if info.modified is None else min(info.modified, now)
     same = row is not None and not row.deleted and row.sha256 == info.checksum()
-    size = row.size if same and row is not None else info.size  # the size of damaged bytes is no record
+    size = row.size if same and row is not None else info.size  # the size of damaged bytes is not a record
     return ManifestEvent(
         store=store,
         space=space,

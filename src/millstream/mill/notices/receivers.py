@@ -73,7 +73,7 @@ class WebHookReceiver:
 
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise NoticeError("the web hook of the alarms is no http or https URL: correct mill.alarms.webhook")
+            raise NoticeError("the web hook of the alarms is not an http or https URL: correct mill.alarms.webhook")
         self._url = url
 
     def tell(self, notice: Notice) -> None:
@@ -86,7 +86,7 @@ class WebHookReceiver:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             host = urlsplit(self._url).hostname  # the rest of the URL is often a secret
-            raise NoticeError(f"the web hook at {host} did not take the notice: {error}") from error
+            raise NoticeError(f"the web hook at {host} did not accept the notice: {error}") from error
 
 
 class CommandReceiver:
@@ -122,4 +122,4 @@ class MailReceiver:
             with smtplib.SMTP(self._host, self._port, timeout=SECONDS) as server:
                 server.send_message(message)
         except (OSError, smtplib.SMTPException) as error:
-            raise NoticeError(f"the mail server {self._host} did not take the notice: {error}") from error
+            raise NoticeError(f"the mail server {self._host} did not accept the notice: {error}") from error

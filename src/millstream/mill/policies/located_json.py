@@ -15,7 +15,7 @@ import msgspec
 from millstream.mill.errors import PolicyError
 
 MAX_DEPTH = 20
-"""Deeper nesting than this is no policy."""
+"""Deeper nesting than this is not a policy."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SCALAR = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -165,7 +165,7 @@ class _LocatedJsonParser:
         except json.JSONDecodeError as error:
             raise self._error(error.msg, self._position(error.pos)) from error
         if not _is_text(value):
-            raise self._error("half of a surrogate pair is no text", start)
+            raise self._error("half of a surrogate pair is not text", start)
         return str(value)
 
     def _peek(self) -> str:

@@ -26,7 +26,7 @@ from millstream.stores.protocol import (
 Answer = TypeVar("Answer")
 
 MAX_BYTES = 16 * 1024 * 1024
-"""A larger file is no policy."""
+"""A larger file is not a policy."""
 
 
 class PolicyLocation(Protocol):

@@ -115,7 +115,7 @@ class PolicyRepository:
         if data is None:
             return None
         if len(data) > MAX_BYTES:
-            raise PolicyError(f"{name} in {self.place.where} is larger than {MAX_BYTES:,} bytes: no policy is")
+            raise PolicyError(f"{name} in {self.place.where} is larger than {MAX_BYTES:,} bytes, the limit of a policy")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -162,4 +162,6 @@ class CachedPolicies:
 def check_account(account: str) -> None:
     """Raise :class:`PolicyError` where *account* cannot be a part of a file's name."""
     if not account or any(sign in account for sign in "/\\\0") or account.startswith("."):
-        raise PolicyError(f"{account!r} is no name of an account: it holds a slash, begins with a dot, or is empty")
+        raise PolicyError(
+            f"{account!r} is not a name of an account: it contains a slash, starts with a dot, or is empty"
+        )

@@ -43,7 +43,7 @@ def version_of(data: bytes | None) -> str:
 def read_policy(data: bytes, account: str) -> ParsedPolicy:
     """The policy of *account* in *data*, as :func:`parse_policy`. Raises :class:`PolicyError`."""
     if len(data) > MAX_BYTES:
-        raise PolicyError(f"the policy of {account} is larger than {MAX_BYTES:,} bytes: no policy is")
+        raise PolicyError(f"the policy of {account} is larger than {MAX_BYTES:,} bytes, the limit of a policy")
     try:
         return parse_policy(data.decode("utf-8-sig"), account)
     except UnicodeDecodeError as error:
@@ -53,7 +53,7 @@ def read_policy(data: bytes, account: str) -> ParsedPolicy:
 def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: str | None = None) -> PolicyVersion:
     """Put the policy *data* of *account* in force, and the account on the list of accounts.
 
-    Raises :class:`PolicyError` with line and column for what is no policy, :class:`PolicyConflictError` where the
+    Raises :class:`PolicyError` with line and column for what is not a policy, :class:`PolicyConflictError` where the
     version now is not *if_match*: then nothing was changed.
     """
     check_account(account)
@@ -108,17 +108,15 @@ def _keep(place: PolicyLocation, name: str, current: bytes | None, data: bytes) 
     for text in [current, data] if current is not None and current != last else [data]:
         number += 1
         if not place.create(f"{folder}/{number:08d}", text):
-            raise PolicyConflictError(
-                f"somebody else is saving {name} in {place.where} at this moment; look at it again"
-            )
+            raise PolicyConflictError(f"another person is saving {name} in {place.where} now; try again")
     return number
 
 
 def _check_version(place: PolicyLocation, name: str, current: bytes | None, if_match: str | None) -> None:
     if if_match is not None and if_match != version_of(current):
         raise PolicyConflictError(
-            f"{name} in {place.where} is at version {version_of(current)}, not at {if_match}: somebody saved it "
-            "meanwhile; look at it with `millstream mill policy show`, and save yours over that version"
+            f"{name} in {place.where} is at version {version_of(current)}, not at {if_match}: another version "
+            "was saved meanwhile; check it with `millstream mill policy show`, and save over that version"
         )
 
 

@@ -44,7 +44,7 @@ class SpaceFilter(msgspec.Struct, frozen=True):
 def read_patterns(path: Path) -> tuple[Pattern, ...]:
     """The patterns in the file *path*; what follows a ``#``, and empty lines, are skipped.
 
-    Raises :class:`FilterError` with the line of what is no pattern.
+    Raises :class:`FilterError` with the line of what is not a pattern.
     """
     try:
         with path.open("rb") as file:
@@ -55,7 +55,7 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
     except UnicodeDecodeError as error:
         raise FilterError(f"{path} is not UTF-8 text: {error}") from error
     if len(data) > MAX_BYTES:
-        raise FilterError(f"{path} is larger than {MAX_BYTES:,} bytes: no list of spaces is")
+        raise FilterError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit of a list of spaces")
     return tuple(_patterns(text.splitlines(), path))
 
 

@@ -151,7 +151,7 @@ class Repairer:
         )
 
     def _require_same(self, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
-        """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is no rot."""
+        """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is not rot."""
         sources = (bad.store,) if seen.source else ()
         recorded = self._records.sums(bad.space, bad.content_id, sources).get(bad.store)
         now = seen.vote

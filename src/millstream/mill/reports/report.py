@@ -167,7 +167,7 @@ class SpaceTally:
         self.bytes += size
 
     def replace(self, before: CheckResult, result: CheckResult) -> None:
-        """Count *result* in the place of *before*, which was counted already and is no finding here."""
+        """Count *result* in the place of *before*, which was counted already and is not a finding here."""
         for one, number in ((before, -1), (result, 1)):
             self.count(one.verdict, f"{one.row} {one.kind}", number=number, size=number * one.size)
         self.outcomes, self.kinds = +self.outcomes, +self.kinds
@@ -206,7 +206,7 @@ class SpaceTally:
         """SUCCESS only if everything was listed, and checked or explained, and nothing failed."""
         if self.failed:
             return ReportResult.FAILURE
-        unchecked = self.listed and not self.checked  # to explain everything away is no check
+        unchecked = self.listed and not self.checked  # to explain everything away is not a check
         if self.notes or unchecked or self.checked + self.explained != self.listed:
             return ReportResult.INCOMPLETE
         return ReportResult.SUCCESS

@@ -197,7 +197,7 @@ class WorkerManager:
         try:
             results = self._registry.process_group([decode_task(job.lease.body) for job in running])
         except Exception as error:
-            _log.info("%d tasks are done one by one, not together: %s", len(running), error)
+            _log.info("%d tasks must be written one by one, not together: %s", len(running), error)
             results = [None] * len(running)
         done, alone = [], []
         for job, result in zip(running, results, strict=True):
@@ -217,9 +217,7 @@ class WorkerManager:
         lease = job.lease
         try:
             if lease.attempts > MOST_LEASES:
-                raise PoisonError(
-                    f"leased {lease.attempts} times and never settled: it seems to bring its workers down"
-                )
+                raise PoisonError(f"leased {lease.attempts} times and never settled: it seems to crash its workers")
             job.result = self._registry.process(decode_task(lease.body), lease.attempts)
         except BaseException as error:
             job.error = error

@@ -276,7 +276,7 @@ def _compare(anchors: Mapping[int, _Anchor], index: AnchorIndex, last: int) -> I
 
 
 def _compare_ledgers(entries: Sequence[LedgerEntry], peer: Ledger) -> Iterator[ReplayFinding]:
-    """Where the ledger of a second node is another one; that one of them is behind is no finding."""
+    """Where the ledger of a second node is another one; that one of them is behind is not a finding."""
     try:
         for mine, theirs in zip(entries, peer.entries(), strict=False):
             if mine.hash != theirs.hash:

@@ -152,7 +152,7 @@ def _check_source(plan: StreamPlan, source: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(
             f"{plan.output!r} holds what came of {plan.log!r} up to message {writer.sequence}, but that log ends at "
-            f"{source.last_id}: it is not the same any more. Give the job another output"
+            f"{source.last_id}: it was replaced. Give the job another output"
         )
 
 
@@ -213,7 +213,7 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
     if written and source.first_id > 1:
         raise PipelineInputError(
             f"{plan.output!r} holds what came of {plan.log!r} up to message {written}, but {plan.state} is not there "
-            f"and the log begins at {source.first_id}: put the file back, or give the job another output"
+            f"and the log begins at {source.first_id}: restore the file, or give the job another output"
         )
     return source.first_id
 

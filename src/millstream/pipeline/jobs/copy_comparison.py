@@ -149,8 +149,8 @@ def compare_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The differences (:data:`DIFFERENCE_SCHEMA`) of joined listings and manifest rows; what is the same is left out.
 
     Columns: ``content_id``; ``size`` and ``modified`` of the source and, with ``copy_``, of the destination; ``row_…``
-    and ``copied_…`` for ``sha256``, ``modified`` and ``deleted`` of the manifest at both. A null ``size`` is no item, a
-    null ``deleted`` no row.
+    and ``copied_…`` for ``sha256``, ``modified`` and ``deleted`` of the manifest at both. A null ``size`` means no
+    item, a null ``deleted`` no row.
     """
     for part in parts:
         columns = {name: part.column(name).to_pylist() for name in part.schema.names}

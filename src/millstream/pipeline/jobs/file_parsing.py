@@ -61,7 +61,7 @@ class ParsingRules(msgspec.Struct, frozen=True):
 
 
 class RefusedRow(msgspec.Struct, frozen=True):
-    """A row that is no message: where in its file it stands, why it is none (in a word, exactly), and what it says."""
+    """A row that is not a message: its position in the file, the reason (as a code and exactly), and its content."""
 
     place: str
     reason: str

@@ -41,7 +41,7 @@ INVENTORY_SCHEMA = pa.schema(
     ]
 )
 """One row a listed content item. ``store`` is the configured id; ``size`` in bytes, ``modified`` in microseconds since
-the epoch, UTC, null where the provider has none. A row with ``error`` is no item: there a listing broke off."""
+the epoch, UTC, null where the provider has none. A row with ``error`` is not an item: there a listing broke off."""
 
 PLACE_SCHEMA = pa.schema(
     [

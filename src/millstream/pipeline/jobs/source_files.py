@@ -74,7 +74,7 @@ def splits_of(files: Iterable[tuple[SourceFile, Cuts]]) -> Iterator[Split]:
 
 
 def cuts_of(file: SourceFile) -> Cuts:
-    """Where *file* is cut, a function of its content. Raises :class:`UnusableFileError` where it is no Parquet file."""
+    """Return where *file* is split, by its content. Raises :class:`UnusableFileError` if it is not a Parquet file."""
     if file.format == "parquet":
         return _row_groups(file)
     if file.format == "csv" or file.path.endswith(PACKED):

@@ -27,7 +27,7 @@ class UnknownAnchorError(NotFoundError):
 
 
 class InvalidCidError(InputError):
-    """This is no content id."""
+    """This is not a content id."""
 
 
 class AnchorsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

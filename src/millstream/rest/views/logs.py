@@ -211,7 +211,7 @@ def _append(app: AppContext, found: Log, new: Message) -> int:
     with app.node.logs.store.log(LogSpec(found.name), create=False).writer("console") as writer:
         ids = writer.append([new])
     if ids is None:
-        raise WriterBusyError(f"the log {found.name} took no message")
+        raise WriterBusyError(f"the log {found.name} accepts no messages")
     return ids.first
 
 

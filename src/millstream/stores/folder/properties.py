@@ -46,7 +46,7 @@ def format_time(nanoseconds: int) -> str:
 
 
 def parse_time(text: str | None) -> int | None:
-    """The nanoseconds since the epoch that *text* means; None where it is no decimal number of seconds."""
+    """The nanoseconds since the epoch that *text* means; None where it is not a decimal number of seconds."""
     sign, amount = (-1, text[1:]) if text and text.startswith("-") else (1, text or "")
     seconds, _, fraction = amount.partition(".")
     if not (seconds.isascii() and seconds.isdigit() and (fraction + "0").isascii() and (fraction + "0").isdigit()):

@@ -124,7 +124,7 @@ class LocalBulk:
                 return _Target(folder, path[-1]), status
         if folders.get((encode_name(space),)) is None:
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self._root}; make it, as `millstream store put --create` does"
+                f"there is no space {space!r} in {self._root}; create it with `millstream store make`"
             )
         raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {self._root}")
 
@@ -178,7 +178,7 @@ class LocalBulk:
         for path in free:
             with contextlib.suppress(NotADirectoryError):
                 return _Target(folders.make(path[:-1], existing=1), path[-1])
-        raise StoreError(f"something that is no content item is in the way of {content_id!r}")
+        raise StoreError(f"a file that is not a content item blocks {content_id!r}")
 
     @contextlib.contextmanager
     def _folders(self, space: str) -> Iterator[OpenFolders]:

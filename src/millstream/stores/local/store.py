@@ -107,7 +107,7 @@ class LocalStore:
 
     def delete_space(self, space: str) -> None:
         if self.entries(space, limit=1):
-            raise SpaceNotEmptyError(f"the space {space!r} in {self._url} still holds content items; delete them first")
+            raise SpaceNotEmptyError(f"the space {space!r} in {self._url} still contains items; delete them first")
         with translated(f"deleting the space {space!r} in {self._url}"):
             _remove_folders(Path(self._root, encode_name(space)))
         self._descriptions.remove_space(encode_name(space))
@@ -213,7 +213,9 @@ class LocalStore:
                 draft.place(place.folder, place.path[-1])
                 return
             self._require_space(space)  # else a folder was removed because it was empty: begin again
-        raise StoreUnavailableError(f"the folder for {content_id!r} in {self._url}/{space} keeps vanishing; try again")
+        raise StoreUnavailableError(
+            f"the folder for {content_id!r} in {self._url}/{space} is removed repeatedly by another process; try again"
+        )
 
     def _describe(self, space: str, content_id: str, place: FileLocation) -> tuple[os.stat_result, FileDescription]:
         """The file in place and its description, which belong together even while the item is being replaced."""
@@ -225,7 +227,7 @@ class LocalStore:
                 raise self._no_item(space, content_id)
             if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
                 return before, (sidecar and sidecar.of(before)) or unknown_file(before)
-        raise StoreUnavailableError(f"{content_id!r} in {self._url}/{space} changes all the time; try again")
+        raise StoreUnavailableError(f"{content_id!r} in {self._url}/{space} keeps changing; try again")
 
     def _describe_replaced(
         self, space: str, content_id: str, place: FileLocation, status: os.stat_result
@@ -253,7 +255,7 @@ class LocalStore:
     def _require_space(self, space: str) -> None:
         if not self.has_space(space):
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self._url}; make it, as `millstream store put --create` does"
+                f"there is no space {space!r} in {self._url}; create it with `millstream store make`"
             )
 
     def _no_item(self, space: str, content_id: str) -> Exception:

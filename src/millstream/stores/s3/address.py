@@ -50,8 +50,8 @@ def parse_address(url: str) -> S3Address:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise StoreInputError(
-            f"the URL of the bucket {parts.netloc.rpartition('@')[2]!r} holds credentials: take them out and name "
-            "where they are, with profile=NAME or credentials=NAME"
+            f"the URL of the bucket {parts.netloc.rpartition('@')[2]!r} contains credentials: remove them, and "
+            "reference them with profile=NAME or credentials=NAME"
         )
     pairs, exclude = _split_exclude(parts)
     options = _options(parts, pairs)
@@ -87,7 +87,7 @@ def _options(parts: SplitResult, pairs: Iterable[tuple[str, str]]) -> dict[str, 
             raise StoreInputError(f"{_shown(parts)!r}: {name!r} is unknown, empty or given twice; {_FORM}")
         options[name] = value
     if "profile" in options and "credentials" in options:
-        raise StoreInputError(f"{_shown(parts)!r} has both a profile and credentials: keep the one to be used")
+        raise StoreInputError(f"{_shown(parts)!r} has both a profile and credentials: keep one of them")
     _check_endpoint(parts, options.get("endpoint"))
     return options
 

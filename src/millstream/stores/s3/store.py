@@ -110,7 +110,7 @@ class S3Store:
             self._known.discard(space)
         keys = first_keys(self._calls, marker, 2)
         if set(keys) - {marker}:
-            raise SpaceNotEmptyError(f"the space {space!r} in {self._address} still holds items; delete them first")
+            raise SpaceNotEmptyError(f"the space {space!r} in {self._address} still contains items; delete them first")
         if not keys and self._head_or_none(marker) is None:
             raise self._no_space(space)
         self._calls("delete_object", Key=marker)
@@ -223,7 +223,7 @@ class S3Store:
                 continue  # replaced or removed meanwhile: look again
             upload = Upload(to_content_id, to_key, seen.mimetype, metadata)
             return self._verified(to_space, upload, seen.metadata.sha256, seen.size)
-        raise StoreUnavailableError(f"{content_id!r} in {self._shown(space)} changes all the time; try again later")
+        raise StoreUnavailableError(f"{content_id!r} in {self._shown(space)} keeps changing; try again later")
 
     def _verified(self, space: str, upload: Upload, sha256: str | None, size: int) -> ItemInfo:
         """What S3 has of the *upload*, which is what was sent. Raises :class:`StoreError` where it is not."""
@@ -235,7 +235,7 @@ class S3Store:
         recorded = {sum_.value for sum_ in seen.checksums if sum_.algorithm == "sha256"}
         if seen.size != size or seen.metadata.sha256 != sha256 or not recorded <= {sha256}:
             raise StoreError(
-                f"{upload.content_id!r} in {self._shown(space)} is not what was sent: {size:,} bytes of sha256 "
+                f"{upload.content_id!r} in {self._shown(space)} differs from what was sent: {size:,} bytes of sha256 "
                 f"{sha256} went up, and S3 shows {seen.size:,} bytes of {sorted(recorded)}; put it again"
             )
         return seen.info(upload.content_id)
@@ -247,7 +247,9 @@ class S3Store:
             return seen.info(upload.content_id)
         if isinstance(error, ConditionFailedError):
             raise self._exists(space, upload) from error
-        raise StoreUnavailableError(f"somebody ended the upload of {upload.content_id!r}; put it again") from error
+        raise StoreUnavailableError(
+            f"another process ended the upload of {upload.content_id!r}; put it again"
+        ) from error
 
     def _head(self, space: str, content_id: str) -> S3Object:
         seen = self._head_or_none(self._keys.item(space, content_id))
@@ -279,7 +281,7 @@ class S3Store:
 
     def _no_space(self, space: str) -> SpaceNotFoundError:
         return SpaceNotFoundError(
-            f"there is no space {space!r} in {self._address}; make it, as `millstream store put --create` does"
+            f"there is no space {space!r} in {self._address}; create it with `millstream store make`"
         )
 
     def _exists(self, space: str, upload: Upload) -> AlreadyExistsError:

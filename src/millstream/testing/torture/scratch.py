@@ -37,7 +37,7 @@ def scratch_beside(url: str, name: str) -> ScratchStore:
         return _folder(scheme, Path(rest[1:]).absolute().parent, name)
     if scheme in {"mysql", "postgresql"}:
         return _database(url, name.replace("-", "_"))
-    raise LogInputError(f"{mask_password(url)[:200]!r} cannot be tortured; name a store on a disk or a database server")
+    raise LogInputError(f"{mask_password(url)[:200]!r} cannot be tested; give a store on a disk or a database server")
 
 
 def _folder(scheme: str, parent: Path, name: str) -> ScratchStore:
@@ -79,6 +79,4 @@ def _plain(url: str) -> str:
 
 
 def _exists(what: str) -> LogInputError:
-    return LogInputError(
-        f"{what} exists already: a torture uses nothing that is there. Remove it, or name another seed"
-    )
+    return LogInputError(f"{what} exists already: the test uses no existing store. Remove it, or use another seed")

@@ -94,9 +94,8 @@ def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: s
     password = unquote(parts.password or "")
     if password == HIDDEN:
         raise LogInputError(
-            f"{mask_password(url)} is a URL as it is shown, with the password left out: put it in "
-            "again, or keep it in a file "
-            "and name that with ?password_file=/path"
+            f"{mask_password(url)} has a hidden password: replace it by the password, or keep that in a file "
+            "with ?password_file=/path"
         )
     if file is None:
         return password
@@ -111,4 +110,4 @@ def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: s
 
 def _refusal(url: str, kind: type[DatabaseAddress], advice: str) -> LogInputError:
     form = f"{kind.scheme}://user:password@host:port/database"
-    return LogInputError(f"{mask_password(url)[:200]!r} is no log store; use {form}: {advice}")
+    return LogInputError(f"{mask_password(url)[:200]!r} is not a log store; use {form}: {advice}")

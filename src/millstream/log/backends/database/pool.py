@@ -104,7 +104,7 @@ class ConnectionPool(Generic[LocationT]):
                 if self._error_codes.is_lost(error):
                     self._log_outage(error)
             self._clock.sleep(pause)
-        raise AssertionError("there are more pauses than patience")
+        raise AssertionError("the retries take longer than the limit")
 
     def close(self) -> None:
         """Close all connections; closing again does nothing."""

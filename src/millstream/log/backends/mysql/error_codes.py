@@ -38,7 +38,7 @@ MYSQL_ERRORS = ErrorCodes(
         **dict.fromkeys(_READ_ONLY, (StorageReadOnlyError, "it can only be read; use the primary server")),
         **dict.fromkeys(_DENIED, (StorageError, "check user and password, and grant it all rights on the database")),
         **dict.fromkeys(
-            _DAMAGED, (DamagedLogError, "see the server's own log, and restore what is damaged from a copy")
+            _DAMAGED, (DamagedLogError, "see the server's own log, and restore what is damaged from a backup")
         ),
         UNKNOWN_DATABASE: (LogNotFoundError, "check the URL, or create a log in it first"),
         UNKNOWN_TABLE: (LogNotFoundError, "check the URL, or create a log in it first"),

@@ -82,8 +82,8 @@ def _state(row: Sequence[Any], key: str) -> VersionedValue:
     version, left_at, value, found_key, pointer = row
     if found_key is not None and str(found_key) != key:
         raise LogInputError(
-            f"the consumer of {key!r} would share a pointer with {found_key!r}, which this database takes for the same "
-            "name: use another one"
+            f"the consumer of {key!r} would share a pointer with {found_key!r}, which is the same name in this "
+            "database: use another one"
         )
     version, left_at, pointer = int(version or 0), int(left_at or 0), int(pointer or 0)
     if pointer == left_at:

@@ -71,7 +71,7 @@ def choose_tables(address: NerveAddress, queue: str, found: FoundTables | None) 
     if not found.pointers:
         raise DamagedLogError(
             f"the queue {queue!r} in {address.database.url} has tables for rows ({_listed(found.shards)}) and none for "
-            "pointers. Restore them from a copy"
+            "pointers. Restore them from a backup"
         )
     shards = _fitting(address, queue, "shards", address.shards, found.shards)
     return QueueTables(queue, shards, _fitting(address, queue, "pointers", address.pointers, found.pointers))

@@ -184,7 +184,7 @@ def _packets(share: ShardBatch, packet_bytes: int) -> Iterator[tuple[range, Sequ
 
 
 def _fenced(queue: str) -> FencedError:
-    return FencedError(f"the queue {queue!r} has a newer writer; what this one sent last was not stored")
+    return FencedError(f"the queue {queue!r} has a newer writer; the last data of this writer was not stored")
 
 
 def _foreign(queue: str, first_id: int) -> ForeignPublisherError:

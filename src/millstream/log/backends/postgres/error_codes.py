@@ -22,7 +22,7 @@ _ENDED = ("25P03", "57P05")  # the server has ended a transaction or a session i
 _CONTENDED = ("40001", "40P01", "55006", "55P03", "57014")  # a deadlock, a lock or an answer not in time
 
 _DENIED = (StorageError, "check user and password, and grant it all rights on the database")
-_DAMAGED = (DamagedLogError, "see the server's own log, and restore what is damaged from a copy")
+_DAMAGED = (DamagedLogError, "see the server's own log, and restore what is damaged from a backup")
 _ABSENT = (LogNotFoundError, "check the URL, or create a log in it first")
 
 POSTGRES_ERRORS = ErrorCodes(

@@ -174,7 +174,7 @@ class SegmentsBackend:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
             if read_lease(found.lease).epoch != commit.epoch:
-                raise FencedError(f"the log {log!r} has a newer writer; what this one sent last was not stored")
+                raise FencedError(f"the log {log!r} has a newer writer; the last data of this writer was not stored")
             found.stream.commit(commit)
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
@@ -252,14 +252,14 @@ class SegmentsBackend:
             self._folder.mkdir(parents=True, exist_ok=True)
             foreign = [path for path in self._folder.iterdir() if path.name != "logs" and path.name[0] != "."]
             if foreign and not marker.exists():  # another process may just have made it
-                raise StorageError(f"{self._folder} is a folder of something else; name another one")
+                raise StorageError(f"{self._folder} is a folder of another program; choose another one")
             (self._folder / "logs").mkdir(exist_ok=True)
             write_durably(marker, MARKER)
             sync_folder(self._folder.parent)
         elif (found := marker.read_bytes()) not in (MARKER, MARKER_1):
             version = re.search(rb'"version":(\d{1,9})', found)
             if version is None or int(version[1]) <= _VERSION:
-                raise StorageError(f"{marker} is not what a log store has there. Restore it from a copy")
+                raise StorageError(f"{marker} is not the file of a log store. Restore it from a backup")
             raise StorageError(
                 f"{self._folder} is a log store of format {int(version[1])}; this Millstream reads format {_VERSION}. "
                 "Install a newer one"
@@ -308,13 +308,13 @@ class SegmentsBackend:
     def _check_writable(self) -> None:
         self._check_open()
         if self._read_only:
-            raise StorageReadOnlyError(f"{self.url} is open for reading only, or in a folder that we cannot write")
+            raise StorageReadOnlyError(f"{self.url} is read-only, or its folder is not writable")
 
 
 def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:
     """Make the folder of a log; its lease comes last, and with it the log is there."""
     if any(path.stat().st_size > 2 * SEGMENT_HEAD for path in folder.glob("*.seg")):
-        raise DamagedLogError(f"{folder / 'lease'} is gone, but messages are there. Restore it from a copy")
+        raise DamagedLogError(f"{folder / 'lease'} is missing, but the log has messages. Restore it from a backup")
     folder.mkdir(exist_ok=True)
     (folder / "lock").touch()
     states = {KIND: VersionedValue(1, kind.encode())}

@@ -86,7 +86,7 @@ def snapshot_size(data: bytes) -> int:
     """How many bytes follow the fixed part of the segment head *data*. Raises :class:`FormatError`."""
     size: int = _unpack(_SEGMENT, SEGMENT_MARK, data)[2]
     if size > MOST_SNAPSHOT_BYTES:
-        raise FormatError(f"a snapshot of {size} bytes is larger than any that is written")
+        raise FormatError(f"a snapshot of {size} bytes is larger than the format allows")
     return size
 
 
@@ -117,7 +117,7 @@ def name_size(data: bytes) -> int:
     """How many bytes follow the fixed part of the commit head *data*. Raises :class:`FormatError`."""
     size: int = _unpack(_COMMIT, COMMIT_MARK, data)[0]
     if size > MOST_NAME_BYTES:
-        raise FormatError(f"a name of {size} bytes is longer than any that is written")
+        raise FormatError(f"a name of {size} bytes is longer than the format allows")
     return size + -size % 8
 
 
@@ -204,7 +204,7 @@ def _unpack(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
         raise FormatError(f"{len(data)} bytes are too few")
     found, version, *rest = kind.unpack_from(data)
     if found != mark:
-        raise FormatError("its mark is not there")
+        raise FormatError("its magic number is missing")
     if version != VERSION:
         raise FormatError(f"it has version {version}; this Millstream reads {VERSION}")
     return tuple(rest)

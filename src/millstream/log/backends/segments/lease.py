@@ -30,5 +30,5 @@ def read_lease(path: Path) -> LeaseRecord:
     """The lease at *path*. Raises :class:`DamagedLogError`, FileNotFoundError."""
     checksum, _, data = path.read_bytes().rstrip(b"\n").partition(b" ")
     if checksum != b"%08x" % crc32c(data):
-        raise DamagedLogError(f"{path} is damaged: its CRC32C does not match. Restore it from a copy")
+        raise DamagedLogError(f"{path} is damaged: its CRC32C does not match. Restore it from a backup")
     return msgspec.json.decode(data, type=LeaseRecord)

@@ -58,7 +58,7 @@ class SegmentScan:
     def run_on(self, limit: int) -> bool:
         """Take in the commits after the confirmed ones as long as every checksum holds.
 
-        False where what follows is no remains of a write that was cut short, but damage.
+        False where what follows is not the rest of a write that was cut short, but damage.
         """
         self._file.forget()
         while self.offset < limit:

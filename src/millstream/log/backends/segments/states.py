@@ -110,7 +110,7 @@ class StateJournal:
         data = read_part(self._path, self._offset, status.st_size - self._offset)
         if self._offset == 0:
             if not data.startswith(MARK):
-                raise self._damage("it is no journal of states")
+                raise self._damage("it is not a journal of states")
             self._offset, data = len(MARK), data[len(MARK) :]
         for entry, size in _entries(data):
             self._states[entry.key] = VersionedValue(entry.version, entry.value)
@@ -127,7 +127,7 @@ class StateJournal:
         return cut_short or has_unwritten_sector(self._path, self._offset, end)
 
     def _damage(self, what: str) -> DamagedLogError:
-        return DamagedLogError(f"{self._path} is damaged: {what}. Restore it from a copy")
+        return DamagedLogError(f"{self._path} is damaged: {what}. Restore it from a backup")
 
 
 def _encode(key: str, state: VersionedValue) -> bytes:

@@ -68,7 +68,7 @@ class SegmentStream(CommittedSegments):
         """
         end, handle = self._writable()
         if commit.previous_id != end.last_id:
-            raise FencedError(f"the log {self._name!r} has a newer writer; what this one sent last was not stored")
+            raise FencedError(f"the log {self._name!r} has a newer writer; the last data of this writer was not stored")
         if end.offset >= self._segment_bytes or len(self._table) >= SEGMENT_BLOCKS:
             end = self._roll(end, handle)
             handle = self._handle(end.segment)
@@ -213,7 +213,7 @@ class SegmentStream(CommittedSegments):
 
     def _damage(self, what: str) -> DamagedLogError:
         return DamagedLogError(
-            f"the log {self._name!r} in {self._folder} is damaged: {what}. Restore it from a copy; "
+            f"the log {self._name!r} in {self._folder} is damaged: {what}. Restore it from a backup; "
             f"`millstream log verify {self._name}` lists all damage"
         )
 

@@ -43,8 +43,11 @@ _WAIT = 60.0  # seconds for which a statement waits for another process's transa
 _KINDS: dict[int, tuple[type[StorageError | DamagedLogError], str]] = {
     sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk, then open the writer again"),
     sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "it can only be read; check the rights of the file and its folder"),
-    sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore it from a copy; `sqlite3 FILE .recover` saves what can be read"),
-    sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is no SQLite database; check the path"),
+    sqlite3.SQLITE_CORRUPT: (
+        DamagedLogError,
+        "restore it from a backup; `sqlite3 FILE .recover` saves what can be read",
+    ),
+    sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is not an SQLite database; check the path"),
 }
 
 
@@ -165,7 +168,7 @@ class SqliteBackend:
             number = self._number(db, log)
             move = (commit.last_id, commit.received_at, number, commit.epoch, commit.previous_id)
             if db.execute(sql.MOVE_POINTER, move).rowcount != 1:
-                raise FencedError(f"the log {log!r} has a newer writer; what this one sent last was not stored")
+                raise FencedError(f"the log {log!r} has a newer writer; the last data of this writer was not stored")
             db.executemany(sql.INSERT_BLOCK.format(number), map(_row, commit.blocks))
             if commit.sequence is not None:
                 db.execute(sql.SET_STATE, (number, producer_key(commit.producer), str(commit.sequence).encode()))
@@ -288,7 +291,7 @@ class SqliteBackend:
     def _prepare(self) -> None:
         """Make the tables of a new file; of several processes that try at once, one does."""
         if self._read_only:
-            raise LogNotFoundError(f"{self._path} is no log store")
+            raise LogNotFoundError(f"{self._path} is not a log store")
         self._writer.execute(f"PRAGMA page_size = {sql.PAGE_SIZE}")
         with self._transaction() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()

@@ -48,7 +48,7 @@ class ClientCommands:
     async def _ask(self, session: ClientSession, nonce: str, command: v2.TelemetryCommand) -> v2.TelemetryCommand:
         if not session.streams:
             raise ClientNotRespondingError(
-                f"client {session.client_id} has no telemetry stream open, so it cannot be asked"
+                f"client {session.client_id} has no telemetry stream open, so it cannot be called"
             )
         answer: asyncio.Future[v2.TelemetryCommand] = asyncio.get_running_loop().create_future()
         self._open[nonce] = session, answer
@@ -58,8 +58,8 @@ class ClientCommands:
                 async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                     return await answer
             raise ClientNotRespondingError(
-                f"client {session.client_id} did not answer within {ANSWER_TIMEOUT_SECONDS:g} seconds: it may hang, or "
-                "does not know the question"
+                f"client {session.client_id} did not answer within {ANSWER_TIMEOUT_SECONDS:g} seconds: it may "
+                "hang, or not support the command"
             )
         finally:
             del self._open[nonce]

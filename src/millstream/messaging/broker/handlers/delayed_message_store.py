@@ -68,7 +68,7 @@ class DelayedMessageStore:
         number, message_id = read_recall(handle)
         hold = self._delayed.get(number)
         if hold is None or hold.ending or hold.half or hold.topic != topic or hold.message_id != message_id:
-            raise StatusError(v2.NOT_FOUND, "there is no such message to recall: it was delivered or recalled before")
+            raise StatusError(v2.NOT_FOUND, "no message to recall: it was delivered or recalled already")
         await self._drop([hold])
         return message_id
 
@@ -81,7 +81,7 @@ class DelayedMessageStore:
         if hold is None or not hold.half or hold.message_id != message_id or hold.topic != topic:
             if self._ended.get(number) == resolution:
                 return
-            raise StatusError(v2.INVALID_TRANSACTION_ID, "there is no such transaction, or it has ended otherwise")
+            raise StatusError(v2.INVALID_TRANSACTION_ID, "unknown transaction, or it has ended differently")
         if hold.ending:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "the transaction is being ended by another call")
         await (self._release([hold]) if resolution == v2.COMMIT else self._drop([hold]))

@@ -27,7 +27,7 @@ def _filter(kind: int, text: str) -> MessageFilter | None:
         return None
     tags = frozenset(tag.strip() for tag in text.split("||"))
     if not all(tags) or any("|" in tag for tag in tags):
-        raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, f"{text[:80]!r} is no list of tags: write a || b, or *")
+        raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, f"{text[:80]!r} is not a list of tags: write a || b, or *")
     return lambda message: header(message, TAG) in tags
 
 

@@ -76,7 +76,9 @@ class BrokerService:
         check_client_type(request.client_type)
         session = self._core.sessions.touch(call.client_id, self._core.clock.now(), connection=call.connection)
         if not session.declared and request.client_type == v2.CLIENT_TYPE_UNSPECIFIED:
-            raise StatusError(v2.UNRECOGNIZED_CLIENT_TYPE, "say what kind of client this is, or send settings first")
+            raise StatusError(
+                v2.UNRECOGNIZED_CLIENT_TYPE, "the client type is missing: send it, or send settings first"
+            )
         if request.HasField("group"):
             group = full_name(request.group, call.namespace)
             check_group_name(group)
@@ -252,7 +254,7 @@ class BrokerService:
         limits = self._core.limits
         asked = self._polling_time(request, call)
         if asked < 0:
-            raise StatusError(v2.ILLEGAL_POLLING_TIME, "nobody waits for less than no time")
+            raise StatusError(v2.ILLEGAL_POLLING_TIME, "the wait time must not be negative")
         if request.auto_renew:
             invisible = limits.renewed_for
         else:

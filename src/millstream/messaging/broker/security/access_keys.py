@@ -97,7 +97,9 @@ def read_keyring(settings: Mapping[str, KeySettings]) -> Keyring:
 
 def _read_key(name: str, settings: KeySettings) -> AccessKey:
     if not re.fullmatch(r"[^,\s]{1,256}", name):
-        raise BrokerCredentialsError(f"setting broker.keys: {name[:80]!r} is no access key: no blanks and no commas")
+        raise BrokerCredentialsError(
+            f"setting broker.keys: {name[:80]!r} is not an access key: no blanks and no commas"
+        )
     secret = _read_secret(settings.secret_file, f"broker.keys.{name}.secret_file")
     token = _read_secret(settings.token_file, f"broker.keys.{name}.token_file") if settings.token_file else ""
     access = CallerPermissions(name, settings.publish, settings.subscribe, settings.groups, settings.admin)
@@ -109,7 +111,7 @@ def _read_secret(path: str, setting: str) -> str:
         with Path(path).expanduser().open("rb") as file:
             secret = file.read(_MOST_SECRET_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BrokerCredentialsError(f"setting {setting}: cannot read {path}: {reason}") from error
     if not secret:
         raise BrokerCredentialsError(f"setting {setting}: {path} is empty; write the secret into it")

@@ -33,8 +33,8 @@ def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     """
     if host in ("0.0.0.0", "::"):  # noqa: S104 (nothing listens here)
         raise BrokerCredentialsError(
-            f"no certificate can be made for {host}, which is no name of this machine: set broker.tls_certificate and "
-            "broker.tls_key, or listen by name"
+            f"no certificate can be made for {host}, which is not a name of this machine: set "
+            "broker.tls_certificate and broker.tls_key, or listen by name"
         )
     files = BrokerSettings(tls_certificate=str(folder / CERTIFICATE), tls_key=str(folder / KEY))
     now = datetime.fromtimestamp(clock.now() / MICROSECONDS, UTC)
@@ -103,7 +103,7 @@ def _make(folder: Path, names: list[str], now: datetime) -> None:
         return builder.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with replacing(folder / KEY, mode=0o600) as file:  # first: a certificate without its key is no pair
+    with replacing(folder / KEY, mode=0o600) as file:  # first: a certificate without its key is not a pair
         file.write(secret)
     with replacing(folder / CERTIFICATE) as file:
         file.write(signed(subject, key, is_authority=False) + signed(issuer, authority, is_authority=True))

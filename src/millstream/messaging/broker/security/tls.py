@@ -110,8 +110,8 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
         )
     except (OSError, ValueError) as error:
         raise BrokerCredentialsError(
-            f"settings broker.tls_certificate and tls_key: {settings.tls_certificate} and {settings.tls_key} are no "
-            "pair of a certificate and its key in PEM, the key without a password"
+            f"settings broker.tls_certificate and tls_key: {settings.tls_certificate} and {settings.tls_key} "
+            "are not a certificate and its key in PEM, the key without a password"
         ) from error
     return ServerTls(certificate, key, _read_authority(settings.tls_client_ca), settings)
 
@@ -135,7 +135,7 @@ def _read_authority(path: str) -> bytes | None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode())
     except (OSError, ValueError) as error:
-        raise BrokerCredentialsError(f"setting broker.tls_client_ca: {path} is no certificate in PEM") from error
+        raise BrokerCredentialsError(f"setting broker.tls_client_ca: {path} is not a certificate in PEM") from error
     return data
 
 

@@ -28,7 +28,7 @@ class DeduplicationIndex:
         return self._young.keys().isdisjoint(names) and self._old.keys().isdisjoint(names)
 
     def add(self, names: Sequence[Name], numbers: Sequence[int]) -> None:
-        """*names* have these *numbers*; an empty name is no name."""
+        """*names* have these *numbers*; an empty name is not a name."""
         self._young.update(zip(names, numbers, strict=True))
         self._young.pop(b"", None)
         if len(self._young) >= self._count:
