@@ -165,7 +165,7 @@ GOOD = '{"id":1,"key":"a","event_time":5,"received_at":6}\n'
         ('{"id":9223372036854775808,"key":"a","event_time":5,"received_at":6}', r"line 2.*id"),
         ('{"id":1,"key":"\\ud800","event_time":5,"received_at":6}', "line 2"),
         ('{"id":2,"key":"a","event_time":5,"received_at":6,"sorce":"p"}', "line 2.*sorce"),
-        ('{"id":1,"key":"b","event_time":7,"received_at":7}', "line 2: an event before it has the id 1"),
+        ('{"id":1,"key":"b","event_time":7,"received_at":7}', "line 2: the id 1 is used by an earlier event"),
         ("[1]", "line 2"),
         ("{", "line 2"),
         ('{"id":1,"key":"' + "a" * LONGEST_LINE + '"}', "line 2.*longer"),
