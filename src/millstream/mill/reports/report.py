@@ -328,7 +328,7 @@ def difference_lines(report: IntegrityReport) -> Iterator[str]:
     if report.absent.count:
         yield (
             f"{report.absent.count:,} items of the source ({source}) are not in this copy: {_named(report.absent)}: "
-            "`millstream mill duplicate` copies them, and `millstream queue list` shows tasks that failed"
+            "`millstream mill duplicate` copies them; `millstream queue dead duplication-low` lists tasks that failed"
         )
 
 
