@@ -23,7 +23,7 @@ def test_topics_are_made_and_listed_without_a_broker(tmp_path: Path, capsys: pyt
         "name": "orders", "type": "FIFO", "queues": 8, "messages": 0, "groups": [], "first": 1, "held": 0,
     }  # fmt: skip
     assert run(["topic", "create", "orders", "--type", "DELAY", *data]) == 2
-    assert "takes FIFO messages" in capsys.readouterr().err
+    assert "with FIFO messages" in capsys.readouterr().err
     assert run(["topic", "describe", "absent", *data]) == 3
     assert run(["group", "describe", "absent", *data]) == 3
     assert run(["topic", "delete", "orders", *data]) == 0

@@ -60,7 +60,7 @@ class MountedStore(StoreWrapper):
 class MountedBulk:
     """The :class:`~millstream.stores.bulk.Bulk` of a store whose own one is *base*, with *mounts* by space.
 
-    Items of a mount that has no way of its own for many are errors: they are done one by one.
+    Items of a mount that has no way of its own for many are errors: they must be written one by one.
     """
 
     def __init__(self, base: Bulk, mounts: Mapping[str, Store]) -> None:
@@ -88,4 +88,4 @@ class MountedBulk:
 
 
 def _alone(space: str, count: int) -> Sequence[StoreError]:
-    return [StoreError(f"the items of the mounted space {space!r} are done one by one") for _ in range(count)]
+    return [StoreError(f"the items of the mounted space {space!r} must be written one by one") for _ in range(count)]

@@ -115,7 +115,8 @@ class ServerConnections:
             await stream.close()
             text = str(error) or f"no settings within {seconds:g} seconds"
             raise StartupError(
-                f"{endpoints} did not settle with this client about {topic}: {text}", code=getattr(error, "code", 0)
+                f"{endpoints} did not confirm the settings of this client for {topic}: {text}",
+                code=getattr(error, "code", 0),
             ) from error
 
     async def sync(self, endpoints: Collection[Endpoints] | None = None) -> None:

@@ -180,8 +180,7 @@ def policy(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> PolicyDet
     data = _read(app, account)
     if data is None:
         raise UnknownPolicyError(
-            f"unknown account: unknown account: there is no policy of the account {account!r} in "
-            f"{app.node.policies.location.where}"
+            f"unknown account: there is no policy of the account {account!r} in {app.node.policies.location.where}"
         )
     text, texts = data.decode("utf-8", "replace"), _texts(app)
     in_force = account in texts
