@@ -278,7 +278,7 @@ def test_a_message_without_a_proof_is_told_why(anchored: Any) -> None:
         (900, r"rejected as late \(anchor"),
         (7000, "waits for the next cut"),
         (7001, "rejected as future"),
-        (99999, "no batch with it"),
+        (99999, "it is in no batch"),
     ):
         with pytest.raises(NotAnchoredError, match=reason):
             anchored.prove(number)
