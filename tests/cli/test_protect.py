@@ -484,7 +484,7 @@ def test_copies_and_the_folder_of_the_node_do_not_lie_in_one_another(
 ) -> None:
     arguments = ["protect", str(desk.photos), "--to", str(tmp_path / disk), "--data", str(tmp_path / data)]
     assert run(arguments) == 2
-    assert b"name another" in capsysbinary.readouterr().err
+    assert b"choose another" in capsysbinary.readouterr().err
     assert not (tmp_path / data).exists() and not (tmp_path / disk).exists()
 
 

@@ -132,10 +132,10 @@ def test_a_report_that_was_changed_or_taken_out_is_seen(tmp_path: Path) -> None:
     middle = tmp_path / "1" / "s" / "000002.json"
     folder = three_reports(tmp_path)
     middle.write_bytes(middle.read_bytes().replace(b'"FAILURE":1', b'"FAILURE":0'))
-    with pytest.raises(ReportError, match=r"000003\.json does not follow"):
+    with pytest.raises(ReportError, match=r"000003\.json does not continue"):
         folder.verify("1", "s")
     middle.unlink()
-    with pytest.raises(ReportError, match=r"000003\.json does not follow"):
+    with pytest.raises(ReportError, match=r"000003\.json does not continue"):
         folder.verify("1", "s")
     middle.write_bytes(b'{ "not": "canonical" }')
     with pytest.raises(ReportError, match=r"000002\.json is not a report"):
