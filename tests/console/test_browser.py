@@ -236,7 +236,7 @@ def test_a_did_is_resolved_and_a_proof_downloaded_and_verified(served: Served, w
     proof = Path(download.value.path()).read_text("utf-8")
     for text, outcome in ((proof, "the proof holds"), (proof.replace('"id":7', '"id":8'), "the proof does not hold")):
         page.locator("textarea[name=proof]").fill(text)
-        page.get_by_role("button", name="Verify it").click()
+        page.get_by_role("button", name="Verify", exact=True).click()
         expect(page.locator("main")).to_contain_text(outcome)
     assert watched.complaints == []
 
