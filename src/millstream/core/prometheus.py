@@ -34,12 +34,16 @@ class MetricFamily(msgspec.Struct, frozen=True):
 
 def gauge(name: str, help: str, samples: Samples | float) -> MetricFamily:
     """A metric that goes up and down; a number is its only sample, without labels."""
-    return MetricFamily("gauge", name, help, [({}, samples)] if isinstance(samples, float | int) else samples)
+    return _family("gauge", name, help, samples)
 
 
 def counter(name: str, help: str, samples: Samples | float) -> MetricFamily:
     """A metric that only grows; a number is its only sample, without labels."""
-    return MetricFamily("counter", name, help, [({}, samples)] if isinstance(samples, float | int) else samples)
+    return _family("counter", name, help, samples)
+
+
+def _family(kind: str, name: str, help: str, samples: Samples | float) -> MetricFamily:
+    return MetricFamily(kind, name, help, [({}, samples)] if isinstance(samples, float | int) else samples)
 
 
 def families_of(snapshot: MetricsSnapshot) -> Iterator[MetricFamily]:

@@ -244,15 +244,9 @@ def _parse(
     own: dict[str, list[SplitResult]] = {file.path: [] for file, _ in files}
     for split in splits:
         own[split.file.path].append(by_split[split.number])
+    place = Staging(staging, work.prefix)
     return [
-        _file_record(
-            file,
-            content.unusable,
-            own[file.path],
-            staging=Staging(staging, work.prefix),
-            run=work.last_run + 1,
-            place=n,
-        )
+        _file_record(file, content.unusable, own[file.path], staging=place, run=work.last_run + 1, place=n)
         for n, (file, content) in enumerate(files, 1)
     ]
 

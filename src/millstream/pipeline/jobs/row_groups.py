@@ -35,7 +35,7 @@ class RowGroup(msgspec.Struct, frozen=True):
 
 
 class ValueRange(msgspec.Struct, frozen=True):
-    """Values from ``begin`` on and below ``end``; None is not an end."""
+    """Values from ``begin`` on and below ``end``; None: no end."""
 
     begin: str = ""
     end: str | None = None
