@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 
-class ClosesOnExit:
+class ClosesOnExit(ABC):
     """Closes itself at the end of its ``with`` block."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close it. Closing again does nothing."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

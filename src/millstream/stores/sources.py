@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, NoReturn
 
@@ -69,7 +70,7 @@ def needs_adoption(store: Store) -> bool:
     return bool(getattr(store, "needs_adoption", False))
 
 
-class ReadOnlySource:
+class ReadOnlySource(ABC):
     """The part of :class:`~millstream.stores.protocol.Store` that is the same for all sources: one space, no writing.
 
     What a glob of *exclude* matches is left out. Every method that would change something raises
@@ -83,8 +84,8 @@ class ReadOnlySource:
         self.exclusion = Exclusion(exclude)
 
     @property
-    def url(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def url(self) -> str: ...
 
     def spaces(self) -> list[str]:
         return [self.space]
