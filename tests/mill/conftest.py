@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.providers import Providers
 from millstream.queue import LogWorkQueue
-from millstream.stores import MemoryStore, Store
+from millstream.stores import LocalStore, MemoryStore, Store
 
 WRITES = ("create_space", "delete_space", "put", "set_properties", "copy", "delete")
 
@@ -107,3 +108,18 @@ def new_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 @pytest.fixture
 def world(new_world: Callable[..., World]) -> World:
     return new_world()
+
+
+@pytest.fixture
+def three_stores(tmp_path: Path) -> Path:
+    """The folder of a node whose policy copies every space from the store "one" to "two" and "three", all empty."""
+    folder = tmp_path / "node"
+    (folder / "policies").mkdir(parents=True)
+    stores = [f'[stores.{name}]\nurl = "file://{tmp_path}/{name}"\n' for name in ("one", "two", "three")]
+    (folder / "millstream.toml").write_text("\n".join(stores))
+    (folder / "policies" / "duplication-accounts.json").write_text('["me"]')
+    policy = {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": copy} for copy in ("two", "three")]}
+    (folder / "policies" / "me-duplication-policy.json").write_text(json.dumps(policy))
+    for name in ("one", "two", "three"):
+        LocalStore(tmp_path / name)
+    return folder

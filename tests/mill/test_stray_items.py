@@ -25,21 +25,12 @@ Run = Callable[..., tuple[int, list[Any], str]]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(three_stores: Path) -> Path:
     """A node whose policy copies the space "s" with two items from "one" to "two" and "three"."""
-    folder = tmp_path / "node"
-    (folder / "policies").mkdir(parents=True)
-    stores = [f'[stores.{name}]\nurl = "file://{tmp_path}/{name}"\n' for name in ("one", "two", "three")]
-    (folder / "millstream.toml").write_text("\n".join(stores))
-    (folder / "policies" / "duplication-accounts.json").write_text('["me"]')
-    policy = {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": copy} for copy in ("two", "three")]}
-    (folder / "policies" / "me-duplication-policy.json").write_text(json.dumps(policy))
-    for name in ("one", "two", "three"):
-        LocalStore(tmp_path / name)
-    local(folder, "one").create_space("s")
-    put(folder, "one", "a", "b")
-    assert run(["mill", "duplicate", "--data", str(folder)]) == 0
-    return folder
+    local(three_stores, "one").create_space("s")
+    put(three_stores, "one", "a", "b")
+    assert run(["mill", "duplicate", "--data", str(three_stores)]) == 0
+    return three_stores
 
 
 def local(data: Path, store: str) -> LocalStore:

@@ -28,22 +28,13 @@ Run = Callable[..., tuple[int, list[Any], str]]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(three_stores: Path, tmp_path: Path) -> Path:
     """A node with three stores, whose policy copies from "one" to the others, and three items."""
-    folder = tmp_path / "node"
-    (folder / "policies").mkdir(parents=True)
-    stores = [f'[stores.{name}]\nurl = "file://{tmp_path}/{name}"\n' for name in ("one", "two", "three")]
-    (folder / "millstream.toml").write_text("\n".join(stores))
-    (folder / "policies" / "duplication-accounts.json").write_text('["me"]')
-    policy = {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": copy} for copy in ("two", "three")]}
-    (folder / "policies" / "me-duplication-policy.json").write_text(json.dumps(policy))
-    for name in ("one", "two", "three"):
-        LocalStore(tmp_path / name)
     source = LocalStore(tmp_path / "one")
     source.create_space("s")
     for name in "abc":
         source.put("s", name, io.BytesIO(name.encode() * 100))
-    return folder
+    return three_stores
 
 
 @pytest.fixture
