@@ -13,7 +13,6 @@ import msgspec
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup, add_missed
 from millstream.mill.audit.audit_processor import manifest_event
-from millstream.mill.bit_check_table import Verdict
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.item_ref import ItemRef
@@ -96,20 +95,9 @@ def _added(providers: Providers, audit_lookup: AuditLookup, place: ItemRef) -> A
     info = providers.find(place)
     if info is None or info.checksum() is None:
         return None
-    found = CheckResult(
-        store=place.store,
-        space=place.space,
-        content_id=place.content_id,
-        verdict=Verdict.ERROR,
-        row="–",
-        kind="unchecked",
-        detail="",
-        checked_at=providers.clock.now(),
-        size=info.size,
-        provider=info.checksum(),
-        content=info.checksum(),
+    return audit_lookup.added_event(
+        place, providers.clock.now(), sha256=info.checksum(), size=info.size, mimetype=info.mimetype
     )
-    return audit_lookup.missing_event(found, info.mimetype)
 
 
 def _checks(rows: list[ManifestRow], since: int) -> Iterator[CheckResult]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, make_tables
 from millstream.mill.merge_join import groups
-from millstream.stores.audit import AuditAction, AuditEvent
+from millstream.stores.audit import CONTENT_CHANGES, AuditAction, AuditEvent
 
 _metadata = sa.MetaData()
 
@@ -45,8 +45,6 @@ COLUMNS = (
 
 _FIELDS = tuple(column.name for column in _log.c)
 _VARIABLES = 500
-CONTENT_CHANGES = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT)
-"""The changes after which an item has other bytes, or none."""
 
 
 class AuditLog:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
-from millstream.mill.audit.audit_log import CONTENT_CHANGES, AuditLog
+from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.bit_check_table import SourceAnswer
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
-from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from millstream.stores.audit import CONTENT_CHANGES, AuditAction, AuditEvent, AuditOutbox
 
 _ANSWERS = frozenset(SourceAnswer)
 
@@ -98,16 +98,24 @@ class AuditLookup:
     def missing_event(self, found: CheckResult, mimetype: str | None) -> AuditEvent:
         """The event that the audit log lacks, by what a check *found*: that the item was added as it is."""
         sums = [each for each in (found.content, found.provider) if each not in _ANSWERS]
+        place = ItemRef(found.store, found.space, found.content_id)
+        sha256 = sums[0] if sums else None
+        return self.added_event(place, found.checked_at, sha256=sha256, size=found.size, mimetype=mimetype)
+
+    def added_event(
+        self, place: ItemRef, at: int, *, sha256: str | None, size: int, mimetype: str | None
+    ) -> AuditEvent:
+        """The event of an addition that the mill tells of: the item at *place* was there *at* that time (µs)."""
         return AuditEvent(
             AuditAction.ADD_CONTENT,
             MILL_USER,
-            found.checked_at,
+            at,
             self._account,
-            found.store,
+            place.store,
             "",
-            found.space,
-            found.content_id,
-            sums[0] if sums else None,
-            found.size,
+            place.space,
+            place.content_id,
+            sha256,
+            size,
             mimetype,
         )

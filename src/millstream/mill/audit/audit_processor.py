@@ -11,7 +11,7 @@ from millstream.mill.notices.receivers import NewSpace, NoticeReceiver
 from millstream.mill.policies.repository import Policies
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Audit, Duplicate, Notify, QueueName, Task
-from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
+from millstream.stores.audit import CONTENT_CHANGES, AuditAction, AuditEvent, AuditOutbox
 from millstream.stores.protocol import DEFAULT_MIMETYPE
 
 DUPLICATED = frozenset(
@@ -82,7 +82,7 @@ class NotifyProcessor:
 
 def manifest_event(event: AuditEvent) -> ManifestEvent | None:
     """What *event* says to the manifest; None where the manifest has nothing of it."""
-    if event.action not in (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT):
+    if event.action not in CONTENT_CHANGES:
         return None
     return ManifestEvent(
         store=event.store,

@@ -6,10 +6,9 @@ from collections.abc import Collection
 
 from millstream.core.errors import InputError
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import Verdict
 from millstream.mill.errors import MillError
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest import CheckResult, Manifest, ManifestEvent
+from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import ItemNotFoundError
@@ -56,20 +55,6 @@ def accept_bytes(
     manifest.writer.record([event])
     lookup, outbox = audit
     if place.store in lookup.audited:
-        outbox.add([lookup.missing_event(_found(event), info.mimetype)])
+        accepted = lookup.added_event(place, event.at, sha256=event.sha256, size=event.size, mimetype=event.mimetype)
+        outbox.add([accepted])
     return event
-
-
-def _found(event: ManifestEvent) -> CheckResult:
-    return CheckResult(
-        store=event.store,
-        space=event.space,
-        content_id=event.content_id,
-        verdict=Verdict.SUCCESS,
-        row="B1",
-        kind="accepted",
-        detail="",
-        checked_at=event.at,
-        size=event.size,
-        content=event.sha256,
-    )

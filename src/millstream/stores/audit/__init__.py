@@ -5,12 +5,13 @@ the database in which the audit log will be; after the change, that it was done.
 by looking at the store: the change is there, or it is not (``docs/formats/audit.md``).
 """
 
-from millstream.stores.audit.events import AuditAction, AuditEvent
+from millstream.stores.audit.events import CONTENT_CHANGES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import HolderState, describe_holder
 from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
 from millstream.stores.audit.store import AuditedStore, settle_ended
 
 __all__ = [
+    "CONTENT_CHANGES",
     "AuditAction",
     "AuditBusyError",
     "AuditEvent",

@@ -20,6 +20,13 @@ class AuditAction(enum.StrEnum):
     SET_SPACE_ACLS = "SET_SPACE_ACLS"
 
 
+NEW_BYTES = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT)
+"""The changes after which an item has the bytes of the event."""
+
+CONTENT_CHANGES = (*NEW_BYTES, AuditAction.DELETE_CONTENT)
+"""The changes after which an item has other bytes, or none."""
+
+
 class AuditEvent(msgspec.Struct, frozen=True, gc=False):
     """A change that was made.
 

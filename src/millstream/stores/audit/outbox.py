@@ -17,7 +17,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.coalescing import RequestCoalescer
 from millstream.core.errors import BusyError
 from millstream.core.sql import insert_rows, make_tables, update_rows
-from millstream.stores.audit.events import AuditAction, AuditEvent
+from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import Holders
 from millstream.stores.audit.target_locks import TargetLocks
 from millstream.stores.protocol import ItemInfo, StoreError
@@ -284,7 +284,7 @@ class AuditOutbox:
         with self._engine.connect() as connection:
             for name, state, number, data in connection.execute(query):
                 event = _event(number, data)
-                if event.action in (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT):
+                if event.action in NEW_BYTES:
                     deleted.pop(name, None)
                 elif event.action == AuditAction.DELETE_CONTENT and state != _State.INTENDED:
                     deleted[name] = event.at

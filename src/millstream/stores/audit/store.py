@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.stores.audit.bulk import AuditedBulk
-from millstream.stores.audit.events import AuditAction, AuditEvent
+from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import HolderState
 from millstream.stores.audit.outbox import AuditIntent, AuditOutbox
 from millstream.stores.bulk import bulk_of
@@ -34,9 +34,6 @@ from millstream.stores.protocol import (
 from millstream.stores.wrapper import Answer, StoreWrapper
 
 _log = logging.getLogger(__name__)
-
-_NEW_BYTES = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT)
-"""Changes after which an item has the bytes of the event."""
 
 
 class AuditedStore(StoreWrapper):
@@ -214,13 +211,13 @@ class AuditedStore(StoreWrapper):
             return None
         if now is None:
             self._require_there(event)
-        elif event.action in _NEW_BYTES:
+        elif event.action in NEW_BYTES:
             return msgspec.structs.replace(event, **_described(now))
         return event
 
     def _with_bytes_of(self, event: AuditEvent, before: ItemInfo | None) -> AuditEvent | None:
         """The same where the record of the item is damaged: only its bytes can tell then."""
-        if event.sha256 is None or event.action not in _NEW_BYTES:
+        if event.sha256 is None or event.action not in NEW_BYTES:
             return None
         if before is not None and before.checksum() == event.sha256:
             return None
