@@ -99,5 +99,5 @@ def forget(
         if recorded or not unknown:
             click.echo(f"{len(recorded)} tombstones recorded; `millstream mill duplicate` deletes the copies")
         for name in unknown:
-            click.echo(f"unknown item {name!r} in space {space!r}: no store has it, none was recorded to", err=True)
+            click.echo(f"unknown item {name!r} in space {space!r}: no store has it, and nothing is recorded", err=True)
     return 1 if unknown else 0

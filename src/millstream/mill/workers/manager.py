@@ -197,7 +197,7 @@ class WorkerManager:
         try:
             results = self._registry.process_group([decode_task(job.lease.body) for job in running])
         except Exception as error:
-            _log.info("%d tasks must be written one by one, not together: %s", len(running), error)
+            _log.info("%d tasks are processed one by one, not together: %s", len(running), error)
             results = [None] * len(running)
         done, alone = [], []
         for job, result in zip(running, results, strict=True):
