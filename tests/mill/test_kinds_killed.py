@@ -47,16 +47,18 @@ def mortal(act):
     def begin(registry, what, *more):
         global left
         left -= len(what) if isinstance(what, list) else 1
-        if left < 0:
-            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return act(registry, what, *more)
+        if left >= 0:
+            return act(registry, what, *more)
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        act(registry, what, *more)
+        threading.Event().wait()  # for the kill: else a fast worker has settled everything before
     return begin
 
 ProcessorRegistry.process = mortal(ProcessorRegistry.process)
 ProcessorRegistry.process_group = mortal(ProcessorRegistry.process_group)
 sys.exit(run(sys.argv[3:]))
 """
-"""``millstream``, killed so many seconds after it has begun so many tasks."""
+"""``millstream``, killed so many seconds after it has begun so many tasks, of which the last ones do not end before."""
 
 THREADS = 4
 
