@@ -255,6 +255,51 @@ def test_a_damaged_a_missing_and_an_overwritten_copy_are_repaired(desk: Desk) ->
     assert desk.copies("2013/3.jpg") == [b"photo 3"] * 2
 
 
+@pytest.mark.parametrize("arguments", [(), ("--read", "all")], ids=["again", "read all"])
+@pytest.mark.parametrize("in_its_place", ["nothing", "folder", "link", "pipe", "longer"])
+def test_every_copy_that_is_repaired_is_named(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes], in_its_place: str, arguments: tuple[str, ...]
+) -> None:
+    desk.protect()
+    path = desk.disks[1] / "photos" / "2013" / "2.jpg"
+    path.unlink()
+    if in_its_place == "folder":
+        path.mkdir()
+    elif in_its_place == "link":
+        path.symlink_to(desk.photos / "2013" / "2.jpg")
+    elif in_its_place == "pipe":
+        os.mkfifo(path)
+    elif in_its_place == "longer":
+        path.write_bytes(b"something longer")
+    disks = [part for disk in desk.disks for part in ("--to", str(disk))]
+    assert run(["protect", str(desk.photos), *disks, "--data", str(desk.data), *arguments]) == 0
+    kind = "sour" if in_its_place == "longer" else "missing"
+    assert f"REPAIRED  disk2  2013/2.jpg: {kind}".encode() in capsysbinary.readouterr().out
+    with LocalStore(desk.disks[1]).open("photos", "2013/2.jpg") as file:  # another name where a folder has taken this
+        assert file.read() == b"photo 2"
+    report = desk.call("mill", "report", "disk2", "photos")[1]
+    assert [(one["content_id"], one["kind"]) for one in report["repaired"]] == [("2013/2.jpg", kind)]
+    code, report = desk.protect("--read", "all")
+    assert (code, [copy["repairs"] for copy in report["copies"]]) == (0, [[], []])
+
+
+def test_a_copy_that_is_lost_whole_is_named_item_by_item(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for number in range(30):
+        (desk.photos / f"{number}.txt").write_bytes(b"text %d" % number)
+    desk.protect()
+    shutil.rmtree(desk.disks[1] / "photos" / "2013")
+    for number in range(30):
+        (desk.disks[1] / "photos" / f"{number}.txt").unlink()
+    disks = [part for disk in desk.disks for part in ("--to", str(disk))]
+    assert run(["protect", str(desk.photos), *disks, "--data", str(desk.data)]) == 0
+    printed = capsysbinary.readouterr().out
+    assert printed.count(b"REPAIRED") == 20
+    assert b"16 more that were repaired: see --json" in printed
+    assert len(desk.call("mill", "report", "disk2", "photos")[1]["repaired"]) == 36
+
+
 def test_damage_behind_a_plan_that_waits_is_not_hidden_by_it(desk: Desk) -> None:
     for number in range(150):
         (desk.photos / f"{number}.txt").write_bytes(b"text %d" % number)

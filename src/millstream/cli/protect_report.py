@@ -15,7 +15,7 @@ from millstream.mill.adoption.protection import CopyReport, ProtectionReport, fi
 from millstream.mill.reports.page import age_text
 
 SHOWN = 20
-"""Findings that are printed; the report of ``--json`` has all."""
+"""Findings, and repairs, that are printed; the report of ``--json`` has all."""
 
 _REMEDIES = {
     FindingKind.SUSPECTED_ROT: "restore them from a copy (`millstream store get {copy} {space} ID FILE`), or adopt the "
@@ -89,6 +89,7 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
         yield f"  left out: {' '.join(report.exclude)} (taken back with --no-exclude){kept}"
     for copy in report.copies:
         yield from _copy_lines(report, copy, now)
+    yield from _repair_lines(report)
     yield from _finding_lines(report)
     yield from _waiting_lines(report)
     yield _verdict(report)
@@ -101,6 +102,14 @@ def _copy_lines(report: ProtectionReport, copy: CopyReport, now: int) -> Iterato
     age = f", each read within {age_text(now - copy.oldest_verified)}" if copy.oldest_verified else ""
     done = f"{copy.copied:,} copied, {copy.read:,} read, {copy.repaired:,} repaired, {copy.deleted:,} deleted"
     yield f"  {copy.store}: {copy.verified:,} of {report.items:,} copies verified{age} ({done}), at {copy.url}"
+
+
+def _repair_lines(report: ProtectionReport) -> Iterator[str]:
+    repairs = [(copy.store, one) for copy in report.copies for one in copy.repairs]
+    for store, one in repairs[:SHOWN]:
+        yield f"  REPAIRED  {store}  {one.content_id}: {one.kind}: {one.detail}"
+    if len(repairs) > SHOWN:
+        yield f"  … and {len(repairs) - SHOWN:,} more that were repaired: see --json"
 
 
 def _finding_lines(report: ProtectionReport) -> Iterator[str]:

@@ -18,15 +18,17 @@ from millstream.mill.adoption.catalog import AdoptionFinding, ItemKind
 from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.coverage import copy_coverage, kept_coverage, verification_times
 from millstream.mill.adoption.deletions import count_kept, forget_renamed, forget_vanished
+from millstream.mill.adoption.lost_copies import find_lost, repaired
 from millstream.mill.adoption.renames import copy_renamed
 from millstream.mill.adoption.unknown_copies import find_differing
-from millstream.mill.adoption.verification import CopyFinding, CopyVerifier, Verified, due_since
+from millstream.mill.adoption.verification import CopyVerifier, Verified, due_since
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.planning import GROUP, plan_space_duplication, put_items
 from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
+from millstream.mill.reports.report import CopyFinding
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditOutbox
@@ -53,6 +55,8 @@ class CopyReport(msgspec.Struct, kw_only=True):
     """The copy of a space in one store after a run, in items.
 
     ``pending`` items have no copy of the adopted version there, ``damaged`` copies are not in order or were not read.
+    ``repairs`` are the copies that were lost or damaged, and are in order again: ``repaired`` is how many, and
+    ``copied`` counts those among them that were copied from the source.
     ``hold`` is the number under which the plan waits for an approval, ``held`` are copies of items that vanished
     without a record. ``error`` says why the store could not be used.
     """
@@ -71,6 +75,7 @@ class CopyReport(msgspec.Struct, kw_only=True):
     oldest_verified: int | None = None
     newest_verified: int | None = None
     findings: list[CopyFinding] = []
+    repairs: list[CopyFinding] = []
     error: str = ""
 
 
@@ -158,6 +163,7 @@ class Protection:
         copies = {pair: self._copy_report(pair) for pair in self._pairs}
         report.copies = list(copies.values())
         touched: Sequence[str] = ()
+        lost: dict[Pair, list[CopyFinding]] = {}
         try:
             adopter = Adopter(self._target, threads=self._threads)
             report.adoption = adopter.adopt(
@@ -171,10 +177,11 @@ class Protection:
         if not report.error:
             if not replace:
                 self._check_unknown(copies)
+            lost = self._find_lost(copies)
             self._copy_renamed(copies)
             self._duplicate(copies, progress, touched)
         for pair, copy in copies.items():
-            self._verify(pair, copy, self._share(before, reading), progress)
+            self._verify(pair, copy, self._share(before, reading), progress, lost.get(pair, []))
         if not report.error and self._forget_renamed(copies):
             self._duplicate(copies, progress)
         self._complete(report, copies)
@@ -187,7 +194,7 @@ class Protection:
         self._catalog.save_space(msgspec.structs.replace(known, exit_code=code))
 
     def _copy_report(self, pair: Pair) -> CopyReport:
-        copy = CopyReport(store=pair.destination, url="", findings=[])
+        copy = CopyReport(store=pair.destination, url="", findings=[], repairs=[])
         try:
             provider = self._parts.providers[pair.destination]
             copy.url = provider.url
@@ -216,6 +223,19 @@ class Protection:
                     f"it holds {len(found):,} items that this node did not write and that differ from the source (the "
                     f"first is {found[0]!r}): either may be right. Name another --space, or replace them with --replace"
                 )
+
+    def _find_lost(self, copies: dict[Pair, CopyReport]) -> dict[Pair, list[CopyFinding]]:
+        """What the listing of each copy shows as lost, before it is copied again."""
+        lost: dict[Pair, list[CopyFinding]] = {}
+        for pair, copy in copies.items():
+            if copy.error:
+                continue
+            try:
+                found = find_lost(self._parts.providers, self._target.manifest, pair.destination, self._space)
+                lost[pair] = list(found)
+            except StoreError as error:
+                copy.error = str(error)
+        return lost
 
     def _copy_renamed(self, copies: dict[Pair, CopyReport]) -> None:
         for pair, copy in copies.items():
@@ -276,7 +296,9 @@ class Protection:
         now = self._target.clock.now()
         return min(1.0, max(0, now - before) / READ_PERIOD) if before is not None else 0.0
 
-    def _verify(self, pair: Pair, copy: CopyReport, share: float | None, progress: Progress) -> None:
+    def _verify(
+        self, pair: Pair, copy: CopyReport, share: float | None, progress: Progress, lost: list[CopyFinding]
+    ) -> None:
         if copy.error:
             return
         store, now = pair.destination, self._target.clock.now()
@@ -292,8 +314,13 @@ class Protection:
             copy.error = str(error)
             return
         copy.read += verified.read
-        copy.repaired += verified.repaired
         copy.findings += verified.findings
+        named = {one.content_id for one in (*copy.findings, *verified.repairs)}
+        again = repaired(self._target.manifest, store, self._space, lost)
+        copy.repairs += verified.repairs + [one for one in again if one.content_id not in named]
+        copy.repairs.sort(key=lambda one: one.content_id)
+        copy.repaired = len(copy.repairs)
+        verified.tally.repaired = copy.repairs
         self._report(store, verified, now)
 
     def _report(self, store: str, verified: Verified, since: int) -> None:

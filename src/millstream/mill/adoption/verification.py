@@ -21,7 +21,7 @@ from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.providers import Providers
 from millstream.mill.repair.repairer import Repairer
-from millstream.mill.reports.report import SpaceTally
+from millstream.mill.reports.report import CopyFinding, SpaceTally
 from millstream.stores.protocol import Entry
 
 GROUP = 1000
@@ -32,20 +32,15 @@ _SHARED = "B28"
 """The row of a copy that is in order, in a file that is also that of another store: none of the decision table."""
 
 
-class CopyFinding(msgspec.Struct, frozen=True):
-    """A copy that is not in order, and what was done about it."""
-
-    content_id: str
-    kind: str
-    detail: str
-
-
 class Verified(msgspec.Struct):
-    """What came of the verification of one copy of a space: how many were read, repaired, and are not in order."""
+    """What came of the verification of one copy of a space: how many were read, and which were found not in order.
+
+    ``repairs`` are what was found and repaired, ``findings`` what is still not in order.
+    """
 
     tally: SpaceTally
     read: int = 0
-    repaired: int = 0
+    repairs: list[CopyFinding] = msgspec.field(default_factory=list)
     findings: list[CopyFinding] = msgspec.field(default_factory=list)
 
 
@@ -127,23 +122,23 @@ class CopyVerifier:
         try:
             if found.row == _SHARED:
                 self._repairer.write_anew(place, f"{found.store}: {found.row} {found.kind}")
-                return self._counted(verified, self._independent(self._checker.check(place).result), [])
+                return self._counted(verified, found, self._independent(self._checker.check(place).result), [])
             done = self._repairer.repair(found.space, found.content_id, f"{found.store}: {found.row} {found.kind}")
             reasons = [event.reason for event in done.refused if event.store in ("", found.store)]
             if any(event.healed and event.store == found.store for event in done.events):
                 after = self._checker.check(place).result
         except MillstreamError as error:
             reasons = [str(error)]
-        return self._counted(verified, after, reasons)
+        return self._counted(verified, found, after, reasons)
 
     @staticmethod
-    def _counted(verified: Verified, after: CheckResult, reasons: Sequence[str]) -> CheckResult:
-        """*after*, counted as repaired or as a finding."""
+    def _counted(verified: Verified, found: CheckResult, after: CheckResult, reasons: Sequence[str]) -> CheckResult:
+        """*after*, counted as a repair of what was *found*, or as a finding."""
         if _is_bad(after):
             detail = "; ".join([after.detail, *(f"not repaired: {reason}" for reason in reasons)])
             verified.findings.append(CopyFinding(after.content_id, after.kind, detail))
         else:
-            verified.repaired += 1
+            verified.repairs.append(CopyFinding(found.content_id, found.kind, found.detail))
         return after
 
 

@@ -65,6 +65,14 @@ class ReportFinding(msgspec.Struct, frozen=True):
     content: str | None = None
 
 
+class CopyFinding(msgspec.Struct, frozen=True):
+    """A copy that is not in order, or was not until it was repaired, and why."""
+
+    content_id: str
+    kind: str
+    detail: str
+
+
 class ItemSet(msgspec.Struct, frozen=True):
     """Some items of a space: how many they are, and the ids of the first of them."""
 
@@ -106,7 +114,8 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number there: see :attr:`known_coverage`). ``outcomes`` counts verdicts and ``kinds`` rows; ``previous`` is the
     SHA-256 of the space's report before this one, None for the first. ``sources``, ``strays`` and ``absent`` say how a
     copy differs from its source by item (:class:`SourceDifferences`); they are left out of the file where it does not.
-    ``adopted`` says how much of the space rests on adoption; it is left out where nothing does.
+    ``adopted`` says how much of the space rests on adoption; it is left out where nothing does. ``repaired`` are the
+    copies that were lost or damaged and are in order again, so that they are no findings.
     """
 
     account: str
@@ -131,6 +140,7 @@ class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strays: ItemSet = ItemSet()
     absent: ItemSet = ItemSet()
     adopted: AdoptedShare = AdoptedShare()
+    repaired: Sequence[CopyFinding] = ()
 
     @property
     def known_coverage(self) -> float | None:
@@ -151,6 +161,7 @@ class SpaceTally:
         self.kinds: Counter[str] = Counter()
         self.findings: list[ReportFinding] = []
         self.notes: list[str] = []
+        self.repaired: Sequence[CopyFinding] = ()
         self.bytes = 0
 
     def add(self, results: Iterable[CheckResult]) -> None:
@@ -241,6 +252,7 @@ def build_report(
         findings=sorted(tally.findings, key=lambda finding: finding.content_id),
         notes=tuple(tally.notes),
         previous=previous,
+        repaired=tuple(tally.repaired),
     )
 
 
@@ -272,7 +284,13 @@ def compared(report: IntegrityReport, differences: SourceDifferences) -> Integri
     )
 
 
-_LATER: Mapping[str, object] = {"sources": (), "strays": ItemSet(), "absent": ItemSet(), "adopted": AdoptedShare()}
+_LATER: Mapping[str, object] = {
+    "sources": (),
+    "strays": ItemSet(),
+    "absent": ItemSet(),
+    "adopted": AdoptedShare(),
+    "repaired": (),
+}
 """Members that reports of the first release do not have, and the values at which they are left out."""
 
 SHOWN = 20
@@ -301,6 +319,9 @@ def report_lines(report: IntegrityReport, *, age: str = "") -> Iterator[str]:
     if len(report.findings) > SHOWN:
         more = len(report.findings) - SHOWN
         yield f"  … and {more:,} more: see `millstream mill report {report.store} {report.space}`"
+    yield from (f"  {one.content_id}: repaired: {one.kind}: {one.detail}" for one in report.repaired[:SHOWN])
+    if len(report.repaired) > SHOWN:
+        yield f"  … and {len(report.repaired) - SHOWN:,} more that were repaired: see the report itself"
     if report.adopted.items:
         yield f"  {adopted_text(report)}"
     yield from (f"  {line}" for line in difference_lines(report))
