@@ -154,6 +154,16 @@ def test_row_4_content_that_cannot_be_had_is_tried_again_and_then_an_error(mill:
     assert mill.open_tasks() == {QueueName.BIT_ERROR: 1}
 
 
+def test_row_4_content_that_still_cannot_be_read_is_repaired_from_the_copy(mill: Mill) -> None:
+    real = mill.world.stores["1"]
+    mill.world.stores["1"] = unreadable = UnavailableStore(real, when=lambda call: call.method == "open")
+    assert (mill.check("copied"), mill.waited >= 300) == (("B4", "ERROR"), True)
+    assert mill.open_tasks() == {QueueName.REPAIR: 1}
+    unreadable.when = lambda _: False
+    mill.settle()
+    assert (mill.open_tasks(), mill.is_in_order("copied")) == ({}, True)
+
+
 def test_row_5_a_corrupted_or_lost_index_row_is_put_right_from_the_three_others(mill: Mill) -> None:
     mill.change("UPDATE mill_manifest SET sha256 = :sum WHERE store = '1' AND content_id = 'alone'", sum=WRONG)
     assert mill.check("alone") == ("A5", "FAILURE")

@@ -128,7 +128,7 @@ class Millstream:
         told = dict(found)
         for _ in range(_ROUNDS):
             before = found
-            errors += self._repair(found)
+            errors += self._repair()
             code, found, said = self._check()
             told, errors = found | told, errors + said
             if found.items() <= before.items():
@@ -137,11 +137,9 @@ class Millstream:
         told |= {place: "properties differ (D8)" for place in put_right if place not in told}
         return ToolRun(told, found, code == 0, errors)
 
-    def _repair(self, found: Said) -> str:
-        """Everything that repairs: the queue, then each item that was *found* and is not in order yet, then a loop."""
+    def _repair(self) -> str:
+        """Everything that repairs: the queue, then a loop."""
         _, _, errors = self._command("repair")
-        for content_id in sorted({content_id for (_, content_id), text in found.items() if not _is_queued(text)}):
-            errors += self._command("repair", SPACE, content_id)[2]
         return errors + self._command("duplicate", "--all")[2]
 
     def run_daily(self, store: str) -> ToolRun:
@@ -354,11 +352,6 @@ def command(*arguments: str) -> tuple[int, list[dict[str, Any]], str]:
     return code, [json.loads(line) for line in printed if line.startswith("{")], errors.getvalue()
 
 
-def _is_queued(words: str) -> bool:
-    """Whether a check puts such a finding on the queue of repairs; all others are repaired by name."""
-    return not any(f"({row})" in words for row in _BY_NAME)
-
-
 def finding_words(row: str, kind: str) -> str:
     """What a finding is called in the table, with the row of the bit check."""
     return f"{_WORDS.get(row, kind.replace('-', ' '))} ({row})"
@@ -375,8 +368,6 @@ def _settings(data: Path) -> Settings:
 
 
 _GROUPS = {"strays": "in no source", "absent": "not there"}
-
-_BY_NAME = ("B4",)
 
 _WORDS = {
     "B3": "corrupt: content does not match",

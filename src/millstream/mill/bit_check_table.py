@@ -18,7 +18,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 - B19: an object without a provider checksum is judged by its bytes against the manifest.
 - B21: a tombstone without an object is as it should be; so is a deletion that waits in the audit outbox. B24: a
   tombstone with an object is a failure of its own.
-- A failure whose manifest sum is recorded for another copy asks for a repair instead of a bit error.
+- B4: bytes that still cannot be read at the last attempt are an outcome, not a dead letter.
+- A failure whose manifest sum is recorded for another copy asks for a repair instead of a bit error; so does B4.
 
 The result depends only on which sums are equal, so there are finitely many cases (:func:`canonical_observation`);
 each is decided once.
@@ -168,11 +169,15 @@ ROWS: Mapping[str, _Row] = {
     "B27": _Row(
         "damaged-record", "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`"
     ),
+    "B28": _Row("shared-file", "a hard link to the file of another store: damage to one is damage to both"),
     "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
     "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
     "A7": _Row("audit", "the audit log does not know this object", 7),
 }
-"""Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7)."""
+"""Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7).
+
+``docs/mill.md`` has them as a table. B28 is no answer of one store: who compares the files of two stores finds it.
+"""
 
 
 def is_fresh(modified: int | None, now: int) -> bool:
@@ -228,7 +233,7 @@ def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one 
     if seen.content == SourceAnswer.CHANGED:
         return _outcome("B26", Verdict.IGNORE)
     if seen.content == SourceAnswer.UNREADABLE:
-        return _settle(seen, "B4", Verdict.ERROR)
+        return _settle(seen, "B4", Verdict.ERROR, FollowUp.REPAIR if seen.elsewhere else FollowUp.BIT_ERROR)
     if seen.deleted:
         return _fail_old(seen, "B24", "B24")
     if seen.store == SourceAnswer.NO_CHECKSUM:
@@ -338,10 +343,10 @@ def _fail(
     return _outcome(row, Verdict.FAILURE, action, default if task == FollowUp.NONE else task)
 
 
-def _settle(seen: Observation, row: str, verdict: Verdict) -> BitCheckOutcome:
+def _settle(seen: Observation, row: str, verdict: Verdict, task: FollowUp = FollowUp.BIT_ERROR) -> BitCheckOutcome:
     if seen.attempt < LAST_ATTEMPT:
         return _retry(row, seen)
-    return _outcome(row, verdict, task=FollowUp.BIT_ERROR)
+    return _outcome(row, verdict, task=task)
 
 
 def _retry(row: str, seen: Observation) -> BitCheckOutcome:

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.shared_files import find_shared_store
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.bit_check_table import ROWS, Verdict
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.space_reports import LATELY
@@ -29,7 +29,7 @@ GROUP = 1000
 
 _TOGETHER = 100
 _SHARED = "B28"
-"""The row of a copy that is in order, in a file that is also that of another store: none of the decision table."""
+"""The row of a copy that is in order, in a file that is also that of another store."""
 
 
 class Verified(msgspec.Struct):
@@ -104,8 +104,8 @@ class CopyVerifier:
         other = find_shared_store(self._providers, place) if found.verdict == Verdict.SUCCESS else None
         if other is None:
             return found
-        detail = f"a hard link: the file of store {other} is the same file, so damage to one is damage to both"
-        return msgspec.structs.replace(found, verdict=Verdict.FAILURE, row=_SHARED, kind="shared-file", detail=detail)
+        kind, detail = ROWS[_SHARED].kind, f"{ROWS[_SHARED].detail} (store {other})"
+        return msgspec.structs.replace(found, verdict=Verdict.FAILURE, row=_SHARED, kind=kind, detail=detail)
 
     def _record(self, verified: Verified, results: Sequence[CheckResult]) -> None:
         self._writer.write(results)
