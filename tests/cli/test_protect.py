@@ -283,6 +283,45 @@ def test_every_copy_that_is_repaired_is_named(
     assert (code, [copy["repairs"] for copy in report["copies"]]) == (0, [[], []])
 
 
+@pytest.mark.parametrize("change", [{"mtime": "2001-01-01T00:00:00Z"}, {"mtime": None}, {"colour": "red"}])
+def test_changed_properties_of_a_copy_are_named_and_set_right(desk: Desk, change: dict[str, str | None]) -> None:
+    desk.protect()
+    store = LocalStore(desk.disks[0])
+    before = dict(store.info("photos", "2013/1.jpg").properties)
+    changed = {name: value for name, value in {**before, **change}.items() if value is not None}
+    store.set_properties("photos", "2013/1.jpg", changed)
+    code, report = desk.protect("--read", "all")
+    (repair,) = report["copies"][0]["repairs"]
+    assert (code, repair["content_id"], repair["kind"]) == (0, "2013/1.jpg", "properties")
+    assert next(iter(change)) in repair["detail"]
+    assert store.info("photos", "2013/1.jpg").properties == before
+    assert desk.protect("--read", "all")[1]["copies"][0]["repairs"] == []
+
+
+def test_properties_that_cannot_be_set_right_stay_a_finding(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.protect()
+    LocalStore(desk.disks[0]).set_properties("photos", "2013/1.jpg", {"colour": "red"})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(LocalStore, "set_properties", refuse)
+    code, report = desk.protect("--read", "all")
+    (finding,) = report["copies"][0]["findings"]
+    assert (code, finding["kind"], verified(report)) == (1, "properties", [5, 6])
+    assert "the disk is full" in finding["detail"]
+
+
+def test_a_renamed_file_that_was_touched_is_copied_with_its_new_time(desk: Desk) -> None:
+    desk.protect()
+    (desk.photos / "2013" / "1.jpg").rename(desk.photos / "renamed.jpg")
+    os.utime(desk.photos / "renamed.jpg", (1_000_000_000, 1_000_000_000))
+    code, report = desk.protect()
+    assert (code, report["adoption"]["moved"], [copy["repairs"] for copy in report["copies"]]) == (0, 1, [[], []])
+    for disk in desk.disks:
+        assert LocalStore(disk).info("photos", "renamed.jpg").properties["mtime"].startswith("1000000000.")
+
+
 def test_a_copy_that_is_lost_whole_is_named_item_by_item(
     desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -41,15 +41,16 @@ def adoption_target(node: Node, store: str) -> AdoptionTarget:
 
 def protection_parts(node: Node, store: str) -> ProtectionParts:
     """What protects the source that the settings call *store*."""
+    target = adoption_target(node, store)
     return ProtectionParts(
-        adoption_target(node, store),
+        target,
         node.stores.providers,
         node.stores.change_guard,
         node.queues.open(QueueName.DUPLICATION_LOW),
         lambda: drain_queues(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW),
         CopyVerifier(
+            target,
             node.stores.providers,
-            node.stores.manifest,
             node.mill.checks.checker,
             node.mill.checks.writer,
             node.mill.repairs.repairer,

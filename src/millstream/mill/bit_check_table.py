@@ -170,13 +170,14 @@ ROWS: Mapping[str, _Row] = {
         "damaged-record", "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`"
     ),
     "B28": _Row("shared-file", "a hard link to the file of another store: damage to one is damage to both"),
+    "B29": _Row("properties", "the properties of a copy are not those of its original"),
     "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
     "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
     "A7": _Row("audit", "the audit log does not know this object", 7),
 }
 """Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7).
 
-``docs/mill.md`` has them as a table. B28 is no answer of one store: who compares the files of two stores finds it.
+``docs/mill.md`` has them as a table. B28 and B29 are no answers of one store: who compares two stores finds them.
 """
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.mill.adoption.adoption_run import AdoptionTarget
+from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.adoption.shared_files import find_shared_store
 from millstream.mill.bit_check_table import ROWS, Verdict
+from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
-from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.space_reports import LATELY
 from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.manifest import CheckResult, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.providers import Providers
 from millstream.mill.repair.repairer import Repairer
@@ -30,6 +33,9 @@ GROUP = 1000
 _TOGETHER = 100
 _SHARED = "B28"
 """The row of a copy that is in order, in a file that is also that of another store."""
+
+_PROPERTIES = "B29"
+"""The row of a copy whose bytes are in order and whose properties are not those of its source."""
 
 
 class Verified(msgspec.Struct):
@@ -51,12 +57,20 @@ class _Item(NamedTuple):
 
 
 class CopyVerifier:
-    """Reads copies, compares them with the manifest, repairs what can be repaired, and records the results."""
+    """Reads copies of the items of *target*, repairs what can be repaired, and records the results.
+
+    Their bytes are compared with the manifest, their properties with those that were adopted.
+    """
 
     def __init__(
-        self, providers: Providers, manifest: Manifest, checker: BitChecker, writer: CheckWriter, repairer: Repairer
+        self,
+        target: AdoptionTarget,
+        providers: Providers,
+        checker: BitChecker,
+        writer: CheckWriter,
+        repairer: Repairer,
     ) -> None:
-        self._providers, self._manifest = providers, manifest
+        self._target, self._providers, self._manifest = target, providers, target.manifest
         self._checker, self._writer, self._repairer = checker, writer, repairer
 
     def verify(
@@ -92,20 +106,30 @@ class CopyVerifier:
         """The results of *items*: those that can be read together first, the others one by one."""
         rows = {item.content_id: item.row for item in items}
         together = self._checker.check_many(store, space, [item.content_id for item in items if item.entry])
-        results = {one.result.content_id: one.result for one in together if one.outcome.verdict == Verdict.SUCCESS}
+        checked = {one.result.content_id: one for one in together if one.outcome.verdict == Verdict.SUCCESS}
         for name, row in rows.items():
-            if name not in results:
-                results[name] = self._checker.sweep(ItemRef(store, space, name), row).result
-        return [self._independent(results[item.content_id]) for item in items]
+            if name not in checked:
+                checked[name] = self._checker.sweep(ItemRef(store, space, name), row)
+        adopted = self._target.catalog.get_many(self._target.store, space, list(rows))
+        return [self._whole(checked[item.content_id], adopted.get(item.content_id)) for item in items]
 
-    def _independent(self, found: CheckResult) -> CheckResult:
-        """*found*, or that a copy which is in order is no copy of its own."""
-        place = ItemRef(found.store, found.space, found.content_id)
-        other = find_shared_store(self._providers, place) if found.verdict == Verdict.SUCCESS else None
-        if other is None:
+    def _check_again(self, place: ItemRef) -> CheckResult:
+        """The result of a copy as it is now."""
+        adopted = self._target.catalog.get_many(self._target.store, place.space, [place.content_id])
+        return self._whole(self._checker.check(place), adopted.get(place.content_id))
+
+    def _whole(self, checked: CheckedItem, adopted: AdoptedItem | None) -> CheckResult:
+        """What was *checked*, or that a copy with good bytes is no copy of its own, or has other properties."""
+        found = checked.result
+        if found.verdict != Verdict.SUCCESS:
             return found
-        kind, detail = ROWS[_SHARED].kind, f"{ROWS[_SHARED].detail} (store {other})"
-        return msgspec.structs.replace(found, verdict=Verdict.FAILURE, row=_SHARED, kind=kind, detail=detail)
+        other = find_shared_store(self._providers, ItemRef(found.store, found.space, found.content_id))
+        if other is not None:
+            return _failed(found, _SHARED, ROWS[_SHARED].kind, f"{ROWS[_SHARED].detail} (store {other})")
+        if adopted is None or adopted.sha256 != found.content or checked.properties is None:
+            return found
+        detail = _differing(clean_properties(adopted.properties), clean_properties(checked.properties))
+        return _failed(found, _PROPERTIES, ROWS[_PROPERTIES].kind, detail) if detail else found
 
     def _record(self, verified: Verified, results: Sequence[CheckResult]) -> None:
         self._writer.write(results)
@@ -119,17 +143,26 @@ class CopyVerifier:
         reasons: list[str] = []
         after = found
         place = ItemRef(found.store, found.space, found.content_id)
+        cause = f"{found.store}: {found.row} {found.kind}"
         try:
             if found.row == _SHARED:
-                self._repairer.write_anew(place, f"{found.store}: {found.row} {found.kind}")
-                return self._counted(verified, found, self._independent(self._checker.check(place).result), [])
-            done = self._repairer.repair(found.space, found.content_id, f"{found.store}: {found.row} {found.kind}")
+                self._repairer.write_anew(place, cause)
+                return self._counted(verified, found, self._check_again(place), [])
+            if found.row == _PROPERTIES:
+                after = self._with_properties(place, cause)
+                return self._counted(verified, found, after, [])
+            done = self._repairer.repair(found.space, found.content_id, cause)
             reasons = [event.reason for event in done.refused if event.store in ("", found.store)]
             if any(event.healed and event.store == found.store for event in done.events):
-                after = self._checker.check(place).result
+                after = self._check_again(place)
         except MillstreamError as error:
             reasons = [str(error)]
         return self._counted(verified, found, after, reasons)
+
+    def _with_properties(self, place: ItemRef, cause: str) -> CheckResult:
+        adopted = self._target.catalog.get_many(self._target.store, place.space, [place.content_id])
+        self._repairer.restore_properties(place, clean_properties(adopted[place.content_id].properties), cause)
+        return self._check_again(place)
 
     @staticmethod
     def _counted(verified: Verified, found: CheckResult, after: CheckResult, reasons: Sequence[str]) -> CheckResult:
@@ -140,6 +173,21 @@ class CopyVerifier:
         else:
             verified.repairs.append(CopyFinding(found.content_id, found.kind, found.detail))
         return after
+
+
+def _failed(found: CheckResult, row: str, kind: str, detail: str) -> CheckResult:
+    return msgspec.structs.replace(found, verdict=Verdict.FAILURE, row=row, kind=kind, detail=detail)
+
+
+def _differing(adopted: Mapping[str, str], copied: Mapping[str, str]) -> str:
+    """How the properties of a copy differ from those of its source; empty where they do not."""
+    names = sorted(name for name in {*adopted, *copied} if adopted.get(name) != copied.get(name))
+    differing = (f"{name} is {_text(copied.get(name))} instead of {_text(adopted.get(name))}" for name in names)
+    return f"{ROWS[_PROPERTIES].detail}: {', '.join(differing)}" if names else ""
+
+
+def _text(value: str | None) -> str:
+    return "absent" if value is None else repr(value)
 
 
 def due_since(rows: Iterator[int | None], share: float, now: int, period: int) -> int:

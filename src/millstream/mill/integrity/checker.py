@@ -38,13 +38,17 @@ _ANSWERS = frozenset(SourceAnswer)
 
 
 class ItemReading(msgspec.Struct, frozen=True, gc=False):
-    """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken, its type."""
+    """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken, its type.
+
+    ``properties`` are None where nothing was read of it.
+    """
 
     provider: str
     content: str
     size: int = 0
     modified: int | None = None
     mimetype: str | None = None
+    properties: Mapping[str, str] | None = None
 
 
 class BitChecker:
@@ -154,7 +158,7 @@ class BitChecker:
         missed = None
         if self._audit_lookup is not None and outcome.task == FollowUp.AUDIT:
             missed = self._audit_lookup.missing_event(result, seen.mimetype)
-        return CheckedItem(result, outcome, missed, seen.mimetype)
+        return CheckedItem(result, outcome, missed, seen.mimetype, seen.properties)
 
     def observe(self, place: ItemRef) -> ItemReading:
         """Ask the provider, then read the bytes; where they do not match, look again.
@@ -203,7 +207,7 @@ class BitChecker:
             return ItemReading(provider, SourceAnswer.CHANGED, info.size, info.modified)
         except (StoreError, OSError):
             return ItemReading(provider, SourceAnswer.UNREADABLE, info.size, info.modified)
-        return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype)
+        return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype, info.properties)
 
     def observe_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemReading | None]:
         """:meth:`observe` for those of *content_ids* that can be looked at and read together; None for the others."""
@@ -245,13 +249,14 @@ class BitChecker:
 class CheckedItem(msgspec.Struct, frozen=True, gc=False):
     """A finished check: the line to write down, the outcome with what it asks for, and the event the audit missed.
 
-    ``mimetype`` is what the provider says of the item.
+    ``mimetype`` and ``properties`` are what the provider says of the item, None where nothing was read.
     """
 
     result: CheckResult
     outcome: BitCheckOutcome
     missed: AuditEvent | None = None
     mimetype: str | None = None
+    properties: Mapping[str, str] | None = None
 
     @property
     def task(self) -> tuple[QueueName, Task] | None:
@@ -315,9 +320,8 @@ def _summary(checked: CheckedItem) -> str:
 def _seen(info: ItemInfo, read: Digests | None) -> ItemReading | None:
     if read is None:
         return None
-    return ItemReading(
-        info.checksum() or SourceAnswer.NO_CHECKSUM, read.sha256, read.size, info.modified, info.mimetype
-    )
+    provider = info.checksum() or SourceAnswer.NO_CHECKSUM
+    return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype, info.properties)
 
 
 def _result(

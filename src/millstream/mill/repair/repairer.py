@@ -123,6 +123,17 @@ class Repairer:
         self._log.append([event])
         return event
 
+    def restore_properties(self, place: ItemRef, properties: Mapping[str, str], reason: str) -> RepairEvent:
+        """Give the copy at *place*, whose bytes are good, the *properties* of its source; what was done is recorded.
+
+        Raises :class:`StoreError` where the store refuses that.
+        """
+        store = self._providers[place.store]
+        self._providers.call(lambda: store.set_properties(place.space, place.content_id, properties))
+        event = self._event(place, reason, healed=True)
+        self._log.append([event])
+        return event
+
     def _look(self, place: ItemRef, source: bool, recorded: frozenset[str]) -> CopyReading:
         seen = self._checker.observe(place)
         return CopyReading(
