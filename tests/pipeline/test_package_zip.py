@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.message import Message
+from millstream.log import LogSpec, open_store
 from millstream.pipeline.gateway import spark_home
 from millstream.pipeline.java import find_java
 from millstream.pipeline.package_zip import write_package
@@ -46,6 +51,17 @@ def test_an_archive_that_python_would_not_import_from_is_refused(
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_submitted_job_reads_writes_and_streams_where_python_has_not_the_package(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    fill_log(url)
+    found = submit(tmp_path, "local[2]", url)
+    assert found["counts"] == {f"s{number}": 100 for number in range(4)}
+    assert found["written"] == [500, 500]
+    assert all("millstream.zip/millstream/" in place for place in found["places"])
+
+
+@pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_job_file_is_submitted_to_a_cluster_whose_executors_import_what_was_shipped(
@@ -54,45 +70,65 @@ def test_a_job_file_is_submitted_to_a_cluster_whose_executors_import_what_was_sh
     if size != "long":
         pytest.skip("a cluster is six Java machines; at the long size only")
     url = log_in(mariadb)
-    write_package(tmp_path / "millstream.zip")
-    home = Path(find_java().executable).resolve().parent.parent
-    environment = os.environ | {
-        "JAVA_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    try:
+        with private("spark") as cluster:
+            found = submit(tmp_path, cluster.url, url)
+    except LocalServerMissingError as error:
+        pytest.skip(str(error))
+    assert found["counts"] == {f"s{number}": 100 for number in range(4)}
+    assert found["written"] == [500, 500]
+    assert found["places"]
+    assert all("millstream.zip/millstream/" in place for place in found["places"])
+
+
+def submit(folder: Path, master: str, url: str) -> Any:
+    """Submit the job with the package as an archive, with a Python that has its dependencies alone; what it printed."""
+    python = python_without_millstream(folder / "python")
+    write_package(folder / "millstream.zip")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "JAVA_HOME": str(Path(find_java().executable).resolve().parent.parent),
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(spark_home()),
     }
-    try:
-        with private("spark") as cluster:
-            command = [
-                spark_home() / "bin" / "spark-submit", "--master", cluster.url, "--executor-memory", "512m",
-                "--py-files", tmp_path / "millstream.zip", Path(__file__).with_name("submitted_job.py"), url, "in",
-            ]  # fmt: skip
-            done = subprocess.run(
-                list(map(str, command)), env=environment, capture_output=True, text=True, check=False, timeout=500
-            )
-    except LocalServerMissingError as error:
-        pytest.skip(str(error))
+    command = [
+        spark_home() / "bin" / "spark-submit", "--master", master, "--executor-memory", "512m",
+        "--py-files", folder / "millstream.zip", Path(__file__).with_name("submitted_job.py"), url, "in", folder,
+    ]  # fmt: skip
+    done = subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, check=False, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["counts"] == {f"s{number}": 100 for number in range(4)}
-    assert found["places"]
-    assert all("millstream.zip/millstream/" in place for place in found["places"])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def python_without_millstream(folder: Path) -> Path:
+    """A Python with the packages of this one but for Millstream, which a ``.pth`` file makes known to this one."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"), "utf-8")
+    python = folder / "bin" / "python"
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run([python, "-c", "import pyspark, millstream"], env=without, capture_output=True, check=False)
+    assert b"No module named 'millstream'" in found.stderr
+    return python
 
 
 def log_in(mariadb: str) -> str:
     """A log of 500 messages of four sources."""
     import sqlalchemy as sa
 
-    from millstream.core.message import Message
-    from millstream.log import LogSpec, open_store
-
     engine = sa.create_engine(mariadb.replace("mysql:", "mysql+pymysql:"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(sa.text("create database if not exists submitted"))
     engine.dispose()
     url = f"{mariadb}submitted"
+    fill_log(url)
+    return url
+
+
+def fill_log(url: str) -> None:
+    """The log ``in`` of 500 messages of four sources."""
     with open_store(url) as store, store.log(LogSpec("in", block_messages=50)).writer() as writer:
         writer.append([Message(b"%d" % number, "k", f"s{number % 4}", number, number) for number in range(500)])
-    return url

@@ -27,6 +27,7 @@ from millstream.log import LogSpec
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, whole
+from millstream.pipeline.registration import register_source
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts, shard_of, shares_of, write_share
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
@@ -163,7 +164,7 @@ class ShardStreamReader(TriggerLimitedReader):
 
 def register(spark: SparkSession) -> None:
     """Make the data source known to *spark*."""
-    spark.dataSource.register(ShardDataSource)
+    register_source(spark, ShardDataSource)
 
 
 def _clock_at(request: LogReadOptions, last_id: int) -> int:

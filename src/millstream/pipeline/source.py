@@ -22,6 +22,7 @@ from millstream.log.store import store_files
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.read_options import PARTITION_BYTES, TASKS_A_CORE, LogReadOptions, checked_columns
+from millstream.pipeline.registration import register_source
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.sink import LogStreamWriter, LogWriter
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
@@ -37,7 +38,7 @@ SPARK_SCHEMA = spark_schema(MESSAGE_SCHEMA)
 
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("millstream")`` known to *spark*."""
-    spark.dataSource.register(LogDataSource)
+    register_source(spark, LogDataSource)
 
 
 def read_log(
