@@ -19,7 +19,7 @@ from millstream.node import Node
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.session import SparkOptions
-from millstream.settings import Settings
+from millstream.settings import Settings, load_settings
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 
@@ -288,3 +288,18 @@ def test_integrity_on_spark_names_stray_and_absent_items(data: Path, capfd: pyte
     assert (found["third"]["result"], found["third"]["listed"]) == ("INCOMPLETE", 0)  # the space is not there
     assert run(command) == 1
     assert "1 stray items, neither at the source (primary)" in capfd.readouterr().out
+
+
+def test_integrity_on_spark_names_an_item_that_is_gone_with_its_row(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (data / "millstream.toml").write_text(f'[stores.primary]\nurl = "file://{data}/stores/primary"\naudited = true\n')
+    with Node.open(load_settings({"data": str(data)}, config=None)[0]) as node:
+        node.stores.providers["primary"].put("docs", "gone", io.BytesIO(b"gone"))
+        node.mill.audit.log.append(node.stores.outbox.events())  # and the manifest has no row of it
+        node.stores.outbox.remove(event.number for event in node.stores.outbox.events())
+    LocalStore(data / "stores" / "primary").delete("docs", "gone")
+    assert run(["pipeline", "integrity", "--data", str(data), "--json"]) == 1
+    (report,) = lines(capfd)
+    assert (report["result"], report["listed"]) == ("FAILURE", 2)
+    assert [one["row"] for one in report["findings"] if one["content_id"] == "gone"] == ["B18"]

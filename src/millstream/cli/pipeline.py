@@ -125,9 +125,11 @@ def integrity(
         judged = _sweep(node, name, spaces, due)
         overtaken = node.mill.checks.recheck_superseded(judged.findings())
         node.mill.checks.writer.write(judged.results())
+        unrecorded = node.mill.checks.check_unrecorded(spaces, judged.results)
         reporter = node.mill.reports.reporter
         found = [
-            msgspec.structs.replace(space, report=reporter.keep(space.report)) for space in judged.spaces(overtaken)
+            msgspec.structs.replace(space, report=reporter.keep(space.report))
+            for space in judged.spaces(overtaken, unrecorded)
         ]
         found += _not_there(node, found)
         remove_old_jobs(node.folder / "jobs", before=node.clock.now() - settings.pipeline.keep_jobs)

@@ -19,7 +19,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 - B21: a tombstone without an object is as it should be; so is a deletion that waits in the audit outbox. B24: a
   tombstone with an object is a failure of its own.
 - B4: bytes that still cannot be read at the last attempt are an outcome, not a dead letter.
-- A failure whose manifest sum is recorded for another copy asks for a repair instead of a bit error; so does B4.
+- A failure whose manifest sum is recorded for another copy asks for a repair instead of a bit error; so does B4, and
+  a failure without a row whose sum in the audit log is recorded for another copy.
 
 The result depends only on which sums are equal, so there are finitely many cases (:func:`canonical_observation`);
 each is decided once.
@@ -92,7 +93,8 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     1, :data:`LAST_ATTEMPT` is final and what a sweep uses. ``fresh``: the provider took the object less than a day ago
     (:func:`is_fresh`).
     ``pending``: an audited change of the item is not in the manifest yet.
-    ``elsewhere``: another store's manifest row of this item is live and has the same sum. ``contradicted``: there is no
+    ``elsewhere``: another store's manifest row of this item is live and has the manifest's sum; where there is no row
+    here, that of the audit log. ``contradicted``: there is no
     row, and a live row of another store has another sum than the provider states.
     """
 
@@ -208,10 +210,14 @@ def canonical_observation(seen: Observation) -> Observation:
         audit=_rename(seen.audit, names),
         attempt=min(max(seen.attempt, 1), LAST_ATTEMPT),
         fresh=seen.fresh,
-        elsewhere=seen.elsewhere and seen.manifest is not None and not seen.deleted,
+        elsewhere=seen.elsewhere and not seen.deleted and _has_record(seen),
         pending=seen.pending and seen.fresh and seen.manifest is not None,
         contradicted=seen.contradicted and seen.manifest is None,
     )
+
+
+def _has_record(seen: Observation) -> bool:
+    return seen.manifest is not None or seen.audit not in (None, SourceAnswer.NOT_KEPT)
 
 
 _ANSWERS = {str(answer): answer for answer in SourceAnswer}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
 
 from millstream.core.cached import locked_cached_property
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.superseded import recheck_superseded
+from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
+from millstream.mill.providers import is_system
 from millstream.node.audit import AuditPart
 from millstream.node.databases import DatabasesPart
 from millstream.node.stores import StoresPart
@@ -37,6 +41,23 @@ class ChecksPart:
     def writer(self) -> CheckWriter:
         """Writes down what checks found."""
         return CheckWriter(self._stores.manifest, self.bit_log)
+
+    def check_unrecorded(self, spaces: Collection[str], done: Callable[[], Iterable[CheckResult]]) -> list[CheckResult]:
+        """Check what the audit has in *spaces* (in all, where empty), and neither the manifest nor the results *done*.
+
+        The results are written down, too.
+        """
+        places = [
+            (store, space)
+            for store, space in self._audit.log.spaces()
+            if not is_system(space) and (not spaces or space in spaces)
+        ]
+        lost = {item for place in places for item in self._audit.lookup.unrecorded(*place)}
+        if lost:
+            lost -= {ItemRef(one.store, one.space, one.content_id) for one in done()}
+        results = [self.checker.check(item).result for item in sorted(lost, key=msgspec.structs.astuple)]
+        self.writer.write(results)
+        return results
 
     def recheck_superseded(self, findings: Iterable[CheckResult]) -> list[CheckResult]:
         """New results for *findings* of a sweep that changes have overtaken, also written down.

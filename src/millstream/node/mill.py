@@ -73,7 +73,7 @@ class MillPart:
             context, databases=databases, logs=logs, stores=stores, policies=policies, checks=self.checks
         )
         self.repairs = RepairsPart(databases, stores, policies, self.audit)
-        self.producers = ProducersPart(context, stores, policies, queues)
+        self.producers = ProducersPart(context, stores, policies, queues, self.audit)
 
     def workers(self, *names: QueueName, on_progress: Callable[[WorkTally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first.

@@ -12,6 +12,7 @@ from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.mill.producers.state import StateFile
 from millstream.mill.producers.statistics import StatisticsMorsel, StatisticsProducer
 from millstream.mill.tasks import QueueName
+from millstream.node.audit import AuditPart
 from millstream.node.context import NodeContext
 from millstream.node.policies import PoliciesPart
 from millstream.node.queues import QueuesPart
@@ -21,8 +22,11 @@ from millstream.node.stores import StoresPart
 class ProducersPart:
     """Makes the loops that put tasks on the queues of the mill."""
 
-    def __init__(self, context: NodeContext, stores: StoresPart, policies: PoliciesPart, queues: QueuesPart) -> None:
+    def __init__(
+        self, context: NodeContext, stores: StoresPart, policies: PoliciesPart, queues: QueuesPart, audit: AuditPart
+    ) -> None:
         self._context = context
+        self._audit = audit
         self._stores = stores
         self._policies = policies
         self._queues = queues
@@ -64,6 +68,7 @@ class ProducersPart:
             spaces=spaces,
             account=self._context.settings.mill.account,
             skip=settings.bits_skip,
+            audit_lookup=self._audit.lookup,
             policies=CachedPolicies(PolicyRepository(self._policies.location), self._context.clock),
         )
         file = StateFile(self._context.folder / "producers" / "bits.json", BitMorsel)

@@ -88,7 +88,8 @@ class CopyVerifier:
         """
         verified = Verified(SpaceTally())
         until = self._providers.clock.now()
-        items = (_Item(*one) for one in listed_or_known(self._providers, self._manifest, store, space))
+        audit = self._checker.audit_lookup
+        items = (_Item(*one) for one in listed_or_known(self._providers, self._manifest, store, space, audit))
         with ThreadPoolExecutor(threads, thread_name_prefix="mill-verify") as pool:
             for group in groups(items, GROUP):
                 due = [item for item in group if not _is_good(item, since, until)]

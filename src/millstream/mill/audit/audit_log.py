@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, make_tables
+from millstream.mill.manifest_table import manifest_table
 from millstream.mill.merge_join import groups
 from millstream.stores.audit import CONTENT_CHANGES, AuditAction, AuditEvent
 
@@ -45,6 +46,7 @@ COLUMNS = (
 
 _FIELDS = tuple(column.name for column in _log.c)
 _VARIABLES = 500
+_PAGE = 1000
 
 
 class AuditLog:
@@ -119,6 +121,30 @@ class AuditLog:
                 query = sa.select(*columns).where(last, _log.c.action != AuditAction.DELETE_CONTENT)
                 found.update((name, sha256) for name, sha256 in connection.execute(query))
         return found
+
+    def without_row(self, store: str, space: str, *, after: str = "") -> Iterator[str]:
+        """The items of a space above *after* that are there by their last event, and of which the manifest has no row.
+
+        In the order of the ids' bytes, read as they are taken. The manifest is the one of the same database.
+        """
+        while True:
+            ids = sa.select(_log.c.content_id).distinct().where(_log.c.store == store, _log.c.space == space)
+            page = ids.where(_log.c.content_id > after).order_by(_log.c.content_id).limit(_PAGE).subquery()
+            row = sa.and_(
+                manifest_table.c.store == store,
+                manifest_table.c.space == space,
+                manifest_table.c.content_id == page.c.content_id,
+            )
+            query = sa.select(page.c.content_id, manifest_table.c.content_id).select_from(
+                page.outerjoin(manifest_table, row)
+            )
+            with self._engine.connect() as connection:
+                found = connection.execute(query.order_by(page.c.content_id)).fetchall()
+            lost = [name for name, known in found if known is None]
+            yield from sorted(self.last_sums(store, space, lost))
+            if len(found) < _PAGE:
+                return
+            after = found[-1][0]
 
     def spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has events, sorted."""

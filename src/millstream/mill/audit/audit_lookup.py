@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from millstream.mill.audit.audit_log import AuditLog
@@ -56,6 +56,15 @@ class AuditLookup:
         pending = self._outbox.pending(store, space, content_ids)
         last = self._log.last_sums(store, space, content_ids)
         return {name: SourceAnswer.NOT_KEPT if name in pending else last.get(name) for name in content_ids}
+
+    def unrecorded(self, store: str, space: str, *, after: str = "") -> Iterator[ItemRef]:
+        """The items above *after* that the audit log says are there and of which the manifest has no row, in order.
+
+        None where the store is not audited.
+        """
+        if store in self._audited:
+            for content_id in self._log.without_row(store, space, after=after):
+                yield ItemRef(store, space, content_id)
 
     @property
     def audited(self) -> Collection[str]:

@@ -59,6 +59,11 @@ class BitChecker:
         self._manifest = manifest
         self._audit_lookup = audit_lookup
 
+    @property
+    def audit_lookup(self) -> AuditLookup | None:
+        """What the audit says of items, where there is one."""
+        return self._audit_lookup
+
     def check(self, place: ItemRef, *, attempt: int = LAST_ATTEMPT) -> CheckedItem:
         """Read the item and decide; :data:`LAST_ATTEMPT` gives a final outcome."""
         row = self._manifest.get(place.store, place.space, place.content_id)
@@ -152,7 +157,7 @@ class BitChecker:
             place.store, place.space, [(place.content_id, seen.provider)]
         ):
             outcome = decide_bit_check(msgspec.structs.replace(observation, contradicted=True))
-        if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(row):
+        if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(place, row, audit):
             outcome = decide_bit_check(msgspec.structs.replace(observation, elsewhere=True))
         result = _result(place, observation, seen, outcome, now)
         missed = None
@@ -238,12 +243,14 @@ class BitChecker:
             return False
         return self._audit_lookup.is_missed(place, row.modified)
 
-    def _is_elsewhere(self, row: ManifestRow | None) -> bool:
-        if row is None or row.deleted or row.sha256 is None:
+    def _is_elsewhere(self, place: ItemRef, row: ManifestRow | None, audit: str | None) -> bool:
+        """Whether another store is recorded with the checksum of *row*, or without a row with that of the *audit*."""
+        recorded = audit if row is None else row.sha256
+        if recorded is None or recorded in _ANSWERS or (row is not None and row.deleted):
             return False
-        replicas = self._manifest.replicas(row.space, row.content_id)
-        others = [one for one in replicas if one.store != row.store and one.store in self._providers]
-        return any(not one.deleted and one.sha256 == row.sha256 for one in others)
+        replicas = self._manifest.replicas(place.space, place.content_id)
+        others = [one for one in replicas if one.store != place.store and one.store in self._providers]
+        return any(not one.deleted and one.sha256 == recorded for one in others)
 
 
 class CheckedItem(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from millstream.mill.bit_check_table import Verdict
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.source_comparison import SourceComparison
-from millstream.mill.integrity.sweep import is_lately_verified
+from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.manifest_table import last_check
@@ -164,11 +164,10 @@ class BitReportProcessor:
     def _joined(self, task: BitReport) -> Iterator[tuple[str, Entry | None, ManifestRow | None, CheckResult | None]]:
         """Everything that is listed or should be there, with what was found."""
         store, space = task.store, task.space
-        there = outer_join(self._providers.entries(store, space), self._manifest.scan(store, space))
+        there = listed_or_known(self._providers, self._manifest, store, space, self._checker.audit_lookup)
         for content_id, known, found in outer_join(there, self._bit_log.results(store, space, since=task.since)):
-            entry, row = (known.left, known.right) if known is not None else (None, None)
-            if entry is not None or (row is not None and not row.deleted):
-                yield content_id, entry, row, found
+            if known is not None:
+                yield content_id, known.entry, known.row, found
 
     def _unchecked(self, place: ItemRef) -> CheckResult:
         now, detail = self._providers.clock.now(), "listed, and no check of it has ended"

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import NamedTuple
 
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.bit_check_table import Verdict
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem, ItemReading
@@ -41,7 +42,7 @@ def check_space(
     checker: BitChecker | None = None,
     writer: CheckWriter | None = None,
 ) -> SpaceTally:
-    """Check every item that the store lists or the manifest knows, and write the outcomes down.
+    """Check every item that the store lists or our records know, and write the outcomes down.
 
     *checker* and *writer* are by default such as know only the manifest. Returns the tally, complete only if the
     listing went through to its end. Raises :class:`UnknownStoreError`.
@@ -55,7 +56,7 @@ def check_space(
         try:
             looked_at = (
                 _look_at(pool, checker, store, space, items)
-                for items in groups(items_to_check(providers, manifest, store, space), GROUP)
+                for items in groups(items_to_check(providers, manifest, store, space, checker.audit_lookup), GROUP)
             )
             checked = (_check_group(pool, checker, store, space, group) for group in one_behind(looked_at))
             written = ((some, recorder.submit(write, [one.result for one in some])) for some in checked)
@@ -103,22 +104,38 @@ def _check_group(
     return [check(item) if seen[item[0]] is not None else next(alone) for item in group.items]
 
 
+class ListedItem(NamedTuple):
+    """An item that is listed, or should be: its entry in the listing and its row in the manifest, where there are."""
+
+    content_id: str
+    entry: Entry | None
+    row: ManifestRow | None
+
+
 def items_to_check(
-    providers: Providers, manifest: Manifest, store: str, space: str, *, after: str = ""
+    providers: Providers, manifest: Manifest, store: str, space: str, audit_lookup: AuditLookup | None = None
 ) -> Iterator[tuple[str, ManifestRow | None]]:
-    """What there is to check above *after*: all that is listed, and all that the manifest says should be."""
-    for content_id, _, row in listed_or_known(providers, manifest, store, space, after=after):
+    """What there is to check: all that is listed, and all that our own records say should be."""
+    for content_id, _, row in listed_or_known(providers, manifest, store, space, audit_lookup):
         yield content_id, row
 
 
 def listed_or_known(
-    providers: Providers, manifest: Manifest, store: str, space: str, *, after: str = ""
-) -> Iterator[tuple[str, Entry | None, ManifestRow | None]]:
-    """All that is listed above *after*, and all that the manifest says should be, with what each says of it."""
+    providers: Providers,
+    manifest: Manifest,
+    store: str,
+    space: str,
+    audit_lookup: AuditLookup | None = None,
+    *,
+    after: str = "",
+) -> Iterator[ListedItem]:
+    """All that is listed above *after*, and all that manifest or audit say should be, with listing entry and row."""
     listed, known = providers.entries(store, space, after=after), manifest.scan(store, space, after=after)
-    for content_id, entry, row in outer_join(listed, known):
-        if entry is not None or (row is not None and not row.deleted):
-            yield content_id, entry, row
+    unrecorded = () if audit_lookup is None else audit_lookup.unrecorded(store, space, after=after)
+    for content_id, found, lost in outer_join(outer_join(listed, known), unrecorded):
+        entry, row = (found.left, found.right) if found is not None else (None, None)
+        if entry is not None or lost is not None or (row is not None and not row.deleted):
+            yield ListedItem(content_id, entry, row)
 
 
 def is_lately_verified(entry: Entry | None, row: ManifestRow | None, since: int, until: int) -> bool:

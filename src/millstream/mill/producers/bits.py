@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
 from millstream.mill.manifest import Manifest
@@ -73,11 +74,12 @@ class BitProducer:
         account: str = "local",
         skip: int = 0,
         policies: Callable[[], Policies] | None = None,
+        audit_lookup: AuditLookup | None = None,
     ) -> None:
         self._providers, self._manifest, self._clock = providers, manifest, clock
         self._queue, self._reports = queue, reports
         self._spaces, self._account, self._skip = spaces, account, skip
-        self._policies = policies
+        self._policies, self._audit_lookup = policies, audit_lookup
         self.unlisted: Sequence[LoopFailure] = ()
 
     def morsels(self) -> Sequence[BitMorsel]:
@@ -133,7 +135,8 @@ class BitProducer:
         """The next items to check, the marker behind them (None at the end of the space), and how many were seen."""
         names: list[str] = []
         looked_at, now = 0, self._clock.now()
-        found = listed_or_known(self._providers, self._manifest, morsel.store, morsel.space, after=morsel.marker)
+        place = (morsel.store, morsel.space)
+        found = listed_or_known(self._providers, self._manifest, *place, self._audit_lookup, after=morsel.marker)
         for name, entry, row in found:
             looked_at += 1
             if morsel.good_since is None or not is_lately_verified(entry, row, morsel.good_since, now):

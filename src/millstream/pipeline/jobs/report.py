@@ -92,13 +92,14 @@ class JudgedSweep(msgspec.Struct, frozen=True):
             fine = pc.is_in(part.column("verdict"), pa.array(_IN_ORDER))
             yield from map(_check_result, part.filter(pc.invert(fine)).to_pylist())
 
-    def spaces(self, overtaken: Iterable[CheckResult] = ()) -> list[SpaceSweep]:
+    def spaces(self, overtaken: Iterable[CheckResult] = (), unrecorded: Iterable[CheckResult] = ()) -> list[SpaceSweep]:
         """A report for each (store, space), sorted, not yet chained to the one before; none where nothing was due.
 
         The results *overtaken* stand in the place of those that the sweep has of the same items
-        (:func:`millstream.mill.integrity.superseded.recheck_superseded`).
+        (:func:`millstream.mill.integrity.superseded.recheck_superseded`). Those of *unrecorded* items, which the sweep
+        could not know, are added.
         """
-        return _space_sweeps(self, {_place(result): result for result in overtaken})
+        return _space_sweeps(self, {_place(result): result for result in overtaken}, unrecorded)
 
 
 def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | None = None) -> JudgedSweep:
@@ -174,13 +175,17 @@ def _place(result: CheckResult) -> tuple[str, str, str]:
     return result.store, result.space, result.content_id
 
 
-def _space_sweeps(judged: JudgedSweep, overtaken: Mapping[tuple[str, str, str], CheckResult]) -> list[SpaceSweep]:
+def _space_sweeps(
+    judged: JudgedSweep, overtaken: Mapping[tuple[str, str, str], CheckResult], unrecorded: Iterable[CheckResult]
+) -> list[SpaceSweep]:
     tallies: dict[tuple[str, str], _SpaceTally] = {}
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
         for group in _groups(part):
             tallies.setdefault((group["store"], group["space"]), _SpaceTally()).add(group)
     for finding in judged.findings():
         tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)))
+    for result in unrecorded:
+        tallies.setdefault((result.store, result.space), _SpaceTally()).add_one(result)
     for unlisted in judged.unlisted:
         for place in _concerned(unlisted, tallies):
             tallies.setdefault(place, _SpaceTally()).fail(f"the listing broke off: {unlisted.error}")
@@ -221,6 +226,13 @@ class _SpaceTally:
         self._seconds += group["seconds_sum"]
         self._started.append(group["checked_at_min"])
         self._ended.append(group["checked_at_max"])
+
+    def add_one(self, result: CheckResult) -> None:
+        """Count one *result*, and name it where it is a finding."""
+        self._counts.count(result.verdict, f"{result.row} {result.kind}", size=result.size)
+        self._started.append(result.checked_at)
+        self._ended.append(result.checked_at)
+        self.name(result, None)
 
     def name(self, finding: CheckResult, instead: CheckResult | None) -> None:
         """Name a *finding* that is counted already; with *instead*, which stands in its place, count that."""
