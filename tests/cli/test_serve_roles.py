@@ -21,6 +21,7 @@ from millstream.cli.serve_roles import ServeRoles
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.message import Message
+from millstream.core.passwords import hash_password
 from millstream.log import LogSpec
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
@@ -159,6 +160,45 @@ def test_what_clients_send_to_a_topic_is_anchored_though_nothing_follows(
         assert run(["receive", "weather", "--group", "readers", *there]) == 0
         assert capsys.readouterr().out.split() == sent, "and no tick"
         node.drain()
+
+
+def test_topics_groups_and_clients_are_administered_over_the_url_of_a_node_with_its_users(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("grpc")
+    with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
+        for name, role in (("vera", "viewer"), ("otto", "operator")):
+            (tmp_path / name).write_text(f"secret of {name}\n", "utf-8")
+            file.write(f'[console.users.{name}]\npassword = "{hash_password(f"secret of {name}")}"\nrole = "{role}"\n')
+    with Serving(folder, broker=True) as node:
+
+        def ask(user: str, *arguments: str) -> tuple[int, str]:
+            signed = ["--user", user, "--password-file", str(tmp_path / user)] if user else []
+            code = run([*arguments, "--url", node.ready["console"], *signed])
+            return code, "".join(capsys.readouterr())
+
+        assert ask("otto", "topic", "create", "orders", "--queues", "2") == (
+            0, "orders  NORMAL  2 queues  0 messages  no group\n",
+        )  # fmt: skip
+        code, text = ask("vera", "topic", "delete", "orders")
+        assert (code, "this takes the role operator; vera is viewer" in text) == (1, True)
+        assert ask("", "topic", "list")[0] == 1
+        assert run(["send", "orders", "one", "two", "--broker", node.ready["broker"]]) == 0
+        capsys.readouterr()
+        assert ask("otto", "group", "reset", "billing", "--topic", "orders", "--to", "2")[0] == 0
+        assert ask("otto", "group", "configure", "billing", "--max-attempts", "3", "--backoff", "1s")[0] == 0
+        assert ask("vera", "topic", "describe", "orders") == (0, (
+            "orders  NORMAL  2 queues  2 messages  billing\nmessages 1 to 2; 0 held back\n"
+            "billing  orders  1 to come, 0 in flight, all done up to 1, 0 consumers\n"
+        ))  # fmt: skip
+        assert "billing  dead after 3 attempts; waits 1 s" in ask("vera", "group", "describe", "billing")[1]
+        assert ask("vera", "client", "list") == (0, "")
+        code, text = ask("otto", "client", "verify", "nobody", "orders", "1")
+        assert (code, "there is no client nobody" in text) == (3, True)
+        assert ask("otto", "topic", "delete", "orders") == (0, "topic orders is gone; its log stays\n")
+        assert ask("vera", "topic", "describe", "orders")[0] == 3
+        node.drain()
+    assert ask("vera", "topic", "list")[0] == 1
 
 
 def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_topic(tmp_path: Path) -> None:

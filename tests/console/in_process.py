@@ -13,15 +13,16 @@ from urllib.parse import urlsplit
 from millstream.console.app import Console
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
+from millstream.rest.broker_link import BrokerLink
 from millstream.settings import load_settings
 
 
 class AskedInProcess:
-    """The console of one node. Nothing watches it: every question looks anew."""
+    """The console of one node, perhaps with a *broker*. Nothing watches it: every question looks anew."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, broker: BrokerLink | None = None) -> None:
         self.node = node
-        self._asgi_app = Console(AppContext(node)).asgi_app
+        self._asgi_app = Console(AppContext(node, broker=broker)).asgi_app
 
     def ask(self, method: str, target: str, body: Any = None) -> tuple[int, str]:
         """The status and the text of one answer; *body* is sent as JSON."""

@@ -133,6 +133,22 @@ def test_roles_are_kept_on_pages_and_in_the_interface(guarded: Served) -> None:
     assert guarded.ask("PUT", f"{API}/policies/new", {"text": "{}"}, {"If-Match": "none", **basic("ada")})[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/topics", {"name": "t"}),
+        ("POST", "/topics/delete", {"topic": "t"}),
+        ("POST", "/groups/configure", {"group": "g", "max_attempts": 2}),
+        ("POST", "/groups/reset", {"group": "g", "topic": "t", "next_id": 1}),
+        ("GET", "/clients/stack?client_id=c", None),
+        ("POST", "/clients/verify", {"client_id": "c", "topic": "t", "id": 1}),
+    ],
+)
+def test_only_an_operator_acts_on_the_broker(guarded: Served, method: str, path: str, body: object) -> None:
+    statuses = [guarded.ask(method, API + path, body, basic(name))[0] for name in ("vera", "otto")]
+    assert statuses == [403, 404], "the operator gets as far as the broker, which this node does not have"
+
+
 def test_a_cookie_that_was_changed_is_nobodys(guarded: Served) -> None:
     browser = Browser(guarded)
     browser.sign_in("vera")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millstream.cli.common import json_option, print_json
-from millstream.cli.connection import connection_options
+from millstream.cli.connection import administration_options
 from millstream.core.clock import MICROSECONDS
 from millstream.messaging.admin_client import AskBroker, call_broker
 from millstream.messaging.broker.address import parse_address
@@ -24,25 +24,28 @@ from millstream.messaging.broker.admin import (
 
 if TYPE_CHECKING:
     from millstream.messaging.client import Options
+    from millstream.rest.broker_client import BrokerClient
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_DEFAULT_BROKER = "127.0.0.1:8081"
+
 
 def endpoint_options(command: Command) -> Command:
-    """Give *command* the place of a running broker and how to reach it; its first argument asks that broker."""
+    """Give *command* the address of a running broker and how to reach it; its first argument asks that broker."""
 
-    @click.option(
-        "--broker", "endpoint", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="The broker."
-    )
-    @connection_options
+    @click.option("--broker", "endpoint", metavar="HOST:PORT", help="Address of the broker (default: 127.0.0.1:8081).")
+    @administration_options
     @functools.wraps(command)
-    def with_broker(*args: Any, endpoint: str, options: Options, **kwargs: Any) -> Any:
+    def with_broker(
+        *args: Any, endpoint: str | None, options: Options, node: BrokerClient | None, **kwargs: Any
+    ) -> Any:
         def ask(call: AdminCall[Request, Result], request: Request) -> Result:
-            return call_broker(parse_address(endpoint), call, request, options)
+            return call_broker(parse_address(endpoint or _DEFAULT_BROKER), call, request, options)
 
-        return command(ask, *args, **kwargs)
+        return command(node or ask, *args, **kwargs)
 
     return with_broker  # type: ignore[return-value]
 

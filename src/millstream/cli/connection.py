@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from millstream.core.errors import InputError
+
+if TYPE_CHECKING:
+    from millstream.messaging.client import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -51,6 +54,34 @@ def connection_options(command: Command) -> Command:
         return command(*args, options=Options(credentials=credentials, tls=encryption), **kwargs)
 
     return with_connection  # type: ignore[return-value]
+
+
+def administration_options(command: Command) -> Command:
+    """Give *command* :func:`connection_options` and ``--url URL``; it gets the node there as ``node``, or None."""
+
+    @click.option(
+        "--url", metavar="URL", help="Call the REST interface of the broker's node, such as http://127.0.0.1:8460."
+    )
+    @click.option("--user", metavar="NAME", default="", help="Sign in to --url as this user …")
+    @click.option("--password-file", type=_file, help="… with the password in this file.")
+    @connection_options
+    @functools.wraps(command)
+    def with_node(
+        *args: Any, url: str | None, user: str, password_file: Path | None, options: Options, **kwargs: Any
+    ) -> Any:
+        if url and (kwargs["endpoint"] or options.credentials):
+            raise click.UsageError("give either --url with --user or --broker with --access-key")
+        if bool(user) != bool(password_file) or (user and not url):
+            raise click.UsageError("--user and --password-file belong together and to --url")
+        node = None
+        if url:
+            from millstream.rest.broker_client import BrokerClient
+
+            ca = options.tls.ca if options.tls else None
+            node = BrokerClient(url=url, user=user, password=_text(password_file), ca=ca)
+        return command(*args, options=options, node=node, **kwargs)
+
+    return with_node  # type: ignore[return-value]
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
-from millstream.cli.connection import connection_options
+from millstream.cli.connection import administration_options
 from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.log import WriterBusyError
@@ -36,6 +36,7 @@ from millstream.stores.tiers import open_store
 
 if TYPE_CHECKING:
     from millstream.messaging.client import Options
+    from millstream.rest.broker_client import BrokerClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Request = TypeVar("Request")
@@ -43,16 +44,23 @@ Result = TypeVar("Result")
 
 
 def broker_options(command: Command) -> Command:
-    """Give *command* ``--broker HOST:PORT`` and how to reach it beside the data options; its first argument asks."""
+    """Give *command* ``--broker HOST:PORT``, ``--url URL`` and the data options; its first argument asks the broker."""
 
     @click.option(
         "--broker", "endpoint", metavar="HOST:PORT", help="Address of a running broker (default: use the data folder)."
     )
-    @connection_options
+    @administration_options
     @store_options
     @functools.wraps(command)
-    def with_broker(settings: Settings, *args: Any, endpoint: str | None, options: Options, **kwargs: Any) -> Any:
-        return command(functools.partial(_ask, settings, endpoint, options), *args, **kwargs)
+    def with_broker(
+        settings: Settings,
+        *args: Any,
+        endpoint: str | None,
+        options: Options,
+        node: BrokerClient | None,
+        **kwargs: Any,
+    ) -> Any:
+        return command(node or functools.partial(_ask, settings, endpoint, options), *args, **kwargs)
 
     return with_broker  # type: ignore[return-value]
 
@@ -61,7 +69,8 @@ def broker_options(command: Command) -> Command:
 def topic() -> None:
     """Create, show and delete the topics of a broker.
 
-    With --broker the command calls a running broker; without it, it works on the data folder, where no broker may run.
+    With --url the command calls the node in which the broker runs, with --broker the broker itself. Without both, it
+    works on the data folder, where no broker may run.
     """
 
 
@@ -193,7 +202,9 @@ def _ask(
         with open_store(settings.log_url) as store:
             return call_store(store, call, request, limits=limits_of(settings.broker))
     except WriterBusyError as error:
-        raise WriterBusyError(f"a running broker has these topics open; use --broker HOST:PORT ({error})") from error
+        raise WriterBusyError(
+            f"a running broker has these topics open; use --broker HOST:PORT or --url URL ({error})"
+        ) from error
 
 
 def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:

@@ -17,7 +17,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.rest.status_models import Sample
-from millstream.rest.views import anchors, identifiers, logs, proofs
+from millstream.rest.views import anchors, identifiers, logs, proofs, topics
 from millstream.settings.console import Role
 
 MOST_LINES = 200
@@ -58,8 +58,9 @@ def overview(call: PageRequest) -> Mapping[str, Any]:
 def list_logs(call: PageRequest) -> Mapping[str, Any]:
     """Logs, topics and groups."""
     found = logs.logs(call.app, call.ask(logs.LogsQuery))
-    topics, groups = logs.topics(call.app, call.ask()), logs.groups(call.app, call.ask())
-    return {"logs": found, "topics": topics.items, "groups": groups.items, "kind": call.query.get("kind", "")}
+    found_topics = topics.topics(call.app, call.ask(topics.TopicsQuery)).items
+    found_groups = topics.groups(call.app, call.ask(topics.GroupsQuery)).items
+    return {"logs": found, "topics": found_topics, "groups": found_groups, "kind": call.query.get("kind", "")}
 
 
 def show_log(call: PageRequest) -> Mapping[str, Any]:

@@ -71,11 +71,11 @@ def call_store(
 ) -> Result:
     """Like :func:`call_broker`, on the topics in *store*, of which no broker may be running."""
 
-    async def ask() -> bytes:
+    async def ask() -> Result:
         core = BrokerCore(store, clock or SystemClock(), limits)
         try:
-            return await AdminService(core).calls[call.name](msgspec.json.encode(request))
+            return await AdminService(core).ask(call, request)
         finally:
             core.close()
 
-    return call.result_of(asyncio.run(ask()))
+    return asyncio.run(ask())

@@ -27,8 +27,8 @@ from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import require_role
 from millstream.rest.bodies import JSON, answer, error_response, read_body
 from millstream.rest.csv_tables import to_csv
-from millstream.rest.description import PREFIX, describe
-from millstream.rest.endpoint import ApiRequest, Endpoint, FileDownload, NoBody
+from millstream.rest.description import describe
+from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload, NoBody
 from millstream.rest.node_metrics import node_metrics
 from millstream.rest.queries import QueryError, convert, reason, unique_parameters
 from millstream.rest.views import all_endpoints

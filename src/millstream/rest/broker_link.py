@@ -1,14 +1,14 @@
-"""The broker that runs in the same process as what asks it."""
+"""The broker that runs in the same process as the REST interface."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
+from millstream.core.errors import BusyError, NotFoundError
 from millstream.log import Message
+from millstream.messaging.errors import StatusError
 
 if TYPE_CHECKING:
     from millstream.messaging.broker.admin import AdminCall
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS = 15.0
+"""More than the broker waits for a client."""
+
+
+class NoBrokerError(NotFoundError):
+    """No broker runs in this node: start it with `millstream serve --broker HOST:PORT`."""
+
+
+class BrokerBusyError(BusyError):
+    """The broker of this node did not answer in time; try again."""
 
 
 class BrokerLink:
@@ -29,10 +38,10 @@ class BrokerLink:
     def ask(self, call: AdminCall[Request, Result], request: Request) -> Result:
         """What *call* returns for *request*."""
 
-        async def asked() -> bytes:
-            return await self._supervisor().admin.calls[call.name](msgspec.json.encode(request))
+        async def asked() -> Result:
+            return await self._supervisor().admin.ask(call, request)
 
-        return call.result_of(self._wait(asked()))
+        return self._wait(asked())
 
     def publish(self, topic: str, message: Message) -> int:
         """Append *message* to a topic, as the broker does; its id."""
@@ -41,7 +50,15 @@ class BrokerLink:
             (number,) = await self._supervisor().core.publish(topic, [message])
             return number
 
-        return int(self._wait(published()))
+        return self._wait(published())
 
-    def _wait(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_ANSWER_SECONDS)
+    def _wait(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return answer.result(_ANSWER_SECONDS)
+        except TimeoutError as error:
+            if answer.cancel():
+                raise BrokerBusyError from error
+            raise
+        except StatusError as error:
+            raise BrokerBusyError(str(error)) from error

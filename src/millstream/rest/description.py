@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.durable import write_durably
+from millstream.rest.endpoint import PREFIX
 from millstream.rest.openapi import document, encode
 from millstream.rest.views import all_endpoints
-
-PREFIX = "/api/v1"
 
 _TEXTS = {
     400: "What is asked cannot be understood; the message says where",

@@ -16,6 +16,9 @@ Item = TypeVar("Item")
 QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
 
+PREFIX = "/api/v1"
+"""What every path of the node's interface begins with."""
+
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 """An integer that a program in JavaScript reads exactly as well."""

@@ -1,13 +1,18 @@
-"""What people ask of a broker, over a service of its own: topics and groups, in JSON."""
+"""The administration calls of a broker: topics, groups and clients.
+
+Each call is declared once, and served in two ways: by the REST interface of the node in which the broker runs
+(``millstream/rest/views/topics.py``), and as JSON by a gRPC service beside RocketMQ's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Generic, TypeVar
+import functools
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import InputError, MillstreamError
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
@@ -16,7 +21,13 @@ from millstream.messaging.broker.limits import GroupSpec
 from millstream.messaging.broker.names import enum_name, split_name
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
-from millstream.messaging.errors import BrokerError, ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
+from millstream.messaging.errors import (
+    BrokerError,
+    ConnectionNotFoundError,
+    GroupNotFoundError,
+    StatusError,
+    TopicNotFoundError,
+)
 from millstream.messaging.protocol import v2
 
 Request = TypeVar("Request")
@@ -66,7 +77,7 @@ class ClientInfo(msgspec.Struct, kw_only=True, frozen=True):
     is_connected: bool
 
 
-class VerificationRequest(msgspec.Struct, frozen=True):
+class VerificationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Let the listener of a push consumer handle the message ``id`` of ``topic`` once."""
 
     client_id: str
@@ -89,16 +100,16 @@ class AdminResponse(msgspec.Struct, frozen=True):
     exit_code: int = 0
 
 
-class OffsetResetRequest(msgspec.Struct, frozen=True):
-    """Let a group go on at message ``next_id``, or at the first stored at ``time`` (microseconds)."""
+class OffsetResetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Set the position of a group: its next message is ``next_id``, or the first stored at or after ``time`` (µs)."""
 
     group: str
     topic: str
-    next_id: int | None = None
-    time: int | None = None
+    next_id: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)] | None = None
+    time: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)] | None = None
 
 
-class GroupConfigRequest(msgspec.Struct, frozen=True):
+class GroupConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """New rules for a group, as far as they are given; with ``defaults`` the rest are the broker's."""
 
     group: str
@@ -107,15 +118,28 @@ class GroupConfigRequest(msgspec.Struct, frozen=True):
     defaults: bool = False
 
 
+class OffsetResetError(BrokerError, InputError):
+    """Give either next_id or time."""
+
+
+class GroupNameError(BrokerError, InputError):
+    """This cannot be the name of a consumer group."""
+
+
 class AdminCallError(BrokerError):
     """The broker refused."""
 
 
 class AdminCall(Generic[Request, Result]):
-    """A call of the service: its *name*, and the types of what it takes and returns."""
+    """A call: its *name* in the gRPC service, and the types of what it takes and returns.
 
-    def __init__(self, name: str, request: type[Request], result: type[Result]) -> None:
+    In the REST interface it is *route*, a method and a path. A request that is only text is called *argument* there.
+    """
+
+    def __init__(self, name: str, request: type[Request], result: type[Result], route: str, argument: str = "") -> None:
         self.name, self._request, self._result = name, request, result
+        self.method, _, self.path = route.partition(" ")
+        self._argument = argument
 
     def served_by(self, method: Callable[[Request], Awaitable[Result]]) -> Callable[[bytes], Awaitable[bytes]]:
         """The call from JSON to JSON, done by *method*."""
@@ -131,6 +155,15 @@ class AdminCall(Generic[Request, Result]):
 
         return serve
 
+    def parameters(self, request: Request) -> Mapping[str, Any]:
+        """The members of *request* in the REST interface."""
+        return {self._argument: request} if self._argument else dict(msgspec.to_builtins(request))
+
+    def rest_result(self, answer: Any) -> Result:
+        """The result in *answer* of the REST interface, which has a list as the ``items`` of an object."""
+        is_listing = isinstance(answer, dict) and "items" in answer
+        return msgspec.convert(answer["items"] if is_listing else answer, self._result)
+
     def result_of(self, response: bytes) -> Result:
         """What the call returned. Raises :class:`AdminCallError` with the error of the broker."""
         answer = msgspec.json.decode(response, type=AdminResponse)
@@ -141,16 +174,21 @@ class AdminCall(Generic[Request, Result]):
         raise error
 
 
-CREATE_TOPIC = AdminCall("MakeTopic", TopicSpec, TopicInfo)
-DROP_TOPIC = AdminCall("DropTopic", str, str)
-TOPICS = AdminCall("Topics", str, list[TopicInfo])
-GROUPS = AdminCall("Groups", str, list[GroupInfo])
-CONFIGURE_GROUP = AdminCall("ConfigureGroup", GroupConfigRequest, GroupSpec)
-GROUP_SPECS = AdminCall("GroupSpecs", str, list[GroupSpec])
-RESET_OFFSET = AdminCall("RestartGroup", OffsetResetRequest, GroupInfo)
-CLIENTS = AdminCall("Clients", str, list[ClientInfo])
-STACK_TRACE = AdminCall("StackTrace", str, str)
-VERIFY = AdminCall("Verify", VerificationRequest, VerificationResult)
+CREATE_TOPIC = AdminCall("MakeTopic", TopicSpec, TopicInfo, "POST /topics")
+DROP_TOPIC = AdminCall("DropTopic", str, str, "POST /topics/delete", "topic")
+TOPICS = AdminCall("Topics", str, list[TopicInfo], "GET /topics", "topic")
+GROUPS = AdminCall("Groups", str, list[GroupInfo], "GET /groups", "group")
+CONFIGURE_GROUP = AdminCall("ConfigureGroup", GroupConfigRequest, GroupSpec, "POST /groups/configure")
+GROUP_SPECS = AdminCall("GroupSpecs", str, list[GroupSpec], "GET /groups/limits", "group")
+RESET_OFFSET = AdminCall("RestartGroup", OffsetResetRequest, GroupInfo, "POST /groups/reset")
+CLIENTS = AdminCall("Clients", str, list[ClientInfo], "GET /clients", "group")
+STACK_TRACE = AdminCall("StackTrace", str, str, "GET /clients/stack", "client_id")
+VERIFY = AdminCall("Verify", VerificationRequest, VerificationResult, "POST /clients/verify")
+
+_ERRORS: Final[Mapping[int, type[BrokerError]]] = {
+    v2.TOPIC_NOT_FOUND: TopicNotFoundError,
+    v2.ILLEGAL_CONSUMER_GROUP: GroupNameError,
+}
 
 
 class AdminService:
@@ -158,19 +196,39 @@ class AdminService:
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
-        self.calls: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {
-            CREATE_TOPIC.name: CREATE_TOPIC.served_by(self.create_topic),
-            DROP_TOPIC.name: DROP_TOPIC.served_by(self.drop_topic),
-            TOPICS.name: TOPICS.served_by(self.topics),
-            GROUPS.name: GROUPS.served_by(self.groups),
-            CONFIGURE_GROUP.name: CONFIGURE_GROUP.served_by(self.configure_group),
-            GROUP_SPECS.name: GROUP_SPECS.served_by(self.group_specs),
-            RESET_OFFSET.name: RESET_OFFSET.served_by(self.reset_offset),
-            CLIENTS.name: CLIENTS.served_by(self.clients),
-            STACK_TRACE.name: STACK_TRACE.served_by(self.stack_trace),
-            VERIFY.name: VERIFY.served_by(self.verify),
+        self._methods: Mapping[AdminCall[Any, Any], Callable[[Any], Awaitable[Any]]] = {
+            CREATE_TOPIC: self.create_topic,
+            DROP_TOPIC: self.drop_topic,
+            TOPICS: self.topics,
+            GROUPS: self.groups,
+            CONFIGURE_GROUP: self.configure_group,
+            GROUP_SPECS: self.group_specs,
+            RESET_OFFSET: self.reset_offset,
+            CLIENTS: self.clients,
+            STACK_TRACE: self.stack_trace,
+            VERIFY: self.verify,
         }
-        """Every call by its name, from JSON to JSON."""
+        self.by_name = {call.name: self._served(call) for call in self._methods}
+        """Every call by its name in the gRPC service, from JSON to JSON."""
+
+    @property
+    def calls(self) -> Collection[AdminCall[Any, Any]]:
+        """Every call."""
+        return self._methods.keys()
+
+    async def ask(self, call: AdminCall[Request, Result], request: Request) -> Result:
+        """What *call* returns for *request*, within this process.
+
+        Raises :class:`BrokerError` instead of the statuses that clients of the messaging protocol get.
+        """
+        try:
+            result: Result = await self._methods[call](request)
+        except StatusError as error:
+            raise _ERRORS.get(error.code, BrokerError)(str(error)) from error
+        return result
+
+    def _served(self, call: AdminCall[Request, Result]) -> Callable[[bytes], Awaitable[bytes]]:
+        return call.served_by(functools.partial(self.ask, call))
 
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         """Make a topic, or give it more queues."""
@@ -217,6 +275,8 @@ class AdminService:
     async def reset_offset(self, restart: OffsetResetRequest) -> GroupInfo:
         """Send a group back, or on."""
         check_group_name(restart.group)
+        if (restart.next_id is None) == (restart.time is None):
+            raise OffsetResetError
         topic = self._core.topic(restart.topic)
         next_id = restart.next_id
         if next_id is None:

@@ -16,9 +16,10 @@ from millstream.rest.views import (
     proofs,
     queues,
     system,
+    topics,
 )
 
-_MODULES = (overview, logs, queues, policies, integrity, batches, anchors, identifiers, proofs, system)
+_MODULES = (overview, logs, topics, queues, policies, integrity, batches, anchors, identifiers, proofs, system)
 
 
 def all_endpoints() -> Sequence[Endpoint]:

@@ -1,4 +1,4 @@
-"""Logs, their messages and consumers; the topics and groups of the broker that runs in this node."""
+"""Logs, their messages and consumers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.errors import NotFoundError
 from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemLogError, WriterBusyError
-from millstream.messaging.broker.admin import GROUPS, TOPICS, GroupInfo, TopicInfo
+from millstream.messaging.broker.admin import TOPICS
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
 from millstream.rest.status_snapshot import Lag, LogRow, log_row
@@ -187,26 +187,8 @@ def publish(app: AppContext, request: ApiRequest[LogQuery, NewMessage]) -> Publi
     return Published(name, number)
 
 
-@endpoints.get("/topics")
-def topics(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[TopicInfo]:
-    """List the topics of the broker in this node; none where no broker runs in it."""
-    found = _topics(app)
-    return Listing(found, total=len(found))
-
-
-@endpoints.get("/groups")
-def groups(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[GroupInfo]:
-    """List the consumer groups of the broker in this node, a row for each of their topics."""
-    found = app.broker.ask(GROUPS, "") if app.broker else []
-    return Listing(found, total=len(found))
-
-
-def _topics(app: AppContext) -> list[TopicInfo]:
-    return app.broker.ask(TOPICS, "") if app.broker else []
-
-
 def _append(app: AppContext, found: Log, new: Message) -> int:
-    if app.broker is not None and any(topic.name == found.name for topic in _topics(app)):
+    if app.broker is not None and any(topic.name == found.name for topic in app.broker.ask(TOPICS, "")):
         return app.broker.publish(found.name, new)
     with app.node.logs.store.log(LogSpec(found.name), create=False).writer("console") as writer:
         ids = writer.append([new])

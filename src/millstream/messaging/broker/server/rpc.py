@@ -161,7 +161,7 @@ def admin_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
     """What people ask of a broker, behind *auth*; requests and answers are JSON."""
     import grpc
 
-    names = auth.supervisor.admin.calls
+    names = auth.supervisor.admin.by_name
     handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(auth, name)) for name in names}
     return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
 
@@ -170,7 +170,7 @@ def _asked(auth: AuthInterceptor, name: str) -> Any:
     async def behaviour(request: bytes, context: Any) -> bytes:
         try:
             check_admin(auth.keys.access(_headers(context)))
-            return await auth.supervisor.admin.calls[name](request)
+            return await auth.supervisor.admin.by_name[name](request)
         except MessagingError as error:
             return msgspec.json.encode(AdminResponse(error=str(error), exit_code=error.exit_code))
 
