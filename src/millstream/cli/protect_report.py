@@ -101,6 +101,8 @@ def _copy_lines(report: ProtectionReport, copy: CopyReport, now: int) -> Iterato
         return
     age = f", each read within {age_text(now - copy.oldest_verified)}" if copy.oldest_verified else ""
     done = f"{copy.copied:,} copied, {copy.read:,} read, {copy.repaired:,} repaired, {copy.deleted:,} deleted"
+    if copy.taken_over:
+        done += f", {copy.taken_over:,} without a record taken over"
     yield f"  {copy.store}: {copy.verified:,} of {report.items:,} copies verified{age} ({done}), at {copy.url}"
 
 

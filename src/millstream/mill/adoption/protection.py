@@ -20,7 +20,14 @@ from millstream.mill.adoption.coverage import copy_coverage, kept_coverage, veri
 from millstream.mill.adoption.deletions import count_kept, forget_renamed, forget_vanished
 from millstream.mill.adoption.lost_copies import find_lost, repaired
 from millstream.mill.adoption.renames import copy_renamed
-from millstream.mill.adoption.unknown_copies import find_differing
+from millstream.mill.adoption.unknown_copies import (
+    UnknownCopies,
+    as_copy_findings,
+    examine_unknown,
+    record_source,
+    set_aside_outdated,
+    take_over,
+)
 from millstream.mill.adoption.verification import CopyVerifier, Verified, due_since
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.planning import GROUP, plan_space_duplication, put_items
@@ -56,7 +63,8 @@ class CopyReport(msgspec.Struct, kw_only=True):
 
     ``pending`` items have no copy of the adopted version there, ``damaged`` copies are not in order or were not read.
     ``repairs`` are the copies that were lost or damaged, and are in order again: ``repaired`` is how many, and
-    ``copied`` counts those among them that were copied from the source.
+    ``copied`` counts those among them that were copied from the source. ``taken_over`` items were there without a
+    record, and are what was adopted.
     ``hold`` is the number under which the plan waits for an approval, ``held`` are copies of items that vanished
     without a record. ``error`` says why the store could not be used.
     """
@@ -70,6 +78,7 @@ class CopyReport(msgspec.Struct, kw_only=True):
     deleted: int = 0
     read: int = 0
     repaired: int = 0
+    taken_over: int = 0
     held: int = 0
     hold: int | None = None
     oldest_verified: int | None = None
@@ -164,6 +173,7 @@ class Protection:
         report.copies = list(copies.values())
         touched: Sequence[str] = ()
         lost: dict[Pair, list[CopyFinding]] = {}
+        unknown: dict[Pair, UnknownCopies] = {}
         try:
             adopter = Adopter(self._target, threads=self._threads)
             report.adoption = adopter.adopt(
@@ -175,15 +185,16 @@ class Protection:
         except StoreError as error:
             report.error = str(error)
         if not report.error:
-            if not replace:
-                self._check_unknown(copies)
+            unknown = self._take_over(copies, replace=replace)
             lost = self._find_lost(copies)
+            for pair, found in unknown.items():
+                lost[pair] = [*lost.get(pair, ()), *found.outdated]
             self._copy_renamed(copies)
-            self._duplicate(copies, progress, touched)
+            self._duplicate(copies, progress, touched, unknown)
         for pair, copy in copies.items():
             self._verify(pair, copy, self._share(before, reading), progress, lost.get(pair, []))
         if not report.error and self._forget_renamed(copies):
-            self._duplicate(copies, progress)
+            self._duplicate(copies, progress, (), unknown)
         self._complete(report, copies)
         self._keep_exit_code(report.exit_code)
         return report
@@ -208,21 +219,31 @@ class Protection:
         follow = self._catalog.space(self._target.store, self._space).deletions == Deletions.FOLLOW
         forget_vanished(self._target, self._space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
 
-    def _check_unknown(self, copies: dict[Pair, CopyReport]) -> None:
-        """Leave copies alone of which nobody knows whether they or the source are right."""
+    def _take_over(self, copies: dict[Pair, CopyReport], *, replace: bool) -> dict[Pair, UnknownCopies]:
+        """Record again what lost its record; copies of which nobody knows whether they are right are left alone.
+
+        All stores are read before anything is recorded, so that no record of this run speaks for another store.
+        """
+        record_source(self._target, self._space)
+        unknown: dict[Pair, UnknownCopies] = {}
         for pair, copy in copies.items():
             if copy.error:
                 continue
             try:
-                found = list(find_differing(self._target, self._parts.providers, self._space, pair.destination))
+                unknown[pair] = found = examine_unknown(
+                    self._target, self._parts.providers, self._space, pair.destination, threads=self._threads
+                )
+                set_aside_outdated(self._parts.providers, self._space, pair.destination, found)
             except StoreError as error:
                 copy.error = str(error)
-                continue
-            if found:
-                copy.error = (
-                    f"it holds {len(found):,} items that this node did not write and that differ from the source (the "
-                    f"first is {found[0]!r}): either may be right. Name another --space, or replace them with --replace"
-                )
+                unknown.pop(pair, None)
+        for pair, found in unknown.items():
+            if replace:
+                found.differing.clear()
+            take_over(self._target, self._space, pair.destination, found)
+            copies[pair].taken_over = len(found.same)
+            copies[pair].findings += as_copy_findings(found.differing)
+        return unknown
 
     def _find_lost(self, copies: dict[Pair, CopyReport]) -> dict[Pair, list[CopyFinding]]:
         """What the listing of each copy shows as lost, before it is copied again."""
@@ -247,19 +268,27 @@ class Protection:
             return False
         return bool(forget_renamed(self._target, self._space, [pair.destination for pair in copies]))
 
-    def _duplicate(self, copies: dict[Pair, CopyReport], progress: Progress, touched: Sequence[str] = ()) -> None:
-        """Plan and do what differs, and set the properties of *touched* items.
+    def _duplicate(
+        self,
+        copies: dict[Pair, CopyReport],
+        progress: Progress,
+        touched: Sequence[str],
+        unknown: dict[Pair, UnknownCopies],
+    ) -> None:
+        """Plan and do what differs, and set the properties of *touched* items and of those that were taken over.
 
-        What could not be done becomes a finding of its copy.
+        *unknown* copies that differ are left alone. What could not be done becomes a finding of its copy.
         """
         first = max((task.task_id for task in self._parts.queue.dead(limit=1_000_000)), default=0)
         for pair, copy in copies.items():
             if copy.error:
                 continue
+            found = unknown.get(pair, UnknownCopies())
+            skip = {one.content_id for one in found.differing}
             try:
                 plan = plan_space_duplication(
                     self._parts.providers, self._target.manifest, pair, self._space, self._parts.queue,
-                    change_guard=self._parts.guard, outbox=self._parts.outbox,
+                    change_guard=self._parts.guard, outbox=self._parts.outbox, skip=skip,
                 )  # fmt: skip
             except StoreError as error:
                 copy.error = str(error)
@@ -269,7 +298,8 @@ class Protection:
             if plan.hold is None:
                 copy.copied += plan.copies + plan.replaced
                 copy.deleted += plan.deletes
-                for some in groups(touched, GROUP):
+                names = {*touched, *found.same} - skip
+                for some in groups(sorted(names), GROUP):
                     put_items(pair, self._space, some, self._parts.queue)
         progress.working()
         self._parts.work()
@@ -314,7 +344,8 @@ class Protection:
             copy.error = str(error)
             return
         copy.read += verified.read
-        copy.findings += verified.findings
+        left_alone = {one.content_id for one in self._catalog.findings(store, self._space)}
+        copy.findings += [one for one in verified.findings if one.content_id not in left_alone]
         named = {one.content_id for one in (*copy.findings, *verified.repairs)}
         again = repaired(self._target.manifest, store, self._space, lost)
         copy.repairs += verified.repairs + [one for one in again if one.content_id not in named]

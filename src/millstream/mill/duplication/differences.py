@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from operator import le
 from typing import NamedTuple, Protocol
 
@@ -133,11 +133,13 @@ def count_differences(
     everything: bool = False,
     record: bool = False,
     outbox: AuditOutbox | None = None,
+    skip: Container[str] = (),
 ) -> DuplicationPlan:
     """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change.
 
     With *record* the manifest is brought up to date with the source on the way
-    (:mod:`millstream.mill.duplication.source_recorder`). A deletion that waits in *outbox* counts as recorded.
+    (:mod:`millstream.mill.duplication.source_recorder`). A deletion that waits in *outbox* counts as recorded. Items of
+    *skip* are left out.
     """
     counts: Counter[ItemDifference] = Counter()
     examples: list[str] = []
@@ -150,6 +152,8 @@ def count_differences(
             continue
         run = _recorded(providers, manifest, pair.source, space, read, now=now) if record else read
         for found in _found(run, now, _deletions(outbox, pair.source, space, run)):
+            if found.name in skip:
+                continue
             counts[found.kind] += 1
             replaced += found.replaces
             if found.kind in (ItemDifference.COPY, ItemDifference.CHANGE) or (

@@ -39,15 +39,19 @@ def plan_space_duplication(
     record: bool = False,
     change_guard: ChangeGuard | None = None,
     outbox: AuditOutbox | None = None,
+    skip: Container[str] = (),
 ) -> DuplicationPlan:
     """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
 
     All deletes come before all copies; last comes a task for the space itself where one end has not got it. With
     *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
     Nothing is put on it where *change_guard* holds the plan. Without a queue this is a dry run. With *record* the
-    manifest is brought up to date with the source first. A deletion that waits in *outbox* counts as recorded.
+    manifest is brought up to date with the source first. A deletion that waits in *outbox* counts as recorded. Items of
+    *skip* are neither counted nor copied.
     """
-    plan = count_differences(providers, manifest, pair, space, everything=everything, record=record, outbox=outbox)
+    plan = count_differences(
+        providers, manifest, pair, space, everything=everything, record=record, outbox=outbox, skip=skip
+    )
     if queue is None:
         reason = change_guard.preview(plan) if change_guard is not None else None
         return msgspec.structs.replace(plan, hold_reason=reason)
@@ -58,7 +62,8 @@ def plan_space_duplication(
         put_deletes(providers, manifest, pair, space, queue, outbox=outbox)
     if plan.copies or plan.changes:
         kinds = {ItemDifference.COPY, ItemDifference.CHANGE} | ({ItemDifference.SAME} if everything else set())
-        _put_found(differences(providers, manifest, pair, space, same=everything), kinds, pair, space, queue)
+        found = differences(providers, manifest, pair, space, same=everything)
+        _put_found((one for one in found if one.name not in skip), kinds, pair, space, queue)
     put_space(providers, pair, space, queue)
     return plan
 
