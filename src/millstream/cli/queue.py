@@ -52,7 +52,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
 @store_options
 def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -> None:
     """List the dead tasks of the queue NAME with their causes."""
-    for task in _dead(settings, name, limit, after):
+    for task in dead_tasks(settings, name, limit=limit, after=after):
         if as_json:
             body = task.body.decode("utf-8", "replace")
             facts = {"attempts": task.attempts, "cause": task.cause, "died_at": task.died_at}
@@ -142,7 +142,11 @@ def _log_of(store: LogStore, name: str) -> Log:
         raise NotFoundError(text) from error
 
 
-def _dead(settings: Settings, name: str, limit: int, after: int) -> Sequence[DeadTask]:
+def dead_tasks(settings: Settings, name: str, *, limit: int, after: int = 0) -> Sequence[DeadTask]:
+    """Up to *limit* dead tasks of the queue *name* with numbers above *after*; workers are not disturbed.
+
+    Raises :class:`~millstream.core.errors.NotFoundError` where there is no such queue.
+    """
     if settings.queue.broker:
         with _open(settings, name) as opened:
             return opened.dead(limit=limit, after=after)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import size_text
+from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.adopted_store import AdoptedStore, find_adopted_store
-from millstream.mill.adoption.status import CopyStatus, ProtectionStatus, SpaceStatus
+from millstream.mill.adoption.status import CopyStatus, OpenWork, ProtectionStatus, SpaceStatus
+from millstream.mill.errors import TaskError
 from millstream.mill.reports.page import age_text
+from millstream.mill.reports.report import ReportResult
+from millstream.mill.tasks import QueueName, decode_task
 from millstream.node import Node
+from millstream.queue import DeadTask
 from millstream.settings import Settings
 from millstream.stores import StoreError, StoreUnavailableError
+
+MOST_DEAD = 100_000
+"""Dead tasks of one queue that are counted."""
 
 
 @click.command()
@@ -27,9 +38,11 @@ def status(settings: Settings, as_json: bool) -> int:
     """
     with Node.open(settings) as node:
         now = node.clock.now()
-        found = ProtectionStatus(
-            node.databases.own, node.policies.current, node.stores.change_guard.pending(), _problems(node), now
+        work = OpenWork(
+            holds=node.stores.change_guard.pending(), problems=_problems(node), dead_tasks=_dead_tasks(settings)
         )
+        latest = node.mill.reports.folder.latest
+        found = ProtectionStatus(node.databases.own, node.policies.current, work, latest, now)
         spaces = list(found.spaces())
     for space in spaces:
         if as_json:
@@ -55,6 +68,24 @@ def _problems(node: Node) -> dict[str, str]:
     return problems
 
 
+def _dead_tasks(settings: Settings) -> dict[str, Counter[str]]:
+    """The dead tasks by space and queue; no worker is disturbed."""
+    found: dict[str, Counter[str]] = {}
+    for name in QueueName:
+        with contextlib.suppress(NotFoundError):  # nothing was ever put on that queue
+            for dead in dead_tasks(settings, name, limit=MOST_DEAD):
+                found.setdefault(_space_of(dead), Counter())[name.value] += 1
+    return found
+
+
+def _space_of(dead: DeadTask) -> str:
+    """The space that a task is about; empty where it cannot be read."""
+    try:
+        return str(getattr(decode_task(dead.body), "space", ""))
+    except TaskError:
+        return ""
+
+
 def _require_items(adopted: AdoptedStore, spaces: Sequence[str]) -> None:
     """Raise :class:`StoreUnavailableError` where nothing is listed any more in a source in which something was."""
     for space in spaces:
@@ -74,10 +105,15 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
         yield f"  the last run ended with code {space.last_code}: run `millstream protect` again, which says why"
     if space.problem:
         yield f"  NOT AVAILABLE: {space.problem}"
+    if space.damaged:
+        yield f"  {space.damaged:,} items of the source are missing or damaged: see `millstream mill check`"
+    yield from _report_lines(space.report, space.store, space.space)
     for copy in space.copies:
-        yield from _copy_lines(copy, now)
+        yield from _copy_lines(copy, space.space, now)
     for kind, count in space.findings.items():
         yield f"  {count:,} {kind}: run `millstream protect` again, which names them"
+    for queue, count in space.dead_tasks.items():
+        yield f"  {count:,} tasks failed for good: see `millstream queue dead {queue}`, then `millstream queue redrive`"
     if space.vanished:
         forget = f"`millstream mill forget {space.store} {space.space} --vanished`"
         yield f"  {space.vanished:,} items vanished from the source and wait: put them back, or {forget}"
@@ -86,7 +122,12 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     yield f"  {'well' if space.is_well else 'NOT WELL'}"
 
 
-def _copy_lines(copy: CopyStatus, now: int) -> Iterator[str]:
+def _report_lines(report: ReportResult | None, store: str, space: str) -> Iterator[str]:
+    if report not in (None, ReportResult.SUCCESS):
+        yield f"  the last report on {store} says {report}: see `millstream mill report {store} {space}`"
+
+
+def _copy_lines(copy: CopyStatus, space: str, now: int) -> Iterator[str]:
     wrong = [
         f"{count:,} {name}"
         for count, name in ((copy.pending, "not copied"), (copy.damaged, "not in order or not read"))
@@ -96,6 +137,9 @@ def _copy_lines(copy: CopyStatus, now: int) -> Iterator[str]:
     yield f"  copy in {copy.store}: {copy.verified:,} of {copy.items:,} verified, {', '.join([*wrong, read])}"
     if copy.problem:
         yield f"    NOT AVAILABLE: {copy.problem}"
+    for kind, count in copy.findings.items():
+        yield f"    {count:,} {kind}: run `millstream protect` again, which names them"
+    yield from (f"  {line}" for line in _report_lines(copy.report, copy.store, space))
     for number in copy.holds:
         yield f"    waits for an approval: `millstream mill approve {number}`"
 

@@ -47,6 +47,15 @@ def recorded_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> 
     return _coverage(engine, recorded, recorded.c.deleted.is_(False), (source, space, copy))
 
 
+def recorded_damage(engine: sa.Engine, store: str, space: str) -> int:
+    """How many items of *space* in *store* were missing or damaged when they were last checked."""
+    row = manifest_table.c
+    is_bad = sa.or_(row.missing.is_(True), row.outcome.in_(("FAILURE", "ERROR")))
+    query = sa.select(sa.func.count()).where(row.store == store, row.space == space, row.deleted.is_(False), is_bad)
+    with engine.connect() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
 def _coverage(
     engine: sa.Engine, items: sa.FromClause, there: sa.ColumnElement[bool], names: tuple[str, str, str]
 ) -> CopyCoverage:

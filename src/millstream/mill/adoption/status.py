@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptionCatalog
-from millstream.mill.adoption.coverage import CopyCoverage, copy_coverage, kept_coverage, recorded_coverage
+from millstream.mill.adoption.coverage import (
+    CopyCoverage,
+    copy_coverage,
+    kept_coverage,
+    recorded_coverage,
+    recorded_damage,
+)
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.repository import Policies
+from millstream.mill.reports.report import IntegrityReport, ReportResult
 
 OVERDUE = 31 * 24 * 3600 * 1_000_000
 """A copy that was not read for longer (microseconds) is named, as runs once a day read all of them in 30 days."""
 
 
 class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The copy of a space in one store. ``problem`` says why the store cannot be used, ``holds`` what waits for it."""
+    """The copy of a space in one store. ``problem`` says why the store cannot be used, ``holds`` what waits for it.
+
+    ``findings`` are copies that differ and of which no record says whether they are right, by kind; ``report`` is the
+    result of the last integrity report, None where there is none.
+    """
 
     store: str
     items: int
@@ -29,12 +41,15 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     newest_verified: int | None
     is_overdue: bool
     holds: Sequence[int] = ()
+    findings: Mapping[str, int] = {}
+    report: ReportResult | None = None
     problem: str = ""
 
     @property
     def is_well(self) -> bool:
         """Whether all items have verified copies here, and nothing waits."""
-        return self.verified == self.items and not (self.damaged or self.holds or self.problem or self.is_overdue)
+        is_open = self.damaged or self.holds or self.findings or self.problem or self.is_overdue
+        return self.verified == self.items and not is_open and self.report in (None, ReportResult.SUCCESS)
 
 
 class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +57,9 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     ``findings`` are those of the last adoption by kind; ``adopted_only`` items have a checksum that nobody but we vouch
     for, None where the source records checksums of its own; ``last_code`` is the exit code of the last `protect`,
-    None where it did not end or is not known; ``excluded`` ones are left out now, and have copies.
+    None where it did not end or is not known; ``excluded`` ones are left out now, and have copies. ``damaged`` items of
+    the source are missing or were found damaged by its last check, where it records checksums of its own; ``report`` is
+    the result of its last integrity report. ``dead_tasks`` are tasks for this space that failed for good, by queue.
     """
 
     store: str
@@ -57,28 +74,47 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     oldest_read: int | None
     findings: Mapping[str, int]
     copies: Sequence[CopyStatus]
+    damaged: int = 0
+    report: ReportResult | None = None
+    dead_tasks: Mapping[str, int] = {}
     problem: str = ""
 
     @property
     def is_well(self) -> bool:
         """Whether every item has all its copies verified, and nothing waits for a person."""
-        is_open = self.problem or self.findings or self.vanished or self.last_code
-        return not is_open and all(copy.is_well for copy in self.copies)
+        is_open = self.problem or self.findings or self.vanished or self.last_code or self.damaged or self.dead_tasks
+        is_reported_well = self.report in (None, ReportResult.SUCCESS)
+        return not is_open and is_reported_well and all(copy.is_well for copy in self.copies)
+
+
+class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits or failed, as other parts of a node have it.
+
+    ``holds`` are plans that wait for an approval, ``problems`` say why stores cannot be used, by store, and
+    ``dead_tasks`` are those that failed for good, by space and queue.
+    """
+
+    holds: Sequence[PendingApproval] = ()
+    problems: Mapping[str, str] = {}
+    dead_tasks: Mapping[str, Mapping[str, int]] = {}
 
 
 class ProtectionStatus:
-    """Reads the status of the spaces that *policies* copy; nothing is changed, and no item is looked at."""
+    """Reads the status of the spaces that *policies* copy; nothing is changed, and no item is looked at.
+
+    *latest* gives the last integrity report of a space in a store.
+    """
 
     def __init__(
         self,
         engine: sa.Engine,
         policies: Policies,
-        holds: Sequence[PendingApproval],
-        problems: Mapping[str, str],
+        work: OpenWork,
+        latest: Callable[[str, str], IntegrityReport | None],
         now: int,
     ) -> None:
         self._engine, self._manifest, self._catalog = engine, Manifest(engine), AdoptionCatalog(engine)
-        self._policies, self._holds, self._problems, self._now = policies, holds, problems, now
+        self._policies, self._work, self._latest, self._now = policies, work, latest, now
 
     def spaces(self) -> Iterator[SpaceStatus]:
         """The status of every space that is copied, by name and source."""
@@ -93,9 +129,6 @@ class ProtectionStatus:
         is_adopted = any((one.store, one.space) == (store, space) for one in self._catalog.spaces())
         totals = self._catalog.totals(store, space)
         size = (totals.items, totals.bytes) if is_adopted else self._manifest.size(store, space)
-        findings: dict[str, int] = {}
-        for finding in self._catalog.findings(store, space):
-            findings[finding.kind] = findings.get(finding.kind, 0) + 1
         coverage = copy_coverage if is_adopted else recorded_coverage
         known = self._catalog.space(store, space)
         kept = {name: kept_coverage(self._engine, store, space, name).damaged for name in destinations}
@@ -111,10 +144,21 @@ class ProtectionStatus:
             last_run=known.ended_at,
             last_code=known.exit_code,
             oldest_read=totals.oldest_read,
-            findings=findings,
+            findings=self._findings(store, space),
+            damaged=0 if is_adopted else recorded_damage(self._engine, store, space),
+            report=self._report(store, space, since=known.ended_at if is_adopted else None),
+            dead_tasks=self._work.dead_tasks.get(space, {}),
             copies=[self._copy(found, store, space, name, kept[name]) for name, found in covered.items()],
-            problem=self._problems.get(store, ""),
+            problem=self._work.problems.get(store, ""),
         )
+
+    def _findings(self, store: str, space: str) -> Mapping[str, int]:
+        return Counter(finding.kind for finding in self._catalog.findings(store, space))
+
+    def _report(self, store: str, space: str, *, since: int | None) -> ReportResult | None:
+        """The result of the last report, unless a run of `protect` *since* then has settled it (microseconds)."""
+        report = self._latest(store, space)
+        return None if report is None or (since is not None and report.ended_at < since) else report.result
 
     def _copy(self, found: CopyCoverage, source: str, space: str, store: str, kept_damaged: int) -> CopyStatus:
         return CopyStatus(
@@ -128,8 +172,10 @@ class ProtectionStatus:
             is_overdue=found.oldest_verified is not None and self._now - found.oldest_verified > OVERDUE,
             holds=[
                 hold.number
-                for hold in self._holds
+                for hold in self._work.holds
                 if (hold.source, hold.destination, hold.space) == (source, store, space)
             ],
-            problem=self._problems.get(store, ""),
+            findings=self._findings(store, space),
+            report=self._report(store, space, since=None),
+            problem=self._work.problems.get(store, ""),
         )

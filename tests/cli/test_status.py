@@ -1,0 +1,99 @@
+"""``millstream status`` of a plain policy, without ``millstream protect``."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.mill.policies.policy import Pair, Policy, encode_policy
+from millstream.mill.tasks import Duplicate, QueueName, encode_task
+from millstream.node import Node
+from millstream.settings import load_settings
+from millstream.stores import LocalStore
+from millstream.testing.damage import flip_bit
+
+Status = Callable[[], tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a node that copies three items from the store "one" to "two", all of them checked."""
+    folder = tmp_path / "node"
+    (folder / "policies").mkdir(parents=True)
+    tables = [f'[stores.{name}]\nurl = "file://{tmp_path}/{name}"\n' for name in ("one", "two")]
+    (folder / "millstream.toml").write_text("\n".join(tables))
+    (folder / "policies" / "duplication-accounts.json").write_text('["me"]')
+    policy = encode_policy(Policy("me", spaces={"photos": (Pair("one", "two"),)}))
+    (folder / "policies" / "me-duplication-policy.json").write_bytes(policy)
+    for name in ("one", "two"):
+        LocalStore(tmp_path / name).create_space("photos")
+    for name in ("a", "b", "c"):
+        LocalStore(tmp_path / "one").put("photos", name, io.BytesIO(name.encode()))
+    assert run(["mill", "duplicate", "--data", str(folder)]) == 0
+    assert run(["mill", "check", "--data", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def status(folder: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Status:
+    def call() -> tuple[int, dict[str, Any], str]:
+        capsysbinary.readouterr()
+        run(["status", "--data", str(folder)])
+        printed = capsysbinary.readouterr().out.decode()
+        code = run(["status", "--data", str(folder), "--json"])
+        return code, json.loads(capsysbinary.readouterr().out), printed
+
+    return call
+
+
+def test_a_policy_whose_copies_are_all_in_order_is_well(status: Status) -> None:
+    code, found, printed = status()
+    assert (code, found["well"], found["damaged"], found["report"]) == (0, True, 0, "SUCCESS")
+    assert "  well" in printed
+
+
+@pytest.mark.parametrize("damage", ["gone", "rotten"])
+def test_an_item_that_the_source_lost_is_not_well(status: Status, folder: Path, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "one" / "photos" / "b"
+    if damage == "gone":
+        path.unlink()
+    else:
+        flip_bit(path)
+    assert run(["mill", "check", "--data", str(folder)]) == 1
+    code, found, printed = status()
+    assert (code, found["well"], found["damaged"], found["report"]) == (1, False, 1, "FAILURE")
+    assert "1 items of the source are missing or damaged" in printed and "NOT WELL" in printed
+    assert "the last report on one says FAILURE: see `millstream mill report one photos`" in printed
+
+
+def test_the_last_report_on_a_copy_counts(status: Status, folder: Path, tmp_path: Path) -> None:
+    LocalStore(tmp_path / "two").path_of("photos", "b").with_name("stray").write_text("whose?")
+    assert run(["mill", "check", "--data", str(folder)]) == 1
+    code, found, printed = status()
+    assert (code, found["report"], found["copies"][0]["report"]) == (1, "SUCCESS", "FAILURE")
+    assert "the last report on two says FAILURE" in printed
+
+
+def test_a_task_that_failed_for_good_is_not_well(status: Status, folder: Path) -> None:
+    settings, _ = load_settings({"data": str(folder)})
+    with Node.open(settings) as node:
+        queue = node.queues.open(QueueName.DUPLICATION_LOW)
+        queue.put([encode_task(Duplicate("one", "two", "photos", "x"))])
+        for lease in queue.lease(1, visibility=60):
+            queue.dead_letter(lease, cause="no permission")
+    code, found, printed = status()
+    assert (code, found["dead_tasks"]) == (1, {"duplication-low": 1})
+    assert "1 tasks failed for good: see `millstream queue dead duplication-low`" in printed
+
+
+def test_a_store_that_cannot_be_used_is_not_well(status: Status, tmp_path: Path) -> None:
+    (tmp_path / "two").rename(tmp_path / "unplugged")
+    code, found, printed = status()
+    assert (code, found["well"]) == (1, False)
+    assert "NOT AVAILABLE" in printed
