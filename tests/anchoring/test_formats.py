@@ -14,6 +14,14 @@ from hypothesis import strategies as st
 
 from millstream.anchoring import MemoryCas
 from millstream.anchoring.content import read_anchor
+from millstream.anchoring.cut_manifest import (
+    BatchFile,
+    CutManifest,
+    RejectList,
+    anchor_string,
+    decode_manifest,
+    encode_manifest,
+)
 from millstream.anchoring.errors import BatchFormatError, LedgerError, ProofError
 from millstream.anchoring.files import (
     BatchFilePart,
@@ -24,14 +32,6 @@ from millstream.anchoring.files import (
     split_batches,
 )
 from millstream.anchoring.ledger import decode_entry
-from millstream.anchoring.manifest import (
-    BatchFile,
-    CutManifest,
-    RejectList,
-    anchor_string,
-    decode_manifest,
-    encode_manifest,
-)
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.proof import decode_proof
 from millstream.anchoring.records import PROTOCOL

@@ -6,9 +6,16 @@ import msgspec
 import pytest
 
 from millstream.anchoring import AnchorIndex, MemoryLedger, Observer
+from millstream.anchoring.cut_manifest import (
+    BatchFile,
+    CutManifest,
+    RejectFile,
+    RejectList,
+    anchor_string,
+    encode_manifest,
+)
 from millstream.anchoring.errors import LedgerError, ObservationBlockedError
 from millstream.anchoring.files import BatchFilePart, pack_batches, pack_rejects
-from millstream.anchoring.manifest import BatchFile, CutManifest, RejectFile, RejectList, anchor_string, encode_manifest
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.records import PROTOCOL, EncodedBatch
 from millstream.core.canonical import canonical_json

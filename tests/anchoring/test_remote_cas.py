@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.anchoring import LocalCas, MemoryCas, StoreCas
+from millstream.anchoring import LocalCas, MemoryCas, StoreBackedCas
 from millstream.anchoring import remote_cas as module
 from millstream.anchoring.errors import (
     CasDamagedError,
@@ -148,11 +148,11 @@ def test_a_file_without_end_is_given_up(web: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_a_storage_provider_is_read_and_never_written(tmp_path: Path) -> None:
     empty, full = tmp_path / "empty", tmp_path / "full"
-    cid = StoreCas(open_provider(full.as_uri(), create=True)).put(DATA)
+    cid = StoreBackedCas(open_provider(full.as_uri(), create=True)).put(DATA)
     open_provider(empty.as_uri(), create=True)
     before = sorted(empty.rglob("*"))
-    place = CasSource("empty", StoreCas(open_provider(empty.as_uri()), create=False))
-    files = StoreCas(open_provider(full.as_uri()), create=False)
+    place = CasSource("empty", StoreBackedCas(open_provider(empty.as_uri()), create=False))
+    files = StoreBackedCas(open_provider(full.as_uri()), create=False)
     assert FallbackCas([place, CasSource("full", files)]).get(cid, 100) == DATA
     assert sorted(empty.rglob("*")) == before
 

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import CasError, CasUnavailableError
-from millstream.anchoring.store_cas import StoreCas
+from millstream.anchoring.store_cas import StoreBackedCas
 from millstream.core.cid import cid_of
 from millstream.stores import ItemNotFoundError, LocalStore, MemoryStore, Store, StoreError, StoreUnavailableError
 from millstream.testing.cas import CasConformance
@@ -23,7 +23,7 @@ class StoreCasConformance(CasConformance):
     @pytest.fixture
     def cas(self, store: Store) -> Cas:
         self.store = store
-        return StoreCas(store)
+        return StoreBackedCas(store)
 
     def damage(self, cas: Cas, cid: str, data: bytes | None) -> None:
         if data is None:
@@ -57,7 +57,7 @@ def test_a_provider_that_fails_is_an_error_of_ours(
     monkeypatch: pytest.MonkeyPatch, error: StoreError, expected: type[CasError]
 ) -> None:
     store = MemoryStore("failing")
-    cas = StoreCas(store)
+    cas = StoreBackedCas(store)
 
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -71,7 +71,7 @@ def test_a_provider_that_fails_is_an_error_of_ours(
 
 def test_files_of_others_in_the_space_are_passed_over() -> None:
     store = MemoryStore("shared")
-    cas = StoreCas(store)
+    cas = StoreBackedCas(store)
     store.put("cas", "README", io.BytesIO(b"not ours"))
     assert list(cas.cids()) == []
     with pytest.raises(ItemNotFoundError):

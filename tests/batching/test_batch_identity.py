@@ -31,7 +31,7 @@ def test_the_documents_vectors_hold(text, identity):
     assert hashlib.sha256(text.encode()).hexdigest() == identity
     _, rules, source, start, members = json.loads(text)
     config = config_of(rules)
-    assert config.version == rules
+    assert config.rules_text == rules
     rows = [(*member, 7, 9) for member in members]
     assert rows[0][0] == start
     assert batch_id(config, source, rows) == identity
@@ -83,7 +83,7 @@ def test_every_rule_enters_the_identity(rules):
 
 def test_rules_without_caps_are_encoded_and_named_as_before_there_were_caps():
     config = BatchConfig(50, 20)
-    assert config.version == "1 window=50 max_delay=20 leap=20 conflict_cut=at_event mode=order-free"
+    assert config.rules_text == "1 window=50 max_delay=20 leap=20 conflict_cut=at_event mode=order-free"
     names = ["window", "max_delay", "leap", "conflict_cut", "mode"]
     assert list(msgspec.to_builtins(config)) == names
     assert msgspec.convert(msgspec.to_builtins(config), BatchConfig) == config

@@ -169,7 +169,7 @@ def test_a_broken_bound_leaves_both_engines_as_they_were():
 
 def test_reject_is_the_default_and_spelled_in_no_identity():
     assert BatchConfig(50, 20, late="reject") == BatchConfig(50, 20)
-    assert BatchConfig(50, 20, late="side", grace=7).version.endswith(" late=side grace=7")
+    assert BatchConfig(50, 20, late="side", grace=7).rules_text.endswith(" late=side grace=7")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from millstream.messaging.broker.address import Address, to_endpoints
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.call_context import CallContext
-from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.service import BrokerService
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
@@ -48,7 +48,7 @@ class BrokerHarness:
         self.clock = clock
         self.store = store
         self.core = BrokerCore(store, clock, limits)
-        self.delayed_messages = DelayedMessageStore(self.core)
+        self.delayed_messages = DelayedMessageScheduler(self.core)
         self.service = BrokerService(self.core, self.delayed_messages, to_endpoints(Address("127.0.0.1", 8081)))
 
     def heard_of(self, call: CallContext = CALL) -> ClientSession:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.prover import prove
     from millstream.anchoring.records import BatchHeader, EncodedBatch, encode_batch
     from millstream.anchoring.states import BatchState, BatchStatus
-    from millstream.anchoring.store_cas import StoreCas
+    from millstream.anchoring.store_cas import StoreBackedCas
     from millstream.anchoring.writer import BatchWriter, CutLimits
 
 __all__ = [
@@ -59,7 +59,7 @@ __all__ = [
     "ProofError",
     "ReplayReport",
     "Replica",
-    "StoreCas",
+    "StoreBackedCas",
     "VerifiedProof",
     "encode_batch",
     "prove",

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
+from millstream.anchoring.cut_manifest import MAX_FILE_BYTES, MAX_MANIFEST_BYTES, parse_anchor_string
 from millstream.anchoring.errors import BatchFormatError, CasError, CasTooLargeError, LedgerError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.ledger import Ledger, LedgerEntry, checked_chain
-from millstream.anchoring.manifest import MAX_FILE_BYTES, MAX_MANIFEST_BYTES, parse_anchor_string
 from millstream.anchoring.observer import observe_entry
 
 

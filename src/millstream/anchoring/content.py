@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.errors import BatchFormatError, CasTooLargeError
-from millstream.anchoring.files import RejectLine, message_ids, read_rejects, split_batches
-from millstream.anchoring.manifest import (
+from millstream.anchoring.cut_manifest import (
     MAX_FILE_BYTES,
     MAX_MANIFEST_BYTES,
     BatchFile,
@@ -19,6 +17,8 @@ from millstream.anchoring.manifest import (
     decode_manifest,
     parse_anchor_string,
 )
+from millstream.anchoring.errors import BatchFormatError, CasTooLargeError
+from millstream.anchoring.files import RejectLine, message_ids, read_rejects, split_batches
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.anchoring.errors import BatchFormatError
-from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.records import BatchHeader, EncodedBatch, decode_header, decode_message, plain_ids
 from millstream.core.canonical import MAX_SAFE_INTEGER

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from millstream.anchoring.cut_manifest import parse_anchor_string
 from millstream.anchoring.errors import LedgerError
-from millstream.anchoring.manifest import parse_anchor_string
 from millstream.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from millstream.core.clock import Clock
 

@@ -12,9 +12,9 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import AnchoredBatch, read_batches
+from millstream.anchoring.cut_manifest import BatchFile
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.files import BatchFilePart, PackedFile, check_size, pack_batches
-from millstream.anchoring.manifest import BatchFile
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.records import BatchHeader, EncodedBatch
 

@@ -14,10 +14,10 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_file, read_manifest
+from millstream.anchoring.cut_manifest import BatchFile, CutManifest
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, MerklePathError, ProofError
 from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.ledger import LedgerEntry, check_tail
-from millstream.anchoring.manifest import BatchFile, CutManifest
 from millstream.anchoring.merkle import leaf_hash, root_of_path
 from millstream.anchoring.records import BatchHeader, decode_message, encode_header
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical

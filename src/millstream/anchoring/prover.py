@@ -9,12 +9,12 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
+from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError, NotBatchedError
 from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.index import AnchorIndex, MessageLocation
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, check_tail
-from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.anchoring.merkle import inclusion_path, leaf_hash
 from millstream.anchoring.proof import VERSION, Replica, encode_proof
 from millstream.anchoring.records import decode_message

@@ -184,10 +184,10 @@ def open_cas_source(text: str, *, seconds: float | None = None) -> CasSource:
         return CasSource(redacted_url(text), HttpCas(text, reader))
     if scheme in ("", "file", "cas"):
         return CasSource(text, LocalCas(folder_of(text) if scheme else Path(text)))
-    from millstream.anchoring.store_cas import StoreCas
+    from millstream.anchoring.store_cas import StoreBackedCas
     from millstream.stores import open_provider
 
-    return CasSource(redacted_url(text), StoreCas(open_provider(text), create=False))
+    return CasSource(redacted_url(text), StoreBackedCas(open_provider(text), create=False))
 
 
 def overlong(cid: str, limit: int) -> CasOverlongError:

@@ -15,7 +15,7 @@ from millstream.stores import ItemNotFoundError, Store, StoreError, all_entries
 _CHUNK = 1 << 20
 
 
-class StoreCas:
+class StoreBackedCas:
     """Content-addressed storage in the space *space* of *store*, which *create* makes where it is absent. Thread-safe.
 
     Each file is a content item named by its CID. Bytes are sent with their SHA-256, and checked when they come back.

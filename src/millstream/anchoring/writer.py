@@ -16,13 +16,7 @@ import msgspec
 from millstream.anchoring.batch_file_builder import build_files, build_manifest, build_manifest_over_files
 from millstream.anchoring.cas import Cas, not_found
 from millstream.anchoring.content import AnchoredBatch
-from millstream.anchoring.duplicate_check import BatchMembers
-from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
-from millstream.anchoring.files import BatchFilePart, checked_batch
-from millstream.anchoring.index import AnchorIndex
-from millstream.anchoring.journal import BatchJournal
-from millstream.anchoring.ledger import Ledger, LedgerEntry
-from millstream.anchoring.manifest import (
+from millstream.anchoring.cut_manifest import (
     MAX_BATCHES,
     MAX_CONTENT_BYTES,
     MAX_FILE_BYTES,
@@ -32,6 +26,12 @@ from millstream.anchoring.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from millstream.anchoring.duplicate_check import BatchMembers
+from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
+from millstream.anchoring.files import BatchFilePart, checked_batch
+from millstream.anchoring.index import AnchorIndex
+from millstream.anchoring.journal import BatchJournal
+from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.observer import Observer
 from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch

@@ -10,12 +10,12 @@ from millstream.batching.config import BatchConfig, BatchingMode, ConflictCut, L
 from millstream.batching.engine import Engine, EngineHost
 from millstream.batching.errors import SnapshotError
 from millstream.batching.event import BatcherOutput, Event
-from millstream.batching.faithful import FaithfulEngine
 from millstream.batching.late_engines import LateAmendEngine, LateSideEngine
 from millstream.batching.order_free import OrderFreeEngine
 from millstream.batching.rule_dispatch import RuleDispatchEngine
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.snapshot import decode_snapshot, encode_snapshot
+from millstream.batching.thin_edge import ThinEdgeEngine
 
 
 class Batcher(EngineHost):
@@ -117,7 +117,7 @@ class Batcher(EngineHost):
             rules = Rulebook(rules)
         if rules is not None and rules != kept:
             raise SnapshotError(
-                f"the snapshot was taken under other rules ({kept.version}) than asked for ({rules.version}): "
+                f"the snapshot was taken under other rules ({kept.rules_text}) than asked for ({rules.rules_text}): "
                 "flush the old batcher first, or keep its rules"
             )
         batcher = cls.of(kept)
@@ -128,7 +128,7 @@ class Batcher(EngineHost):
 def _engine(config: BatchConfig) -> Engine:
     """What batches by the rules of *config*."""
     if config.mode == "faithful":
-        return FaithfulEngine(config)
+        return ThinEdgeEngine(config)
     if config.policy == "side":
         return LateSideEngine(config)
     return LateAmendEngine(config) if config.policy == "amend" else OrderFreeEngine(config)

@@ -13,11 +13,11 @@ from millstream.batching.column_engines import ClosedTables, ColumnEngine, Order
 from millstream.batching.config import BatchConfig
 from millstream.batching.engine import EngineHost
 from millstream.batching.errors import SnapshotError
-from millstream.batching.faithful import FaithfulEngine
 from millstream.batching.late_column_engines import LateAmendColumnEngine, LateSideColumnEngine
 from millstream.batching.rule_dispatch_columns import RuleDispatchColumnEngine
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.snapshot import decode_columns, decode_snapshot, encode_columns, encode_snapshot
+from millstream.batching.thin_edge import ThinEdgeEngine
 
 
 class ColumnBatcher(EngineHost):
@@ -68,15 +68,15 @@ class ColumnBatcher(EngineHost):
     def _check_rules(self, kept: Rulebook) -> None:
         if kept != self.rules:
             raise SnapshotError(
-                f"the snapshot was taken under other rules ({kept.version}) than asked for ({self.rules.version}): "
-                "flush the old batcher first, or keep its rules"
+                f"the snapshot was taken under other rules ({kept.rules_text}) than asked for "
+                f"({self.rules.rules_text}): flush the old batcher first, or keep its rules"
             )
 
 
 def _engine(config: BatchConfig) -> ColumnEngine:
     """What batches columns by *config*."""
     if config.mode == "faithful":
-        return RecordEngineAdapter(FaithfulEngine(config))
+        return RecordEngineAdapter(ThinEdgeEngine(config))
     if config.policy == "reject":
         return OrderFreeColumnEngine(config)
     return LateSideColumnEngine(config) if config.policy == "side" else LateAmendColumnEngine(config)

@@ -51,7 +51,7 @@ def _texts(history: CutResult, kind: Kind) -> list[bytes]:
     members = history.events.select(["event_time", "key", "digest"]).take(history.rows)
     times, keys, digests = (members[name] for name in ("event_time", "key", "digest"))
     rows = concatenated("[", json_integers(times), *_said(keys, digests))
-    head, after_source, after_start, tail = (part.decode() for part in identity_frame(history.config.version, kind))
+    head, after_source, after_start, tail = (part.decode() for part in identity_frame(history.config.rules_text, kind))
     sources, starts = json_strings(history.batches["source"]), json_integers(history.batches["start"])
     lists = json_lists(rows, _offsets(history))
     texts = concatenated(head, sources, after_source, starts, f"{after_start}[", lists, f"]{tail}")

@@ -97,7 +97,7 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, max_delay=self.max_delay + grace, late=None, grace=None)
 
     @cached_property
-    def version(self) -> str:
+    def rules_text(self) -> str:
         """The rules as text, in one spelling only: part of every batch's identity (kept once it was asked for)."""
         numbers = f"window={self.window} max_delay={self.max_delay} leap={self.lead}"
         text = f"{RULES_VERSION} {numbers} conflict_cut={self.conflict_cut} mode={self.mode}"

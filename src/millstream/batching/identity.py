@@ -19,7 +19,7 @@ def batch_id(config: BatchConfig, source: str, rows: Sequence[Row], kind: Kind =
 
     Ids and receive times do not enter: the same records under the same rules bear the same name on every host.
     """
-    head, after_source, after_start, tail = identity_frame(config.version, kind)
+    head, after_source, after_start, tail = identity_frame(config.rules_text, kind)
     members = _encoder.encode([row[:3] for row in rows])
     return hashed(
         b"".join((head, _encoder.encode(source), after_source, b"%d" % rows[0][0], after_start, members, tail))
@@ -27,12 +27,12 @@ def batch_id(config: BatchConfig, source: str, rows: Sequence[Row], kind: Kind =
 
 
 @lru_cache
-def identity_frame(version: str, kind: Kind) -> tuple[bytes, bytes, bytes, bytes]:
+def identity_frame(rules_text: str, kind: Kind) -> tuple[bytes, bytes, bytes, bytes]:
     """What is hashed before, between and after the JSON of a batch's source, its start and the list of its members.
 
-    *version* are the rules. ``docs/formats/batch-id.md`` lays the text down.
+    *rules_text* is the rules of the batch. ``docs/formats/batch-id.md`` lays the text down.
     """
-    rules = f"{version} kind=side" if kind == "side" else version
+    rules = f"{rules_text} kind=side" if kind == "side" else rules_text
     return _encoder.encode(("millstream batch", rules))[:-1] + b",", b",", b",", b"]"
 
 

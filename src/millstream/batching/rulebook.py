@@ -47,10 +47,10 @@ class Rulebook(msgspec.Struct, frozen=True):
         return list(dict.fromkeys([self.default, *(override.config for override in self.overrides)]))
 
     @property
-    def version(self) -> str:
+    def rules_text(self) -> str:
         """The rules as text, for messages."""
-        others = (f"{o.source!r}/{o.key!r}: {o.config.version}" for o in self.overrides)
-        return "; ".join([self.default.version, *others])
+        others = (f"{o.source!r}/{o.key!r}: {o.config.rules_text}" for o in self.overrides)
+        return "; ".join([self.default.rules_text, *others])
 
     @property
     def patience(self) -> int:
@@ -87,7 +87,7 @@ class Rulebook(msgspec.Struct, frozen=True):
         return choose
 
 
-OVERRIDABLE = ("window", "max_delay", "leap", "conflict_cut", "max_count", "max_bytes", "late", "grace")
+RULE_NAMES = ("window", "max_delay", "leap", "conflict_cut", "max_count", "max_bytes", "late", "grace")
 """What an override may say besides ``source`` and ``key``: the members of :class:`BatchConfig` but for the mode."""
 
 
@@ -109,7 +109,7 @@ def read_overrides(text: str, given: Mapping[str, Any]) -> tuple[Override, ...]:
 def overrides_of(tables: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> tuple[Override, ...]:
     """The overrides in *tables*; what one does not say is taken from *given*, members of :class:`BatchConfig`.
 
-    A table has ``source`` or ``key`` or both, and members of :data:`OVERRIDABLE`. The leap follows the delay as it does
+    A table has ``source`` or ``key`` or both, and members of :data:`RULE_NAMES`. The leap follows the delay as it does
     in :class:`BatchConfig`: where neither says it, it is the delay of the override; ``late = "reject"`` needs no grace.
     Raises :class:`ConfigError` that names the table by its number and by whom it is for.
     """
@@ -121,8 +121,8 @@ def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -
     whom = ", ".join(f"{name} {value!r}" for name, value in place.items() if value is not None)
     where = f"override {number}" + (f" ({whom})" if whom else "")
     rules = {name: value for name, value in table.items() if name not in place}
-    for name in sorted(set(rules) - set(OVERRIDABLE)):
-        raise ConfigError(f"{where} has the member {name!r}: choose from source, key, {', '.join(OVERRIDABLE)}")
+    for name in sorted(set(rules) - set(RULE_NAMES)):
+        raise ConfigError(f"{where} has the member {name!r}: choose from source, key, {', '.join(RULE_NAMES)}")
     if rules.get("late") == "reject":
         rules.setdefault("grace", None)
     try:

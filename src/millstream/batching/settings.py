@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.batching.config import BatchConfig, ConflictCut, LatePolicy
-from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
+from millstream.batching.rulebook import RULE_NAMES, Rulebook, overrides_of
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.settings import OwnTables, Section
@@ -33,5 +33,5 @@ class BatchingSettings(Section, frozen=True):
 
         Raises :class:`~millstream.batching.ConfigError` where they contradict themselves.
         """
-        given = {name: getattr(self, name) for name in OVERRIDABLE}
+        given = {name: getattr(self, name) for name in RULE_NAMES}
         return Rulebook(BatchConfig(**given), overrides_of(self.override, given))

@@ -30,7 +30,7 @@ from millstream.log.runtime.context import LogContext
 from millstream.log.sourced import Sourced, sourced
 from millstream.log.spec import LogSpec, require_owner
 from millstream.log.tiering import BlockMover, TierInfo, Tiering, TieringResult
-from millstream.log.tiering.manifest import read_tiering, write_tiering
+from millstream.log.tiering.sealed_objects import read_tiering, write_tiering
 from millstream.log.upkeep.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 from millstream.log.upkeep.verification import Verification, verify_log

@@ -18,7 +18,7 @@ class Watermarks(msgspec.Struct, frozen=True):
 
 
 def encode_watermarks(watermarks: Watermarks) -> bytes:
-    """*marks* as JSON, for a state."""
+    """*watermarks* as JSON, for a state."""
     return msgspec.json.encode(watermarks)
 
 
@@ -28,6 +28,6 @@ def decode_watermarks(value: bytes | None) -> Watermarks:
 
 
 def raised_watermarks(watermarks: Watermarks, first_id: int, hot_id: int) -> Watermarks:
-    """*marks* moved up to *first_id* and *hot_id*; a mark never goes back, and what is trimmed is not hot."""
+    """*watermarks* moved up to *first_id* and *hot_id*; a mark never goes back, and what is trimmed is not hot."""
     first_id = max(watermarks.first_id, first_id)
     return Watermarks(first_id, max(watermarks.hot_id, hot_id, first_id))

@@ -13,7 +13,7 @@ from millstream.anchoring import (
     LocalCas,
     LogLedger,
     Observer,
-    StoreCas,
+    StoreBackedCas,
 )
 from millstream.core.cached import locked_cached_property
 from millstream.log import LogSpec
@@ -46,7 +46,7 @@ class AnchoringPart:
     def cas(self) -> Cas:
         """The content-addressed files: in a folder, or at the storage provider that the settings name."""
         url = self._context.settings.anchoring.cas
-        return StoreCas(open_provider(url, create=True)) if url else LocalCas(self._context.folder / "cas")
+        return StoreBackedCas(open_provider(url, create=True)) if url else LocalCas(self._context.folder / "cas")
 
     @locked_cached_property
     def ledger(self) -> LogLedger:

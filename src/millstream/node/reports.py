@@ -7,7 +7,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from millstream.anchoring import LedgerEntry, LogLedger
-from millstream.anchoring.manifest import anchor_string
+from millstream.anchoring.cut_manifest import anchor_string
 from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
 from millstream.mill.adoption.catalog import AdoptionCatalog

@@ -59,13 +59,13 @@ class OperationRequest(msgspec.Struct, frozen=True):
     type: OperationType
 
 
-class OperationQuery(msgspec.Struct, frozen=True):
+class RegistryOperationQuery(msgspec.Struct, frozen=True):
     """The id of an operation."""
 
     id: str
 
 
-class DidQuery(msgspec.Struct, frozen=True):
+class RegistryDidQuery(msgspec.Struct, frozen=True):
     """A DID, of its short or long form."""
 
     did: str
@@ -155,7 +155,7 @@ class _RegistryHandlers:
     @endpoints.declare(
         "GET",
         f"{PATH}/{{id}}",
-        OperationQuery,
+        RegistryOperationQuery,
         operation_id="operationStatus",
         response={"application/json": OperationStatus},
         errors=_READ_ERRORS,
@@ -193,7 +193,7 @@ class _RegistryHandlers:
     @endpoints.declare(
         "GET",
         "/sidetree/v1/identifiers/{did:path}",
-        DidQuery,
+        RegistryDidQuery,
         operation_id="resolve",
         response={RESOLUTION_MEDIA.partition(";")[0]: dict[str, Any]},
         errors=_READ_ERRORS,

@@ -29,7 +29,7 @@ _GZIP = b"\x1f\x8b"
 endpoints = EndpointRegistry()
 
 
-class FileQuery(msgspec.Struct, frozen=True):
+class RegistryFileQuery(msgspec.Struct, frozen=True):
     """The CID of a file."""
 
     cid: str
@@ -57,7 +57,7 @@ class RegistrySources:
     @endpoints.declare(
         "GET",
         f"{NODE_FILES}/{{cid}}",
-        FileQuery,
+        RegistryFileQuery,
         response={"application/octet-stream": bytes},
         errors=(400, 404, 503),
     )

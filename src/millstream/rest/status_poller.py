@@ -58,7 +58,7 @@ class _QueueHistory:
 
 
 class StatusPoller:
-    """Looks at *holdings* from two threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
+    """Looks at *view* from two threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
 
     Without threads (in a test) every question looks anew.
     """

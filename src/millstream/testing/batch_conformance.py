@@ -185,7 +185,7 @@ class CaseFailedError(AssertionError):
     """A case failed: its rules and its events."""
 
     def __init__(self, config: BatchConfig, events: list[Event]) -> None:
-        super().__init__(f"under {config.version!r} fails the case\n{events}")
+        super().__init__(f"under {config.rules_text!r} fails the case\n{events}")
         self.events = events
 
 

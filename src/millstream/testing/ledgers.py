@@ -14,9 +14,9 @@ import threading
 
 import pytest
 
+from millstream.anchoring.cut_manifest import anchor_string
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.ledger import GENESIS, Ledger, entry_hash
-from millstream.anchoring.manifest import anchor_string
 from millstream.core.cid import cid_of
 from millstream.core.clock import VirtualClock
 

@@ -244,18 +244,18 @@ def test_a_store_that_cannot_open_objects_says_so_when_they_are_needed(tmp_path:
 
 
 def test_a_log_with_very_many_objects_writes_one_page_for_each(open_log: Callable[[], Log], cloud: Cloud) -> None:
-    from millstream.log.tiering import manifest
+    from millstream.log.tiering import sealed_objects
 
     log = fill(open_log(), 60)
     log.set_tiering(Tiering(URL, segment_bytes=100))
-    original, manifest.PAGE_ROWS = manifest.PAGE_ROWS, 2
+    original, sealed_objects.PAGE_ROWS = sealed_objects.PAGE_ROWS, 2
     try:
         assert log.move_blocks().objects == 6
-        assert len(log._backend.states(SPEC.name, manifest.PAGES)) == 3
+        assert len(log._backend.states(SPEC.name, sealed_objects.PAGES)) == 3
         log.trim(35)
         fill(log, 20)
         log.move_blocks()
     finally:
-        manifest.PAGE_ROWS = original
+        sealed_objects.PAGE_ROWS = original
     assert ids_of(open_log()) == list(range(35, 81))
     assert log.verify(deep=True).ok

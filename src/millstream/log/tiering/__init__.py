@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millstream.log.tiering.block_mover import BlockMover, TieringResult
-from millstream.log.tiering.manifest import Tiering
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.reading import TierInfo
+from millstream.log.tiering.sealed_objects import Tiering
 
 __all__ = ["BlockMover", "OpenObjects", "TierInfo", "TierObjects", "Tiering", "TieringResult"]

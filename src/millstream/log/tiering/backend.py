@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from millstream.log.backend import Backend, BlockStatistics, Commit, Head, StoredBlock, VersionedValue, add_statistics
 from millstream.log.ids import BlockRange, IndexEntry
-from millstream.log.tiering.manifest import read_tiering
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.reading import TierReader
+from millstream.log.tiering.sealed_objects import read_tiering
 
 
 class TieredBackend:

@@ -14,9 +14,16 @@ from millstream.log.backend import Backend, Head, StoredBlock
 from millstream.log.errors import DamagedLogError, StorageError
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.reading.scan import FETCH_BYTES
-from millstream.log.tiering.manifest import ParquetCopy, SealedObject, Tiering, add_object, drop_objects, read_objects
 from millstream.log.tiering.objects import TierObjects
 from millstream.log.tiering.seal import find_fault, find_fault_of_parquet, seal
+from millstream.log.tiering.sealed_objects import (
+    ParquetCopy,
+    SealedObject,
+    Tiering,
+    add_object,
+    drop_objects,
+    read_objects,
+)
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.log.backend import Head
-from millstream.log.tiering.manifest import SealedObject
 from millstream.log.tiering.reading import TierReader
 from millstream.log.tiering.seal import find_fault, find_fault_of_parquet
+from millstream.log.tiering.sealed_objects import SealedObject
 
 
 class CheckedObject(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.block import Block
 from millstream.log.tiering.format import TAIL_SIZE, decode_index, index_size
-from millstream.log.tiering.manifest import ParquetCopy, SealedObject
+from millstream.log.tiering.sealed_objects import ParquetCopy, SealedObject
 
 PART_BYTES = 4 << 20
 _GROUP_ROWS = 131_072

@@ -15,9 +15,9 @@ from millstream.core.cached import locked_cached_property
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.ids import BlockRange
 from millstream.log.tiering.format import SealError, decode_index
-from millstream.log.tiering.manifest import SealedObject, read_objects
 from millstream.log.tiering.objects import OpenObjects, TierObjects
 from millstream.log.tiering.seal import read_index
+from millstream.log.tiering.sealed_objects import SealedObject, read_objects
 
 INDEX_BYTES = 32 << 20
 """How much of indexes is kept in memory: those of about 60 GiB of objects with blocks of 100 kB."""

@@ -24,8 +24,8 @@ from millstream.log.tiering.format import (
     index_size,
     summarize,
 )
-from millstream.log.tiering.manifest import ParquetCopy, SealedObject
 from millstream.log.tiering.objects import TierObjects
+from millstream.log.tiering.sealed_objects import ParquetCopy, SealedObject
 
 PART_BYTES = 4 << 20
 

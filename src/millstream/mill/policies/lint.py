@@ -42,7 +42,7 @@ def lint_policies(policies: Policies, stores: Collection[str] | None = None) -> 
 def lint_policy(
     policy: Policy, stores: Collection[str] | None = None, positions: PolicyPositions | None = None
 ) -> list[PolicyWarning]:
-    """Every finding on *policy* by itself; with *spots* they say where it is."""
+    """Every finding on *policy* by itself; with *positions* they say where it is."""
     positions = positions or PolicyPositions()
     return [*_pairs(policy, stores, positions), *_cycles(policy, positions), *_spaces(policy, positions)]
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 
-from millstream.anchoring import Cas, LedgerEntry, LocalCas, StoreCas
+from millstream.anchoring import Cas, LedgerEntry, LocalCas, StoreBackedCas
 from millstream.anchoring.content import read_anchor
 from millstream.anchoring.errors import BatchFormatError, CasError
 from millstream.anchoring.ledger import check_seal
@@ -66,7 +66,7 @@ STATE_SCHEMA = pa.schema(
 def open_cas(url: str) -> Cas:
     """The content-addressed files at *url*: ``cas:///folder``, or the space ``cas`` of a storage provider."""
     parts = urlsplit(url)
-    return LocalCas(Path(unquote(parts.path))) if parts.scheme == "cas" else StoreCas(open_provider(url))
+    return LocalCas(Path(unquote(parts.path))) if parts.scheme == "cas" else StoreBackedCas(open_provider(url))
 
 
 def read_part(parts: Iterable[pa.RecordBatch], cas: str) -> Iterator[pa.RecordBatch]:

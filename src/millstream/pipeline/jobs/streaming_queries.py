@@ -37,7 +37,7 @@ def start_query(
 def await_query(
     query: StreamingQuery, stopped: Callable[[], bool], clock: Clock, *, check: Callable[[], None] = lambda: None
 ) -> None:
-    """Wait until *query* ends or *stopped* says so, and stop it; *look* is called every now and then meanwhile.
+    """Wait until *query* ends or *stopped* says so, and stop it; *check* is called every now and then meanwhile.
 
     Raises what the query failed with.
     """

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from millstream.anchoring.content import read_manifest
+from millstream.anchoring.cut_manifest import MAX_FILE_BYTES, CutManifest
 from millstream.anchoring.errors import AnchoringError
 from millstream.anchoring.ledger import LedgerEntry
-from millstream.anchoring.manifest import MAX_FILE_BYTES, CutManifest
 from millstream.core.cid import is_cid
 from millstream.core.errors import InputError, NotFoundError
 from millstream.rest.app_context import AppContext

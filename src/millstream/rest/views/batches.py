@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.journal_reader import (
     BatchFilter,
@@ -16,7 +17,6 @@ from millstream.anchoring.journal_reader import (
     RejectCount,
     RejectRow,
 )
-from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.anchoring.records import BatchHeader
 from millstream.anchoring.states import BatchState
 from millstream.core.errors import NotFoundError

@@ -26,7 +26,7 @@ class TopicNotifier:
                 future.set_result(None)
 
     async def wait(self, topic: str, version: int, seconds: float) -> None:
-        """Return when *topic* was woken after *turn* was read, or after *seconds*."""
+        """Return when *topic* was woken after *version* was read, or after *seconds*."""
         if self._versions[topic] != version:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

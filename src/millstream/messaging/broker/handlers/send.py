@@ -11,7 +11,7 @@ import msgspec
 from millstream.log import Message
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.batch_codec import is_uniform, to_columns, to_messages
-from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.validation import check_delivery_time, check_message, check_topic_name
 from millstream.messaging.broker.names import write_recall, write_transaction
 from millstream.messaging.broker.storage.delayed_messages import delayed_message, half_message
@@ -38,7 +38,7 @@ class SendResult(msgspec.Struct, frozen=True):
 class SendHandler:
     """Stores what producers send to *core*."""
 
-    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageStore) -> None:
+    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageScheduler) -> None:
         self._core = core
         self._delayed_messages = delayed_messages
         self._bytes = 0  # of bodies that are being stored

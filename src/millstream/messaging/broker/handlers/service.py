@@ -12,7 +12,7 @@ from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.batch_codec import to_batch
 from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.column_chunk import ColumnChunk, to_columns
-from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.filters import read_filter
 from millstream.messaging.broker.handlers.pull import PullHandler, PullRequest
 from millstream.messaging.broker.handlers.receive import ReceiveHandler, ReceiveRequest, chunk_messages
@@ -43,7 +43,7 @@ NOTHING_NEW = "no new message"
 class BrokerService:
     """The protocol on *core*. *endpoints* is where clients find it, where they do not say how they came."""
 
-    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageStore, endpoints: v2.Endpoints) -> None:
+    def __init__(self, core: BrokerCore, delayed_messages: DelayedMessageScheduler, endpoints: v2.Endpoints) -> None:
         self._core = core
         self._delayed_messages = delayed_messages
         self._endpoints = endpoints

@@ -14,7 +14,7 @@ from millstream.messaging.broker.address import Address, is_loopback, to_endpoin
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.tls import ServerTls
-from millstream.messaging.broker.server.rpc import AuthInterceptor, admin_handlers, batch_handlers, service_handlers
+from millstream.messaging.broker.server.rpc import CallAuthorizer, admin_handlers, batch_handlers, service_handlers
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import BrokerCredentialsError, BrokerError, MissingExtraError
 
@@ -88,7 +88,7 @@ class BrokerServer:
             self._supervisor = supervisor
             stack.push_async_callback(supervisor.close)
             stack.push_async_callback(_cancel, asyncio.ensure_future(supervisor.run()))
-            auth = AuthInterceptor(supervisor, self._keys)
+            auth = CallAuthorizer(supervisor, self._keys)
             server.add_generic_rpc_handlers((service_handlers(auth), batch_handlers(auth), admin_handlers(auth)))
             await server.start()
             stack.push_async_callback(server.stop, 1.0)

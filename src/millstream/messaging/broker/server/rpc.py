@@ -38,8 +38,8 @@ Response = TypeVar("Response")
 _log = logging.getLogger(__name__)
 
 
-class AuthInterceptor:
-    """Where calls come in: it looks at who calls before *room* hears of it."""
+class CallAuthorizer:
+    """Checks who makes a call, and what they may do, before *supervisor* gets it."""
 
     def __init__(self, supervisor: BrokerSupervisor, keys: Keyring) -> None:
         self.supervisor = supervisor
@@ -62,7 +62,7 @@ class AuthInterceptor:
         return CallContext(client_id, namespace, context.time_remaining, access, connection, language)
 
 
-def service_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
+def service_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
     """The methods of the protocol, behind *auth*."""
     import grpc
 
@@ -81,7 +81,7 @@ def service_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
 
 
 def _unary(
-    method: Method, call: UnaryCall[Request, Response], auth: AuthInterceptor
+    method: Method, call: UnaryCall[Request, Response], auth: CallAuthorizer
 ) -> Callable[[Request, Any], Awaitable[Response]]:
     async def behaviour(request: Request, context: Any) -> Response:
         try:
@@ -95,7 +95,7 @@ def _unary(
 
 
 def _stream(
-    method: Method, call: StreamCall[Request, Response], auth: AuthInterceptor
+    method: Method, call: StreamCall[Request, Response], auth: CallAuthorizer
 ) -> Callable[[Request, Any], AsyncIterator[Response]]:
     async def behaviour(request: Request, context: Any) -> AsyncIterator[Response]:
         try:
@@ -116,7 +116,7 @@ def _unsupported(method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
     return behaviour
 
 
-def _telemetry(auth: AuthInterceptor) -> Any:
+def _telemetry(auth: CallAuthorizer) -> Any:
     async def behaviour(requests: Any, context: Any) -> None:
         try:
             call, supervisor = auth.authorize("Telemetry", None, context), auth.supervisor
@@ -131,7 +131,7 @@ def _telemetry(auth: AuthInterceptor) -> Any:
     return behaviour
 
 
-def batch_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
+def batch_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
     """Batches of our clients, behind *auth*; see :mod:`millstream.messaging.protocol.batch_calls`."""
     import grpc
 
@@ -142,7 +142,7 @@ def batch_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(BATCH_SERVICE, handlers)
 
 
-def _batch(call: BatchCall[Request, Response], auth: AuthInterceptor) -> Callable[[Request, Any], Awaitable[Response]]:
+def _batch(call: BatchCall[Request, Response], auth: CallAuthorizer) -> Callable[[Request, Any], Awaitable[Response]]:
     method = call.method
 
     async def behaviour(request: Request, context: Any) -> Response:
@@ -157,7 +157,7 @@ def _batch(call: BatchCall[Request, Response], auth: AuthInterceptor) -> Callabl
     return behaviour
 
 
-def admin_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
+def admin_handlers(auth: CallAuthorizer) -> grpc.GenericRpcHandler:
     """What people ask of a broker, behind *auth*; requests and answers are JSON."""
     import grpc
 
@@ -166,7 +166,7 @@ def admin_handlers(auth: AuthInterceptor) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
 
 
-def _asked(auth: AuthInterceptor, name: str) -> Any:
+def _asked(auth: CallAuthorizer, name: str) -> Any:
     async def behaviour(request: bytes, context: Any) -> bytes:
         try:
             check_admin(auth.keys.access(_headers(context)))

@@ -14,7 +14,7 @@ from millstream.core.clock import Clock
 from millstream.log import FencedError, LogError, LogStore, Writer, WriterFailedError
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.core import BrokerCore
-from millstream.messaging.broker.handlers.delayed_message_store import DelayedMessageStore
+from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
 from millstream.messaging.broker.handlers.service import BrokerService
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
@@ -44,7 +44,7 @@ class BrokerSupervisor:
 
     def _install(self, core: BrokerCore) -> None:
         self._core = core
-        self._delayed_messages = DelayedMessageStore(core)
+        self._delayed_messages = DelayedMessageScheduler(core)
         self._service = BrokerService(core, self._delayed_messages, self._endpoints)
         self._admin = AdminService(core)
         self._delayed_task = asyncio.ensure_future(self._delayed_messages.run())

@@ -31,8 +31,11 @@ _REFUSED_AGAIN: Final = 5 * MICROSECONDS
 _log = logging.getLogger(__name__)
 
 
-class DelayedMessageStore:
-    """What *core* holds back. :meth:`run` is its task; it ends when it is cancelled."""
+class DelayedMessageScheduler:
+    """Releases the delayed messages of *core* when they are due, and ends transactions.
+
+    :meth:`run` is its task; it ends when it is cancelled.
+    """
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
@@ -111,7 +114,7 @@ class DelayedMessageStore:
             raise
 
     async def _do(self, delayed: Sequence[DelayedMessage], now: int) -> None:
-        """Do what is due for *holds*, half messages or not, of one topic; later where that cannot be used now."""
+        """Do what is due for *delayed*, half messages or not, of one topic; later where that cannot be used now."""
         try:
             await (self._ask(delayed[0], now) if delayed[0].half else self._release(delayed))
         except StatusError as refused:
@@ -157,7 +160,7 @@ class DelayedMessageStore:
 
 @contextlib.contextmanager
 def _ending(delayed: Sequence[DelayedMessage]) -> Iterator[None]:
-    """Nobody else ends *holds* meanwhile."""
+    """Nobody else ends *delayed* meanwhile."""
     for hold in delayed:
         hold.ending = True
     try:

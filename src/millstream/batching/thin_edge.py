@@ -29,7 +29,7 @@ class _Open:
         self.rows = rows
 
 
-class FaithfulEngine:
+class ThinEdgeEngine:
     """The faithful engine: open batches of each source in order of creation, and a heap of timers."""
 
     def __init__(self, config: BatchConfig) -> None:
