@@ -180,18 +180,6 @@ def test_spaces_between_columns_and_the_case_of_options_do_not_matter() -> None:
     assert LogReadOptions({"store": "memory://", "log": "x", "path": "p", "checkpointLocation": "c"}).log == "x"
 
 
-def test_a_file_store_is_refused_on_a_cluster(tmp_path: Path) -> None:
-    class Context:
-        master = "spark://host:7077"
-
-    class Session:
-        sparkContext = Context()
-
-    for url in (f"sqlite:///{tmp_path}/log.db", f"segments:///{tmp_path}/logs"):
-        with pytest.raises(PipelineInputError, match="lies on this host"):
-            read_log(Session(), url, "x")  # type: ignore[arg-type]
-
-
 def test_a_trimmed_log_is_read_from_where_it_begins_and_nothing_before_is_passed_over(
     log_url: str, write_log: WriteLog
 ) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.reachable import FileIdentity, store_identity
 from millstream.pipeline.read_options import LogReadOptions
 from millstream.stores.tiers import open_store
 
@@ -22,12 +23,13 @@ LEAST_BYTES = 1_000_000
 
 
 class IdRangePartition(InputPartition):
-    """Messages *first_id* to *last_id*, the work of one task."""
+    """Messages *first_id* to *last_id*, the work of one task; *files* are what the driver saw of the log store."""
 
-    def __init__(self, first_id: int, last_id: int) -> None:
+    def __init__(self, first_id: int, last_id: int, files: FileIdentity = ()) -> None:
         super().__init__((first_id, last_id))
         self.first_id = first_id
         self.last_id = last_id
+        self.files = files
 
 
 def plan_block_ranges(request: LogReadOptions, first_id: int | None, last_id: int | None) -> list[IdRangePartition]:
@@ -50,7 +52,9 @@ def plan_block_ranges(request: LogReadOptions, first_id: int | None, last_id: in
             return []
         blocks = [(block.first_id, block.last_id, block.bytes) for block in log.block_ranges(begin, end)]
     share = max(LEAST_BYTES, sum(map(_cost, blocks)) // request.least_partitions)
-    return list(without_id_gaps(group_blocks(blocks, min(request.partition_bytes, share)), begin, end))
+    files = store_identity(request.store)
+    runs = without_id_gaps(group_blocks(blocks, min(request.partition_bytes, share)), begin, end)
+    return [IdRangePartition(run.first_id, run.last_id, files) for run in runs]
 
 
 def group_blocks(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterator[IdRangePartition]:

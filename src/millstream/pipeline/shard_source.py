@@ -26,6 +26,7 @@ from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.reachable import require_identity
 from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, whole
 from millstream.pipeline.registration import register_source
 from millstream.pipeline.schema import spark_schema
@@ -121,6 +122,7 @@ class ShardReader(DataSourceReader):
             yield from self._shares(partition)
 
     def _shares(self, run: IdRangePartition) -> Iterator[pa.RecordBatch]:
+        require_identity(self._request.store, run.files)
         with open_store(self._request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(self._request.log), create=False)
             columns = MESSAGE_SCHEMA.names if self._request.whole else COLUMNS

@@ -18,9 +18,9 @@ from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import CorruptBlockError, LogSpec
 from millstream.log.gap import Gap, Gaps
-from millstream.log.store import store_files
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.reachable import check_reachable, require_identity
 from millstream.pipeline.read_options import PARTITION_BYTES, TASKS_A_CORE, LogReadOptions, checked_columns
 from millstream.pipeline.registration import register_source
 from millstream.pipeline.schema import spark_schema
@@ -58,7 +58,7 @@ def read_log(
     cannot ask a data source in Python for less than it offers. *partition_bytes* are what a partition aims at.
     A damaged or missing block fails the query, unless *quarantine* is the URL of a storage provider: then what cannot
     be read is noted there (:class:`~millstream.pipeline.unreadable.Quarantine`), and the rest is read.
-    Raises :class:`PipelineInputError` for a store in local files on a cluster: its executors could not open them.
+    Raises :class:`PipelineInputError` for a store in files that executors do not see.
     """
     check_reachable(spark, store_url)
     reader = spark.read.format(NAME).option("store", store_url).option("log", log)
@@ -89,7 +89,7 @@ def follow_log(
 
     *columns* are the only ones decoded, in this order; a trigger takes at most *per_trigger* messages; offsets are ids.
     *quarantine* is where what cannot be read is noted, as in :func:`read_log`; without it the query fails there.
-    Raises :class:`PipelineInputError` for a store in local files on a cluster.
+    Raises :class:`PipelineInputError` for a store in files that executors do not see.
     """
     check_reachable(spark, store_url)
     reader = spark.readStream.format(NAME).option("store", store_url).option("log", log)
@@ -110,7 +110,8 @@ def write_log(frame: DataFrame, store_url: str, log: str, *, write: str = "", st
     *frame* has the columns of a message, at least ``body`` (bytes or text); times are microseconds or timestamps, null
     is not set, and ids are the log's to give. *write* names the write: one of that name that is done is not done again,
     and one whose driver died is finished. *staging* is the URL of a storage provider that all hosts reach (default:
-    beside the files of the log store). Raises :class:`PipelineInputError` for a store in local files on a cluster.
+    beside the files of the log store). Raises :class:`PipelineInputError` for a store in files that executors do not
+    see.
     """
     check_reachable(frame.sparkSession, store_url)
     writing = frame.write.format(NAME).mode("append").option("store", store_url).option("log", log)
@@ -119,15 +120,6 @@ def write_log(frame: DataFrame, store_url: str, log: str, *, write: str = "", st
     if staging:
         writing = writing.option("staging", staging)
     writing.save()
-
-
-def check_reachable(spark: SparkSession, store_url: str) -> None:
-    """Raise :class:`PipelineInputError` where executors of *spark* cannot open the store at *store_url*."""
-    if store_files(store_url) is not None and not spark.sparkContext.master.startswith("local"):
-        raise PipelineInputError(
-            f"the log store {store_url} lies on this host, and Spark runs on {spark.sparkContext.master}: "
-            "use master local[*], or a log store that all hosts reach"
-        )
 
 
 def requested_schema(schema: StructType) -> pa.Schema:
@@ -208,6 +200,7 @@ class LogReader(DataSourceReader):
             return
         request, quarantine = self._request, self._quarantine
         gaps: Gaps = "none" if quarantine is None else "all"
+        require_identity(request.store, partition.files)
         with open_store(request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(request.log), create=False)
             for batch in log.read(partition.first_id, partition.last_id, self._columns, gaps=gaps):

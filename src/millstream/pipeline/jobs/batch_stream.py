@@ -33,8 +33,8 @@ from millstream.pipeline.jobs.checkpoint import last_done, read_progress
 from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 from millstream.pipeline.jobs.shard_processor import STATE, ShardBatchProcessor, closed_schema
 from millstream.pipeline.jobs.streaming_queries import INTERVAL, await_query, start_query
+from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.shard_source import NAME, register
-from millstream.pipeline.source import check_reachable
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.stores.tiers import open_store
 

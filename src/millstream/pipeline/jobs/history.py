@@ -13,9 +13,9 @@ from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
 from millstream.pipeline.jobs.log_range import LogRange
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part
 from millstream.pipeline.jobs.shared_output import write_output
+from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_source import NAME, register
-from millstream.pipeline.source import check_reachable
 
 SHARD_ROWS = 500_000
 """About how many messages a shard of a large log holds."""

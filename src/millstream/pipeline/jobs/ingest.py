@@ -24,8 +24,8 @@ from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split, refused_message, staged
 from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 from millstream.pipeline.jobs.source_files import FileContent, SourceFile, Split, file_content, splits_of
+from millstream.pipeline.reachable import check_files, check_reachable
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.source import check_reachable
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.staging import StagedPart, Staging
 from millstream.stores.tiers import open_store
@@ -101,6 +101,7 @@ def run_ingest(
     """
     clock = clock or SystemClock()
     check_reachable(spark, store_url)
+    check_files(spark, [file.path for file in files])
     began = clock.monotonic()
     with (
         open_store(store_url, clock=clock) as store,

@@ -163,7 +163,8 @@ def list_places(spark: SparkSession, places: pa.Table, data: Path) -> None:
     places = places.filter(left)
     if not places.num_rows:
         return
-    urls = pa.array([task_url(spark, url) for url in places.column("url").to_pylist()])
+    own = {url: task_url(spark, url) for url in places.column("url").unique().to_pylist()}
+    urls = pa.array([own[url] for url in places.column("url").to_pylist()], pa.string())
     places = places.set_column(places.schema.get_field_index("url"), "url", urls)
     frame = spark.createDataFrame(places).repartitionById(1 + max(places["bin"].to_pylist()), "bin")
     frame.mapInArrow(partial(list_part, data=data), spark_schema(SUMMARY_SCHEMA)).collect()

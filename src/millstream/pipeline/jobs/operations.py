@@ -36,8 +36,9 @@ from millstream.log import LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 from millstream.pipeline.jobs.streaming_queries import await_query, start_query
+from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.source import check_reachable, follow_log
+from millstream.pipeline.source import follow_log
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.stores.tiers import open_store
 

@@ -1,0 +1,121 @@
+"""Whether tasks on other hosts see the files that the driver names: the same ones, not others at the same path.
+
+Nothing is written for it, since some of these paths are sources: a task compares the inodes that it finds with those
+that the driver found. Local disks of two hosts differ in them, and a file system that both mount does not.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from millstream.log.backends.database.address import mask_password
+from millstream.log.store import store_files
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.schema import spark_schema
+
+FileIdentity = tuple[int | str, ...]
+"""What tells a file or folder from another one at the same path of another host; empty where there is none."""
+
+_SEEN = pa.schema([pa.field("host", pa.string()), pa.field("apart", pa.string())])
+_TASKS_A_CORE = 4
+_MOST_PATHS = 100
+_PROVIDERS = {"file", "folder", "cas"}
+
+
+def check_reachable(spark: SparkSession, store_url: str) -> None:
+    """Raise :class:`PipelineInputError` where executors of *spark* do not see the files of the log store *store_url*.
+
+    A store on a server has none; one that is not there yet must be in a folder that they see.
+    """
+    files = store_files(store_url)
+    if files is not None:
+        _require_same(spark, [_existing(files)], f"the log store {store_url} lies", "a log store that all hosts reach")
+
+
+def check_provider(spark: SparkSession, url: str) -> None:
+    """Raise :class:`PipelineInputError` where executors of *spark* do not see the folder of the provider at *url*."""
+    parts = urlsplit(url)
+    if parts.scheme in _PROVIDERS:
+        folder = _existing(Path(unquote(parts.path)))
+        _require_same(spark, [folder], f"the store {url} lies", "a store that all hosts reach, such as s3://…")
+
+
+def check_files(spark: SparkSession, paths: Sequence[str]) -> None:
+    """Raise :class:`PipelineInputError` where executors of *spark* do not see the files at *paths*, some of many."""
+    some = [Path(path) for path in paths[:: len(paths) // _MOST_PATHS + 1]]
+    _require_same(spark, some, "the files to read lie", "a folder that all hosts mount at the same path")
+
+
+def identity_of(path: Path) -> FileIdentity:
+    """What *path* is on this host: its inode and, as that of a mounted folder says little, that of a folder in it."""
+    try:
+        inode = path.stat().st_ino
+        if not path.is_dir():
+            return (inode,)
+        with os.scandir(path) as entries:
+            folder = next((entry for entry in entries if entry.name[0] != "." and entry.is_dir()), None)
+        return (inode,) if folder is None else (inode, folder.name, folder.inode())
+    except OSError:
+        return ()
+
+
+def is_same(path: Path, known: FileIdentity) -> bool:
+    """Whether *path* of this host is what *known* says of that of another one."""
+    try:
+        inode, *entry = known or (None,)
+        here = path.stat().st_ino == inode
+        return here and (not entry or (path / str(entry[0])).lstat().st_ino == entry[1])
+    except OSError:
+        return not known
+
+
+def store_identity(store_url: str) -> FileIdentity:
+    """What the files of the log store at *store_url* are on this host; empty for a store on a server."""
+    files = store_files(store_url)
+    return () if files is None else identity_of(files)
+
+
+def require_identity(store_url: str, known: FileIdentity) -> None:
+    """Raise :class:`PipelineInputError` where the files of the store on this host are not those of the driver."""
+    files = store_files(store_url)
+    if files is not None and known and not is_same(files, known):
+        raise PipelineInputError(
+            f"the log store {mask_password(store_url)} lies in files, and those on {socket.gethostname()} are not the "
+            "ones that the driver reads: use master local[*], or a log store that all hosts reach"
+        )
+
+
+def compare_part(parts: Iterable[pa.RecordBatch], expected: dict[str, FileIdentity]) -> Iterator[pa.RecordBatch]:
+    """The first path of *expected* that is another one on this host, or null."""
+    for _ in parts:
+        apart = next((path for path, known in expected.items() if not is_same(Path(path), known)), None)
+        yield pa.RecordBatch.from_pylist([{"host": socket.gethostname(), "apart": apart}], _SEEN)
+
+
+def _require_same(spark: SparkSession, paths: Sequence[Path], lies: str, instead: str) -> None:
+    context = spark.sparkContext
+    if context.master.startswith("local"):
+        return
+    tasks = _TASKS_A_CORE * context.defaultParallelism
+    work = partial(compare_part, expected={str(path): identity_of(path) for path in paths})
+    rows = spark.range(tasks, numPartitions=tasks).mapInArrow(work, spark_schema(_SEEN)).collect()
+    apart = {row["host"]: row["apart"] for row in rows if row["apart"] is not None}
+    if apart:
+        hosts, path = ", ".join(sorted(apart)), min(apart.values())
+        raise PipelineInputError(
+            f"{lies} on this host, and Spark runs on {context.master}, where {hosts} has none or another one at "
+            f"{path}: use master local[*], or {instead}"
+        )
+
+
+def _existing(path: Path) -> Path:
+    """*path*, or the nearest folder above it that exists."""
+    return next((each for each in (path, *path.parents) if each.exists()), path)
