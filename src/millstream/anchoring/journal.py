@@ -204,7 +204,7 @@ class BatchJournal:
         return [(row.log, row.batch, row.reason) for row in self._rows(query.order_by(t.batches.c.seq))]
 
     def totals(self) -> JournalTotals:
-        """How many batches stand in each state."""
+        """The number of batches in each state."""
         columns = (t.batches.c.reason.is_not(None), t.cuts.c.state, sa.func.count())
         query = sa.select(*columns).outerjoin_from(t.batches, t.cuts, t.batches.c.cut == t.cuts.c.cut)
         counts = dict.fromkeys(map(str, BatchState), 0)

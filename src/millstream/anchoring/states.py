@@ -81,7 +81,7 @@ class CutPlan(msgspec.Struct, frozen=True):
 
 
 class JournalTotals(msgspec.Struct, frozen=True):
-    """How many batches stand in each state, and how many rejects wait for the next batch of their log."""
+    """The number of batches in each state, and how many rejects wait for the next batch of their log."""
 
     accepted: int = 0
     cut: int = 0

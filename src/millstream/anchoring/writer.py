@@ -224,7 +224,7 @@ class BatchWriter:
         with tracing.span("cut", cut=cut.cut, anchor_string=cut.anchor_string):
             with tracing.span(
                 "write files"
-            ):  # also where it is anchored already: this heals a file that was lost since
+            ):  # also where it is anchored already: this restores a file that was lost since
                 self._write_files(cut)
             if cut.state == BatchState.CUT:
                 with tracing.span("append to the ledger"):

@@ -1,4 +1,4 @@
-"""How several engines stand together: what is asked of them between two calls, answered in one place for all."""
+"""Several engines as one: answers, for all of them, what is asked between two calls."""
 
 from __future__ import annotations
 

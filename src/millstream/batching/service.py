@@ -128,7 +128,7 @@ class BatchService:
         self._saved = self._position
 
     def close(self) -> None:
-        """Save the state and let go of *output*.
+        """Save the state and release *output*.
 
         After an append that failed nothing is saved: the batcher knows of messages that the output knows nothing of.
         """

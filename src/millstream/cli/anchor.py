@@ -1,4 +1,4 @@
-"""``millstream anchor``: the ledger, how batches stand, and replaying every anchor."""
+"""``millstream anchor``: the ledger, the status of batches, and replaying every anchor."""
 
 from __future__ import annotations
 

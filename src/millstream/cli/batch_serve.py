@@ -24,7 +24,7 @@ from millstream.settings import Settings
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a batch service stands: ``position`` and ``behind`` in messages of its log, the rest since it was started.
+    """The status of a batch service: ``position`` and ``behind`` in messages of its log, the rest since it was started.
 
     ``delay_seconds`` says how long messages took from event to receipt: half of them, 99 % and all of them at most so
     long. ``settle_lag_seconds`` is for how long the next batch has been due without the log having said so.
@@ -43,7 +43,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceStatusPrinter:
-    """Prints how *service* stands every *every* seconds, when :meth:`show_when_due` is called.
+    """Prints the status of *service* every *every* seconds, when :meth:`show_when_due` is called.
 
     The figures are put into *file* at the same times, if it is given, in the text format of Prometheus.
     """
@@ -77,7 +77,7 @@ class ServiceStatusPrinter:
         print_json(found) if as_json else click.echo(_line(found))
 
     def status(self) -> ServiceStatus:
-        """How the service stands now."""
+        """The current status of the service."""
         figures = self._figures.figures()
         return ServiceStatus(
             log=self._log,

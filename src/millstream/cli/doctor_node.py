@@ -71,12 +71,12 @@ def _server(setting: str, url: str) -> Iterator[Check]:
         if not endpoint:
             return
         url = endpoint[0]
-    fix = f"start the server, or mend the setting {setting}"
+    fix = f"start the server, or correct the setting {setting}"
     parts, needed_for = urlsplit(url), "what the setting is for"
     try:
         port = parts.port or _PORTS.get(parts.scheme, 0)
     except ValueError as error:
-        yield Check(setting, False, f"the URL cannot be read: {error}", needed_for, f"mend the setting {setting}")
+        yield Check(setting, False, f"the URL cannot be read: {error}", needed_for, f"correct the setting {setting}")
         return
     try:
         with socket.create_connection((parts.hostname or "", port), timeout=_SECONDS):
@@ -100,7 +100,7 @@ def _access(settings: Settings) -> Iterator[Check]:
         try:
             MqttIngestRunner(log, role)
         except MillstreamError as error:
-            yield Check(f"ingest {log}", False, str(error), "millstream serve", f"mend [serve.ingest.{log}]")
+            yield Check(f"ingest {log}", False, str(error), "millstream serve", f"correct [serve.ingest.{log}]")
     if settings.broker == type(settings.broker)():
         return
     try:
@@ -111,7 +111,7 @@ def _access(settings: Settings) -> Iterator[Check]:
         read_tls(settings.broker)
         yield Check("broker", True, "keys and certificates can be used", "clients of the broker")
     except MillstreamError as error:
-        yield Check("broker", False, str(error), "clients of the broker", "mend the section broker of the settings")
+        yield Check("broker", False, str(error), "clients of the broker", "correct the section broker of the settings")
     except ImportError:
         return  # which the extra messaging says
 

@@ -1,4 +1,4 @@
-"""How an ingest stands, as the command line shows it."""
+"""The status of an ingest, as the command line shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.log import Log
 
 
 class IngestStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How an ingest stands since it was started; ``last_id`` is that of its log.
+    """The status of an ingest since it was started; ``last_id`` is that of its log.
 
     ``rejects`` were put aside as no records; ``batches``, ``refused`` and ``open_sources`` are those of the batcher.
     """
@@ -33,7 +33,7 @@ class IngestStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestStatusPrinter:
-    """Prints how the ingest into *log* stands, every *every* seconds when :meth:`show_when_due` is called."""
+    """Prints the status of the ingest into *log*, every *every* seconds when :meth:`show_when_due` is called."""
 
     def __init__(self, log: Log, figures: MetricsCollector, clock: Clock, every: float, *, as_json: bool) -> None:
         self._log, self._figures, self._clock, self._every, self._as_json = log, figures, clock, every, as_json
@@ -51,7 +51,7 @@ class IngestStatusPrinter:
         print_json(found) if self._as_json else click.echo(_line(found))
 
     def status(self) -> IngestStatus:
-        """How the ingest stands now."""
+        """The current status of the ingest."""
         figures, log = self._figures.figures(), self._log
         return IngestStatus(
             log=log.name,

@@ -21,7 +21,7 @@ _REPORT_SECONDS = 10.0
 
 
 class RelayStatus(msgspec.Struct, frozen=True):
-    """How a relay stands: ``waiting`` rows (counted up to 100,000), the rest since it was started."""
+    """The status of a relay: ``waiting`` rows (counted up to 100,000), the rest since it was started."""
 
     outbox: str
     log: str

@@ -1,4 +1,4 @@
-"""``millstream mill check`` and ``repair``: find damage, heal it."""
+"""``millstream mill check`` and ``repair``: find damage, repair it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``millstream queue``: how work queues stand, and their dead letters."""
+"""``millstream queue``: the status of work queues, and their dead letters."""
 
 from __future__ import annotations
 

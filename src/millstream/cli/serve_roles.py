@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class ServeRoles:
     """The roles of *node* that its settings name (section ``serve``), each in threads of its own within the block.
 
-    :meth:`stop` asks them to end what they have in hand and to begin nothing more; the end of the block waits for
+    :meth:`stop` asks them to complete running work and to begin nothing more; the end of the block waits for
     that. When one fails, *failed* is called, and the end of the block raises its error. A line is logged for each role
     that begins, and for what it did.
     """

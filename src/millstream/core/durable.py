@@ -44,7 +44,7 @@ def write_durably(path: Path, data: bytes) -> None:
 def file_lock(lock: Path) -> Iterator[None]:
     """Wait for the file *lock*, made where it is absent, and keep other threads and processes off while the block runs.
 
-    It is let go of when its holder dies.
+    It is released when its holder dies.
     """
     with lock.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

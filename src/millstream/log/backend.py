@@ -231,7 +231,7 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; closing again does nothing."""
+        """Release all resources; closing again does nothing."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One log of a store: write it, read it, ask how it stands."""
+"""One log of a store: write it, read it, ask for its status."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BY_CONSUMERS = "by consumers, which would keep their places with it"
 
 
 class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a log stands. ``bytes`` as stored; times in microseconds, None in an empty log.
+    """The status of a log. ``bytes`` as stored; times in microseconds, None in an empty log.
 
     ``first_id`` is the low-water mark: what lay below was trimmed. Bytes and times are those of whole blocks, of which
     the first may begin below it. ``consumers`` maps each consumer to its pointer; ``writer`` names the present writer.
@@ -293,7 +293,7 @@ class Log:
             pass
 
     def info(self) -> LogInfo:
-        """How the log stands: a look at the index of its blocks, not at the blocks."""
+        """The status of the log, read from the index of its blocks, not from the blocks."""
         head = self._backend.head(self.name)
         found = self._backend.statistics(self.name, head.first_id)
         cut = max(head.first_id - found.first_id, 0) if found.blocks else 0  # trimmed, in a block that is kept

@@ -173,7 +173,7 @@ class LogStore(ClosesOnExit):
         raise LogNotFoundError(f"there is no log {name!r}; the system log is called {SYSTEM + name!r}")
 
     def close(self) -> None:
-        """Let go of the store. Close writers and readers first; closing again does nothing."""
+        """Close the store. Close writers and readers first; closing again does nothing."""
         self._scheduler.close()
         self._backend.close()
 

@@ -159,7 +159,7 @@ class RocketNotices:
         return itertools.repeat(True, len(parts))
 
     def _with_clients(self, action: Callable[[Producer, SimpleConsumer], Awaitable[None]]) -> None:
-        """Do *action* with the clients, which this thread holds meanwhile; nothing while the server is away.
+        """Do *action* with the clients, which this thread holds meanwhile; nothing while the server is unreachable.
 
         What fails is not raised, but logged, once an outage.
         """

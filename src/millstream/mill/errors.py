@@ -69,7 +69,7 @@ class ChangePendingError(MillError):
 
 
 class RepairError(MillError):
-    """The copy could not be healed."""
+    """The copy could not be repaired."""
 
 
 class UnresolvedError(MillError):

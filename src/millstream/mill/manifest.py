@@ -178,7 +178,7 @@ class Manifest:
             return connection.execute(query).first() is not None
 
     def size(self, store: str, space: str) -> tuple[int, int]:
-        """How many live rows a space has, and how many bytes they stand for together."""
+        """The number of live rows of a space, and the sum of their bytes."""
         query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_manifest.c.size), 0)).where(
             _manifest.c.deleted.is_(False)
         )

@@ -82,7 +82,7 @@ class StorageStatistics(msgspec.Struct, frozen=True, tag="storage-statistics", f
 
 
 class Repair(msgspec.Struct, frozen=True, tag="repair", forbid_unknown_fields=True):
-    """Heal the copies of one content item by a vote; ``reason`` is the finding that asked for it."""
+    """Repair the copies of one content item by a vote; ``reason`` is the finding that asked for it."""
 
     space: str
     content_id: str

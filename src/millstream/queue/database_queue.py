@@ -37,7 +37,7 @@ class TaskNotice(Protocol):
 class NoticeChannel(Protocol):
     """The notices of one queue at a broker. Thread-safe.
 
-    While the broker is away nothing is sent or received and no error raised; it is looked for again and again.
+    While the broker is unreachable nothing is sent or received and no error is raised; connecting is retried.
     """
 
     def send(self, ids: Sequence[int], delays: Mapping[int, float] | None = None) -> Sequence[int]:
@@ -53,7 +53,7 @@ class NoticeChannel(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the broker; what was received and not settled goes back to it."""
+        """Disconnect from the broker; what was received and not settled goes back to it."""
         ...
 
 

@@ -41,7 +41,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks stand where. ``exact`` is False where a broker only estimates; ``as_of`` is in microseconds.
+    """The number of tasks in each state. ``exact`` is False where a broker estimates; ``as_of`` is in microseconds.
 
     ``oldest`` is since when the task that is ready longest has been ready (microseconds), None where none is or where
     that is not known.
@@ -126,7 +126,7 @@ class WorkQueue(Protocol):
         ...
 
     def depth(self) -> Depth:
-        """How many tasks stand where."""
+        """The number of tasks in each state."""
         ...
 
     def unsettled(self, first: int, last: int) -> int:
@@ -140,8 +140,8 @@ class WorkQueue(Protocol):
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         """Make dead tasks ready again, with no attempts counted: those named, or all. Returns how many.
 
-        With *per_second* they become ready one after the other, by id, at most so many a second, also where nobody has
-        the queue open meanwhile.
+        With *per_second* they become ready one by one, by id, at most that many a second, also where no process has
+        the queue open.
         """
         ...
 
@@ -154,5 +154,5 @@ class WorkQueue(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the queue; leases stay as they are and run out by themselves."""
+        """Close the queue; leases stay as they are and run out by themselves."""
         ...

@@ -30,7 +30,7 @@ def snapshot_messages(state: QueueState) -> list[Message]:
 
 
 def recover(log: Log) -> tuple[QueueState, int]:
-    """The state that the messages of *log* add up to, and how many of them stand after the last snapshot.
+    """The state that the messages of *log* add up to, and how many of them follow the last snapshot.
 
     Raises :class:`DamagedQueueError` where they do not add up.
     """
@@ -57,7 +57,7 @@ def recover_up_to_now(log: Log) -> tuple[QueueState, int, int]:
 def catch_up(log: Log, state: QueueState, first_id: int, last_id: int) -> None:
     """Apply the messages *first_id* to *last_id* of *log* to *state*, which has seen all before.
 
-    Raises :class:`DamagedQueueError`, and :class:`TrimmedError` where the log has let go of some of them.
+    Raises :class:`DamagedQueueError`, and :class:`TrimmedError` where some of them were trimmed from the log.
     """
     _follow(state, _messages(log, first_id, last_id))
 

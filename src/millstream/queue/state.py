@@ -77,7 +77,7 @@ class QueueState:
         return task is not None and task.state == LEASED and str(task.token) == token and task.due > now
 
     def depth(self, now: int) -> Depth:
-        """How many tasks stand where at *now* (microseconds)."""
+        """The number of tasks in each state at *now* (microseconds)."""
         self.mature(now)
         counts = self._counts
         oldest = next((task.due for task in self._ready.values() if task.due), None)

@@ -219,7 +219,7 @@ class TaskRows:
         )
 
     def depth(self) -> Depth:
-        """How many tasks stand where, exactly."""
+        """The exact number of tasks in each state."""
 
         def query(connection: sa.Connection, now: int) -> Depth:
             late, leased = tasks.c.due > now, tasks.c.token != ""

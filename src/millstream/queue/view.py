@@ -28,7 +28,7 @@ class QueueView:
         self._sorted: tuple[QueueState, int] | None = None
 
     def depth(self) -> Depth:
-        """How many tasks stand where."""
+        """The number of tasks in each state."""
         with self._lock:
             return self._refresh().depth(self._clock.now())
 
@@ -57,7 +57,7 @@ class QueueView:
         if self._state is not None:
             try:
                 catch_up(self._log, self._state, self._read_up_to + 1, last)
-            except TrimmedError:  # the owner has taken a snapshot and let go of what lay before it
+            except TrimmedError:  # the owner has taken a snapshot and trimmed the messages before it
                 self._state = None
             else:
                 self._read_up_to = last

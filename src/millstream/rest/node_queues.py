@@ -43,7 +43,7 @@ class NodeQueues:
         return sorted(found | {name.value for name in QueueName})
 
     def depth(self, name: str) -> Depth:
-        """How many tasks of the queue *name* stand where. Raises :class:`UnknownQueueError`."""
+        """The number of tasks of the queue *name* in each state. Raises :class:`UnknownQueueError`."""
         view = self._view(name)
         return (
             view.depth()

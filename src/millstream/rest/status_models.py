@@ -134,7 +134,7 @@ class QueueAlarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateCount(msgspec.Struct, frozen=True):
-    """How many batches, or operations on identifiers, stand in one state."""
+    """The number of batches, or of operations on identifiers, in one state."""
 
     state: str
     count: int

@@ -162,7 +162,7 @@ def take_snapshot(view: NodeView) -> StatusSnapshot:
 
 
 def log_row(view: NodeView, name: str) -> tuple[LogRow, list[Lag]]:
-    """How the log *name* stands, and its consumers."""
+    """The status of the log *name* and of its consumers."""
     log = view.log(name)
     info = log.info()
     own = _OWN_CONSUMERS if info.kind in SYSTEM_KINDS else frozenset[str]()

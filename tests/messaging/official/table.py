@@ -15,7 +15,7 @@ from millstream.core.durable import file_lock
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "messaging.md"
 EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
-LINES = 16
+LINES = 6
 PROOFS = """# Faults of official clients
 
 What official RocketMQ clients cannot do, or do wrong by themselves, as `make test-clients` saw it: the numbers of the

@@ -131,7 +131,7 @@ class OperationStore:
         return int(self.database.read(lambda c, _now: c.scalar(query)) or 0)
 
     def counts(self) -> Mapping[str, int]:
-        """How many operations stand in each state."""
+        """The number of operations in each state."""
         query = sa.select(_ops.c.state, sa.func.count()).group_by(_ops.c.state)
         found = self.database.read(lambda c, _now: {row[0]: int(row[1]) for row in c.execute(query)})
         return {state.value: found.get(state.value, 0) for state in OperationState}

@@ -1,4 +1,4 @@
-"""Stages 5 and 6: sweep every copy, break two on purpose, find them, heal them, sweep again."""
+"""Stages 5 and 6: sweep every copy, break two on purpose, find them, repair them, sweep again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def damage_copies(demo_run: DemoRun) -> StageResult:
 
 
 def repair_copies(demo_run: DemoRun) -> StageResult:
-    """Put a repair task for every finding on the queue, and let workers heal what a vote allows."""
+    """Put a repair task for every finding on the queue, and let workers repair what a vote allows."""
     node, findings = demo_run.node, demo_run.facts("sweep-2")["findings"]
     queue = node.queues.open(QueueName.REPAIR)
     if not queue.depth().open:

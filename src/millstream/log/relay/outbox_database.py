@@ -26,8 +26,9 @@ class OutboxDatabase:
         self._pool = pool
 
     def call(self, work: Callable[[DatabaseConnection], Result]) -> Result:
-        """What *work* returns. While the server is away, or somebody's transaction in the way, it is tried again, with
-        pauses, for two minutes; of a lost reply nobody knows whether the work was done. Raises :class:`StorageError`.
+        """What *work* returns. While the server is unreachable, or another transaction blocks it, it is tried again,
+        with pauses, for two minutes; after a lost reply it is unknown whether the work was done. Raises
+        :class:`StorageError`.
         """
         return self._pool.call(lambda pooled: work(pooled.connection))
 
@@ -43,7 +44,7 @@ class OutboxDatabase:
         return self._pool.call(attempt)
 
     def close(self) -> None:
-        """Let go of the database; closing again does nothing."""
+        """Close the connections; closing again does nothing."""
         self._pool.close()
 
 
@@ -63,7 +64,7 @@ def open_outbox_database(
 ) -> OutboxDatabase:
     """Open the database at *url*: ``sqlite:///path``, ``mysql://…`` or ``postgresql://…``, as for a log store.
 
-    It waits up to *patience* seconds for a server that is away, but not while it is opened. *wrap_driver* puts a layer
+    It waits up to *patience* seconds for an unreachable server, but not while it is opened. *wrap_driver* puts a layer
     around the database's driver, faults for one. Raises :class:`LogInputError`, :class:`LogNotFoundError`,
     :class:`StorageError`.
     """

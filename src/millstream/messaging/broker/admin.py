@@ -37,8 +37,8 @@ ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
 
 
 class TopicInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """How a topic stands: ``messages`` is the last id of its log, ``first`` the first that is still there, ``held`` how
-    many messages wait for their time or the end of their transaction, ``groups`` who consumes it."""
+    """The status of a topic: ``messages`` is the last id of its log, ``first`` the first that is still there, ``held``
+    how many messages wait for their time or the end of their transaction, ``groups`` who consumes it."""
 
     name: str
     type: str
@@ -50,7 +50,7 @@ class TopicInfo(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class GroupInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """How a group stands with a topic: ``done`` up to which message all is done, ``in_flight`` how many are not
+    """The status of a group with a topic: ``done`` up to which message all is done, ``in_flight`` how many are not
     although they were delivered, ``lag`` how many it has not seen, and how many ``consumers`` are connected. Messages
     are delivered to it ``max_attempts`` times, with the pauses of ``backoff`` (microseconds) between.
     """

@@ -1,7 +1,7 @@
 """The looping bit producer (seed document, "Looping Bit Task Producer").
 
 The spaces of all stores have their turn one after the other, a thousand items at a time. When all checks of a space
-have ended, a report on it is asked for: how the others stand does not matter.
+have ended, a report on it is requested, whatever the state of the others.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ MOST_FAILURES = 3
 """Runs in which a morsel may fail before its loop goes on without it."""
 
 PATIENCE = DAY
-"""For how long it may fail at least (microseconds): a disk that is away for an hour must not cost a loop of a month."""
+"""The least time for which it may fail (microseconds): an hour without a disk must not cost a loop of a month."""
 
 
 class LoopOutcome(enum.StrEnum):

@@ -1,4 +1,4 @@
-"""The spaces that a new loop has to go through, also of stores that are away just now."""
+"""The spaces that a new loop has to go through, also of stores that are unavailable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def list_spaces(
 ) -> tuple[Mapping[str, frozenset[str]], Sequence[LoopFailure]]:
     """The spaces of each of *stores*, and a failure for each that cannot be listed: of it those in *manifest*.
 
-    So a store that is away has its turn in the loop, and fails there until it is back, and holds up no other.
+    So an unavailable store has its turn in the loop, fails there until it is available, and delays no other.
     """
     listed, failures = dict[str, frozenset[str]](), list[LoopFailure]()
     for store in stores:

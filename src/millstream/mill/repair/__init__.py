@@ -1,1 +1,1 @@
-"""Healing: the vote on which bytes are right, and carrying it out."""
+"""Repair: the vote on which bytes are right, and its execution."""

@@ -1,4 +1,4 @@
-"""What was healed, and what was not and why: an append-only table beside the manifest."""
+"""What was repaired, and what was not and why: an append-only table beside the manifest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _repairs = sa.Table(
 
 
 class RepairEvent(msgspec.Struct, frozen=True):
-    """One copy of one item was healed, or was not.
+    """One copy of one item was repaired, or was not.
 
     ``reason`` says what was wrong, or why nothing was done; ``sha256`` is what the copy should hold, ``good`` the store
     the bytes came from, ``quarantined`` the content id in the quarantine where the bad bytes are kept.

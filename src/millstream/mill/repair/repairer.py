@@ -28,24 +28,24 @@ Sources = Callable[[str], Collection[str]]
 
 
 class RepairResult(msgspec.Struct, frozen=True):
-    """What came of one repair: the plan, and an event for each copy that was healed or was not."""
+    """The result of one repair: the plan, and an event for each copy that was repaired or was not."""
 
     plan: RepairPlan
     events: tuple[RepairEvent, ...] = ()
 
     @property
     def healed(self) -> int:
-        """Copies that were healed."""
+        """The number of repaired copies."""
         return sum(event.healed for event in self.events)
 
     @property
     def refused(self) -> tuple[RepairEvent, ...]:
-        """What was not healed, with the reasons."""
+        """What was not repaired, with the reasons."""
         return tuple(event for event in self.events if not event.healed)
 
 
 class Repairer:
-    """Heals the copies of content items, one item at a time. Every fault ends healed, or refused with a reason.
+    """Repairs the copies of content items, one item at a time. Every fault is repaired, or refused with a reason.
 
     *sources* tells which stores are sources of a space; where it names none, every store counts as one, and rewritten
     copies are left alone everywhere. What is done is written to the manifest and to *log*. The checksums that
@@ -84,7 +84,7 @@ class Repairer:
         return plan_repair(copies, restore_source=restore_source), {copy.store: copy for copy in copies}
 
     def repair(self, space: str, content_id: str, reason: str = "", *, restore_source: bool = False) -> RepairResult:
-        """Plan, heal what may be healed, and record what was done and what was not.
+        """Plan, repair what may be repaired, and record what was done and what was not.
 
         With *restore_source* a source that was rewritten gets back what was recorded, from a copy: only a person
         decides that. What it held is kept in quarantine.
@@ -105,7 +105,7 @@ class Repairer:
         if any(not event.healed for event in events) and self.plan(space, content_id).health == RepairDecision.HEALTHY:
             return RepairResult(
                 plan, tuple(event for event in events if event.healed)
-            )  # another one has healed the rest
+            )  # another worker has repaired the rest
         return RepairResult(plan, tuple(events))
 
     def write_anew(self, place: ItemRef, reason: str) -> RepairEvent:
@@ -215,7 +215,7 @@ class RepairProcessor:
         self._repairer = repairer
 
     def process(self, task: Repair, attempt: int) -> TaskResult:  # noqa: ARG002
-        """Heal the item, or say why not."""
+        """Repair the item, or say why not."""
         result = self._repairer.repair(task.space, task.content_id, task.reason)
         errors = tuple(
             (QueueName.BIT_ERROR, BitError(event.store, task.space, task.content_id, "repair", event.reason))

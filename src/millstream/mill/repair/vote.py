@@ -1,12 +1,12 @@
 """The vote on which bytes of a content item are the right ones: a pure function.
 
-What our own records say of an item decides, and nothing that stands beside a copy: whoever forges a copy forges its
+What our own records say of an item decides, and nothing that is stored beside a copy: whoever forges a copy forges its
 sidecar or its metadata with it, and may forge two copies alike. The own records are the manifest and the audit log, in
 which the checksums were written when the bytes arrived at each store. Where they agree for all stores, the copy whose
 bytes have that checksum is right, however many other copies agree with one another. Where they disagree, where nothing
 was recorded, and where no copy has the bytes that were, nothing is written.
 
-How healing a source copy squares with promise P8 ("no job ever writes to a source copy"): duplication, checks and
+Why repairing a source copy does not break promise P8 ("no job ever writes to a source copy"): duplication, checks and
 sweeps never do. A repair may, and only to put back what the source itself once held: our records have those very bytes
 as what the source took, another copy still has them, and the source's own bytes no longer match what its provider
 recorded, or are gone. A source that was rewritten through its provider (which has recorded another sum since) is a

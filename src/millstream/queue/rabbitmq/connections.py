@@ -116,7 +116,7 @@ class BrokerConnection:
                 self._used = self._clock.monotonic()
 
     def close(self) -> None:
-        """Let go of the broker; what was received and not acknowledged goes back to it."""
+        """Disconnect from the broker; what was received and not acknowledged goes back to it."""
         with self._lock:
             connection, self._connection, self._channel = self._connection, None, None
             if connection is not None and connection.is_open:

@@ -39,7 +39,7 @@ class RabbitNotice(msgspec.Struct, frozen=True):
 class RabbitNoticeChannel:
     """The notices of the queue *name* on the broker at *url* (``amqp://user:password@host:port/vhost``). Thread-safe.
 
-    While the broker is away nothing is sent or received and no error raised; it is looked for again and again, as
+    While the broker is unreachable nothing is sent or received and no error is raised; connecting is retried as
     *options* say.
     """
 
@@ -95,7 +95,7 @@ class RabbitNoticeChannel:
         self._receiving.use(acknowledge)
 
     def close(self) -> None:
-        """Let go of the broker; what was received and not settled goes back to it."""
+        """Disconnect from the broker; what was received and not settled goes back to it."""
         self._sending.close()
         self._receiving.close()
 

@@ -1,4 +1,4 @@
-"""Batches: how they stand, when they are, why they ended, and which messages are in none."""
+"""Batches: their states and times, why they ended, and which messages are in none."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class BatchMessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class BatchMessage(msgspec.Struct, frozen=True):
-    """A message as it stands in a batch file: its ``id``, and the whole ``line``."""
+    """A message as a batch file has it: its ``id``, and the whole ``line``."""
 
     id: int
     line: str
@@ -118,7 +118,7 @@ def batches(app: AppContext, request: ApiRequest[BatchesQuery, Any]) -> Listing[
 
 @endpoints.get("/batches/states")
 def states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StateCount]:
-    """How many batches stand in each state."""
+    """Count the batches in each state."""
     snapshot = app.poller.snapshot
     rows = [StateCount(state.value, getattr(snapshot.journal, state.value)) for state in BatchState]
     return Listing(rows, total=len(rows), as_of=snapshot.at)
@@ -158,7 +158,7 @@ def rejected(app: AppContext, request: ApiRequest[RejectedQuery, Any]) -> Listin
 
 @endpoints.get("/batches/one", BatchQuery)
 def batch(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> BatchDetail:
-    """Where one batch stands, and where it is anchored."""
+    """Show the state of one batch, and where it is anchored."""
     log, name = request.query.log, request.query.batch
     row, found = app.batches.batch(log, name), _places(app, log, name)
     if row is None and not found:
@@ -176,7 +176,7 @@ def batch_places(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> Listi
 
 @endpoints.get("/batches/one/messages", BatchMessagesQuery)
 def batch_messages(app: AppContext, request: ApiRequest[BatchMessagesQuery, Any]) -> Listing[BatchMessage]:
-    """List the messages of an anchored batch as they stand in its file; none where it is anchored nowhere yet."""
+    """List the messages of an anchored batch as its file has them; none where it is not anchored yet."""
     query = request.query
     found = _places(app, query.log, query.batch)
     lines = _stored(app, found[0]).lines if found else ()

@@ -49,7 +49,7 @@ class Resolution(msgspec.Struct, frozen=True):
 
 
 class OperationRow(msgspec.Struct, frozen=True):
-    """Where an operation stands; ``accepted_at`` in microseconds. ``effect`` is what an observed one did to its DID:
+    """The state of an operation; ``accepted_at`` in microseconds. ``effect`` is what an observed one did to its DID:
     ``applied`` or ``no effect``, for the ``reason``."""
 
     id: str
@@ -99,14 +99,14 @@ def following(app: AppContext, _ask: ApiRequest[Any, Any]) -> Following:
 
 @endpoints.get("/operations/states")
 def operation_states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StateCount]:
-    """How many operations on identifiers stand in each state here."""
+    """Count the operations on identifiers in each state here."""
     rows = [StateCount(state, count) for state, count in registry_of(app).store.counts().items()]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/operations/{id}", OperationQuery)
 def operation(app: AppContext, request: ApiRequest[OperationQuery, Any]) -> OperationRow:
-    """Where an operation on an identifier stands."""
+    """Show the state of an operation on an identifier."""
     registry_of(app)
     status = app.node.registry.operation_status(request.query.id)
     return msgspec.convert(msgspec.to_builtins(status), OperationRow)

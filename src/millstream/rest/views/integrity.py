@@ -263,7 +263,7 @@ def report_rows(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> Listin
 
 @endpoints.get("/integrity/repairs")
 def repairs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[RepairEvent]:
-    """List the last repairs, and what was not healed and why."""
+    """List the last repairs, and what was not repaired and why."""
     found = app.node.mill.repairs.log.last(200)
     return Listing(found)
 
@@ -276,7 +276,7 @@ def plan_repair(app: AppContext, request: ApiRequest[Any, Item]) -> RepairPlanne
 
 @endpoints.post("/integrity/repair", body=Item)
 def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
-    """Heal the copies of one item by a vote of the manifest and the copies."""
+    """Repair the copies of one item by a vote of the manifest and the copies."""
     wanted = request.body
     result = app.node.mill.repairs.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
     target = f"{wanted.space}/{wanted.content_id}"

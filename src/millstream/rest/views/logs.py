@@ -136,7 +136,7 @@ def consumers(app: AppContext, request: ApiRequest[ConsumersQuery, Any]) -> List
 
 @endpoints.get("/logs/{log}", LogQuery)
 def log(app: AppContext, request: ApiRequest[LogQuery, Any]) -> LogDetail:
-    """Say how a log stands, and who consumes it."""
+    """Show the status of a log and its consumers."""
     found = app.log(request.query.log)
     row, lags = log_row(app, found.name)
     policy = found.retention

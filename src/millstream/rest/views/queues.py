@@ -88,7 +88,7 @@ class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Redrive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead tasks are tried again: those of these ids, or of this cause (as ``causes`` names it), or all.
 
-    With ``per_second`` one after the other, at most so many a second; else all of them at once.
+    With ``per_second`` one after the other, at most that many a second; else all of them at once.
     """
 
     task_ids: TaskIds | None = None
@@ -138,7 +138,7 @@ class WholeTask(msgspec.Struct, frozen=True):
 
 
 class QueueDetail(msgspec.Struct, frozen=True):
-    """A queue as it stands, who works on it (None where nobody does), and its dead tasks by cause.
+    """The status of a queue, its workers (None without any), and its dead tasks by cause.
 
     There are ``groups`` of them; ``causes`` are the largest.
     """
@@ -176,7 +176,7 @@ def queues(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueStatus]:
 
 @endpoints.get("/queues/{queue}", QueueQuery)
 def queue(app: AppContext, request: ApiRequest[QueueQuery, Any]) -> QueueDetail:
-    """Say how a queue stands, who works on it, and of what its tasks died."""
+    """Show the status of a queue, its workers, and the causes of its dead tasks."""
     name = request.query.queue
     depth = app.queues.depth(name)
     desired = next((row.desired_workers for row in app.poller.queues() if row.queue == name), None)

@@ -26,7 +26,7 @@ def list_entries(calls: S3Calls, marker: str, prefix: str, after: str, limit: in
 def list_objects(calls: S3Calls, marker: str, prefix: str, after: bytes, page: int) -> Iterator[Mapping[str, Any]]:
     """S3's lines of the keys that begin with *marker* and *prefix* and come after *marker* and *after*.
 
-    So many are asked for at a time as *page* says; the key *marker* itself is none of them.
+    A request asks for *page* keys; the key *marker* itself is not listed.
     """
     low = marker.encode("utf-8") + after
     while True:

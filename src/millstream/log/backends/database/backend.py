@@ -37,8 +37,8 @@ _EVERYTHING = 2**63 - 1
 class DatabaseBackend(abc.ABC, Generic[AddressT]):
     """A backend in the database at *address*; with *create* it is made where it is absent; *read_only* never writes.
 
-    While the server is away, calls wait for it, up to *patience* seconds; opening does not. Leases run on the server's
-    clock: where that is set back, a lease that was left by a writer on another host lasts longer by as much.
+    While the server is unreachable, calls wait for it, up to *patience* seconds; opening does not. Leases run on the
+    server's clock: where that is set back, a lease that was left by a writer on another host lasts longer by as much.
     """
 
     one_host = False

@@ -31,7 +31,7 @@ LocationT = TypeVar("LocationT", bound=DatabaseLocation)
 
 RETRY_PAUSES = RetryPolicy(attempts=1000, first=0.05, factor=2.0, longest=2.0, jitter=0.5)
 RETRY_SECONDS = 120.0
-"""For how many seconds a call waits for a server that is away."""
+"""For how many seconds a call waits for an unreachable server."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,9 +90,9 @@ class ConnectionPool(Generic[LocationT]):
         return self.counted(work)[0]
 
     def counted(self, work: Callable[[PooledConnection], Result]) -> tuple[Result, int]:
-        """What *work* returns, and how often it was tried: while the server is away or another transaction is in the
-        way, with pauses that grow to two seconds, for two minutes. Of a lost reply nobody knows whether the work was
-        done. Raises :class:`LogError`.
+        """What *work* returns, and how often it was tried: while the server is unreachable or another transaction
+        blocks it, with pauses that grow to two seconds, for two minutes. After a lost reply it is unknown whether the
+        work was done. Raises :class:`LogError`.
         """
         deadline = self._clock.monotonic() + self._patience
         for tries, pause in enumerate(RETRY_PAUSES.pauses(), 1):

@@ -60,7 +60,7 @@ class Statements:
     """The epoch of the block that begins at an id."""
 
     BLOCK_RANGES: ClassVar[str]
-    """First id, last id and bytes of the blocks from an id (given three times) to another, so many at most."""
+    """First id, last id and bytes of the blocks from an id (given three times) to another, up to a number."""
 
     INDEX_COLUMNS = f"SELECT {', '.join(IndexEntry.__struct_fields__)}"
     BLOCK_INDEX: ClassVar[str]
@@ -77,7 +77,7 @@ class Statements:
     :class:`~millstream.log.backend.BlockStatistics`."""
 
     OLD_BLOCKS: ClassVar[str]
-    """First id and bytes of the blocks that end below an id, the oldest first, so many at most."""
+    """First id and bytes of the blocks that end below an id, the oldest first, up to a number."""
 
     DELETE_BLOCKS = "DELETE FROM {} WHERE first_id <= ?"
     """Blocks do not overlap, so all up to a block that ends below an id do."""

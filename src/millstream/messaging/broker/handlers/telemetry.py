@@ -132,7 +132,7 @@ async def serve(
 
 
 def long_poll(limits: Limits, asked: float, left: float | None) -> float:
-    """For how many seconds a receive waits that *asked* for so many and has *left* until its deadline."""
+    """For how many seconds a receive waits that *asked* for a time and has *left* until its deadline."""
     wait = min(max(asked, limits.shortest_poll / 1e6), limits.longest_poll / 1e6)
     return wait if left is None else max(min(wait, left - 0.5), 0.0)
 
