@@ -30,7 +30,7 @@ from millstream.log.backends.mysql.statements import sql as mysql_sql
 from millstream.log.backends.postgres import backend as postgres_backend
 from millstream.log.backends.postgres import driver as postgres_driver
 from millstream.log.backends.postgres.statements import sql as postgres_sql
-from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
+from support.faulty_connection import ConnectionFault, FaultyDriver
 
 SPEC = LogSpec("weather", block_messages=10)
 PATIENCE = 30.0

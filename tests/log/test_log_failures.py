@@ -24,9 +24,9 @@ from millstream.log import (
 )
 from millstream.log.backends.database.driver import DatabaseConnection
 from millstream.log.backends.sqlite.backend import SqliteBackend
-from millstream.testing.cutting_proxy import CuttingProxy
 from millstream.testing.damage import flip_bit
 from suite.sizes import sized
+from support.cutting_proxy import CuttingProxy
 
 SPEC = LogSpec("weather", block_messages=10)
 STORES = ["sqlite", "segments", "mysql", "postgresql", "nerve"]

@@ -33,7 +33,7 @@ from millstream.log import (
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.errors import StorageFullError
 from millstream.log.reading.reader import ACK_SECONDS
-from millstream.testing.faulty_log import FaultyBackend
+from support.faulty_log import FaultyBackend
 
 SPEC = LogSpec("weather", block_messages=10)
 

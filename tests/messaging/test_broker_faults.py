@@ -24,9 +24,9 @@ from millstream.messaging.client import Message, Options, Producer, ServerFailed
 from millstream.messaging.errors import BrokerError
 from millstream.testing.brokers import IMPATIENT
 from millstream.testing.disk.small import on_a_small_disk
-from millstream.testing.faulty_log import FaultyBackend
 from millstream.testing.services import LocalServerMissingError
 from millstream.testing.waiting import until_async
+from support.faulty_log import FaultyBackend
 
 ONCE = Options(attempts=1)
 CHILD = Path(__file__).parent / "children" / "full_disk.py"

@@ -32,9 +32,9 @@ from millstream.messaging.client import (
 from millstream.messaging.client.endpoints import Endpoints
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
 from millstream.testing.crashing_calls import CrashPoint
-from millstream.testing.cutting_proxy import CuttingProxy
 from millstream.testing.waiting import until_async
 from suite.sizes import sized
+from support.cutting_proxy import CuttingProxy
 
 OPTIONS = Options(
     request_timeout=5.0,

@@ -80,16 +80,8 @@ def opened_relay(name: str, role: RelayRole, node: Node, stopped: Stopped) -> It
 
     Raises the errors of the log: an outbox, or its database, that cannot be used is one.
     """
-    table = OutboxTable(
-        name=role.table,
-        id=role.id,
-        body=role.body,
-        key=role.key,
-        source=role.source,
-        event_time=role.event_time,
-        headers=role.headers,
-        mark=role.mark,
-    )
+    columns = {name: getattr(role, name) for name in OutboxTable.__struct_fields__ if name != "name"}
+    table = OutboxTable(name=role.table, **columns)
     with contextlib.closing(open_outbox_database(role.url, node.clock)) as database:
         target = f"{name} in {node.logs.store.url}"
         outbox = Outbox(database, table, target, bad=role.bad, limits=BatchLimits(role.rows, role.bytes))

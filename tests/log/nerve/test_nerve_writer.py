@@ -10,7 +10,7 @@ from millstream.log.backends.mysql.driver import choose_driver
 from millstream.log.backends.nerve import NerveBackend, parse_nerve
 from millstream.log.backends.nerve import writing as writing_module
 from millstream.log.reading.reader import ACK_SECONDS
-from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
+from support.faulty_connection import ConnectionFault, FaultyDriver
 from support.nerve_original import NAME, OPTIONS, SPEC, OpenOriginal, OriginalQueue, bodies
 
 # Replies that are lost

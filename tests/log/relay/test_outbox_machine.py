@@ -15,8 +15,8 @@ from millstream.log import Log, LogSpec, LogStore
 from millstream.log.backends.database.driver import DatabaseConnection
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.relay import BatchLimits, open_outbox_database
-from millstream.testing.faulty_connection import CrashingDriver, SimulatedCrashError
 from suite.sizes import machine, sized
+from support.faulty_connection import CrashingDriver, SimulatedCrashError
 from support.outboxes import bodies, connect_application, insert, make_outbox, relay_all
 
 TABLES = ("outbox", "outbox_relay")

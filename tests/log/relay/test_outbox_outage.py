@@ -10,7 +10,7 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.log import Log, StorageUnavailableError
 from millstream.log.relay import Outbox, OutboxTable, Relay, open_outbox_database
-from millstream.testing.faulty_connection import ConnectionFault, FaultyDriver
+from support.faulty_connection import ConnectionFault, FaultyDriver
 from support.outboxes import bodies, connect_application, insert, make_outbox
 
 

@@ -14,6 +14,7 @@ from millstream.log.ids import IdRange
 from millstream.log.relay import OutboxError, OutboxTable
 from millstream.log.relay.progress import decode_rows, each_id, encode_rows, runs
 from millstream.log.relay.rows import RowError, row_message
+from millstream.log.relay.settings import RelayRole
 
 PURPOSES = ("body", "key", "source", "event_time", "headers")
 
@@ -73,3 +74,10 @@ def test_a_name_that_would_have_to_be_quoted_with_care_is_refused(name: str) -> 
         OutboxTable(name=name)
     with pytest.raises(OutboxError, match="not a valid name"):
         OutboxTable(body=name)
+
+
+def test_the_settings_of_a_relay_have_every_name_of_the_table_with_the_same_default() -> None:
+    role, table = RelayRole(url="sqlite:///app.db"), OutboxTable()
+    assert role.table == table.name
+    for column in set(OutboxTable.__struct_fields__) - {"name"}:
+        assert getattr(role, column) == getattr(table, column)
