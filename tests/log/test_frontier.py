@@ -70,7 +70,7 @@ TestFrontier = FrontierMachine.TestCase
 
 
 def test_what_is_no_id_is_refused() -> None:
-    with pytest.raises(TypeError, match="whole numbers"):
+    with pytest.raises(TypeError, match="must be integers"):
         Frontier().add_ids([1.5])
 
 

@@ -242,7 +242,7 @@ def test_the_servers_settings_count_and_change_while_it_runs() -> None:
             changed.settings.publishing.max_body_size = 3
             changed.settings.publishing.validate_message_type = False
             await server.command(changed)
-            with pytest.raises(PayloadError, match="more than the server takes, 3"):
+            with pytest.raises(PayloadError, match="exceeds the server's limit of 3"):
                 while True:
                     await producer.send(Message("t", b"long"))
 

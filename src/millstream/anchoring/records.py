@@ -174,7 +174,7 @@ def _in_batch_order(batch: EventBatch, messages: Sequence[Message]) -> Sequence[
         return messages
     by_id = {message.id: message for message in messages}
     if len(by_id) != len(messages) or len(messages) != len(batch.events) or by_id.keys() != set(batch.events):
-        raise BatchFormatError(f"the messages are not the {len(batch.events)} messages of batch {batch.batch!r}")
+        raise BatchFormatError(f"the messages do not match the {len(batch.events)} messages of batch {batch.batch!r}")
     return [by_id[number] for number in batch.events]
 
 

@@ -108,5 +108,5 @@ def _as_array(ids: npt.ArrayLike | Iterable[int]) -> npt.NDArray[np.int64]:
     values: Any = ids if isinstance(ids, np.ndarray | Sequence) else list(ids)  # type: ignore[arg-type]
     array = np.asarray(values)
     if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"ids are whole numbers, not {array.dtype}")
+        raise TypeError(f"ids must be integers, not {array.dtype}")
     return array.astype(np.int64, copy=False).ravel()

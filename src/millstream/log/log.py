@@ -239,7 +239,7 @@ class Log:
         self._refuse_users("moved")
         if self.bodies_only:
             raise LogInputError(
-                f"{self.name!r} is rows of bodies, without blocks to be moved: copy it to another store"
+                f"log {self.name!r} is stored as rows, not as blocks that can be moved: copy it to another store"
             )
         url = self._backend.objects(policy.url).url
         write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))

@@ -269,5 +269,5 @@ class LogWorkQueue(ClosesOnExit):
 
     def _after(self, seconds: float) -> int:
         if seconds < 0:
-            raise QueueInputError(f"a delay is 0 seconds or more, not {seconds}")
+            raise QueueInputError(f"a delay must be 0 seconds or more, not {seconds}")
         return self._clock.now() + round(seconds * MICROSECONDS)

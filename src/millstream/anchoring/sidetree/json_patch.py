@@ -38,7 +38,9 @@ def check_json_patch(operations: object, purposes: Sequence[str]) -> None:
             raise _wrong(f"an operation of a JSON patch is an object whose 'op' is one of {', '.join(_OPERATIONS)}")
         members = _OPERATIONS[operation["op"]] | {"op", "path"}
         if set(operation) != members:
-            raise _wrong(f"the operation {operation['op']!r} has exactly the members {', '.join(sorted(members))}")
+            raise _wrong(
+                f"the operation {operation['op']!r} must have exactly the members {', '.join(sorted(members))}"
+            )
         for name in members & {"path", "from"}:
             _check_pointer(operation[name], purposes)
 

@@ -64,7 +64,7 @@ def _check_members(jwk: Mapping[str, Any], members: set[str], profile: Profile) 
     if profile.key_nonce and jwk.get("kty") == "OKP" and jwk.get("y") == "":
         optional.add("y")
     if not members <= set(jwk) or set(jwk) - members - optional:
-        raise RequestError("key_invalid", f"a public key has exactly the members {', '.join(sorted(members))}")
+        raise RequestError("key_invalid", f"a public key must have exactly the members {', '.join(sorted(members))}")
     if "nonce" in jwk:
         _check_coordinate(jwk["nonce"], "nonce", 16)
 

@@ -59,7 +59,9 @@ def parse_request(data: bytes, profile: Profile) -> Operation:
         raise RequestError("not_json", "an operation is a JSON object")
     kind = _type_of(request)
     if request.keys() != _REQUEST_MEMBERS[kind]:
-        raise RequestError("members", f"a {kind} has exactly the members {', '.join(sorted(_REQUEST_MEMBERS[kind]))}")
+        raise RequestError(
+            "members", f"a {kind} must have exactly the members {', '.join(sorted(_REQUEST_MEMBERS[kind]))}"
+        )
     return _create(request, profile) if kind == OperationType.CREATE else _signed_operation(kind, request, profile)
 
 
@@ -110,7 +112,7 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
     members, required = set(signed.payload), _SIGNED_MEMBERS[kind]
     if not required <= members <= required | profile.extra_signed:
         names = ", ".join(sorted(required))
-        raise RequestError("signed_data_invalid", f"the signed data of a {kind} has exactly the members {names}")
+        raise RequestError("signed_data_invalid", f"the signed data of a {kind} must have exactly the members {names}")
     check_key(signed.payload[KEY_MEMBERS[kind]], profile)
     for name in required & {"deltaHash", "recoveryCommitment"}:
         check_multihash(signed.payload[name], f"{name} of the signed data")
@@ -153,7 +155,7 @@ def _type_of(request: Object) -> OperationType:
 def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
     """A delta of a size that is allowed, and its canonical bytes, which cost more than all other checks."""
     if not isinstance(value, dict) or value.keys() != _DELTA_MEMBERS:
-        raise RequestError("delta", "a delta has exactly the members 'patches' and 'updateCommitment'")
+        raise RequestError("delta", "a delta must have exactly the members 'patches' and 'updateCommitment'")
     data = canonical(value)
     if len(data) > profile.max_delta_bytes:
         raise RequestError(

@@ -39,14 +39,14 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-
 def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, Any]]:
     """*patches*, which must be a list of patches that *profile* allows. Raises :class:`RequestError`."""
     if not isinstance(patches, list) or (not patches and not profile.empty_patches):
-        raise _wrong("the patches of a delta are a list" + ("" if profile.empty_patches else " of at least one"))
+        raise _wrong("the patches of a delta must be a list" + ("" if profile.empty_patches else " of at least one"))
     for patch in patches:
         action = patch.get("action") if isinstance(patch, dict) else None
         if not isinstance(action, str) or action not in profile.patches:
             raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is not an allowed patch action")
         member, check = _CHECKS[action]
         if set(patch) != {"action", member}:
-            raise _wrong(f"a patch {action!r} has exactly the members 'action' and {member!r}")
+            raise _wrong(f"a patch {action!r} must have exactly the members 'action' and {member!r}")
         check(patch[member])
     return patches
 
@@ -89,7 +89,7 @@ def _check_purposes(purposes: object) -> None:
 def _check_services(services: object) -> None:
     for service in _objects(services, "services"):
         if set(service) != {"id", "type", "serviceEndpoint"}:
-            raise _wrong("a service has exactly the members 'id', 'type' and 'serviceEndpoint'")
+            raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
         if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
             raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
         endpoint = service["serviceEndpoint"]

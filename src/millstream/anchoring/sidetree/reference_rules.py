@@ -200,7 +200,7 @@ def _check_replace(patch: Object) -> None:
 def _check_add(member: str, check: Callable[[object], None]) -> Callable[[Object], None]:
     def checked(patch: Object) -> None:
         if len(patch) != 2:
-            raise _wrong(f"a patch that adds has exactly the members 'action' and {member!r}")
+            raise _wrong(f"a patch that adds must have exactly the members 'action' and {member!r}")
         check(patch.get(member))
 
     return checked
@@ -238,7 +238,7 @@ def _check_services(services: object) -> None:
     for item in _list(services, "services"):
         service = own_members(item)
         if len(service) != 3:
-            raise _wrong("a service has exactly the members 'id', 'type' and 'serviceEndpoint'")
+            raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
         _add_id(service.get("id"), ids)
         kind = service.get("type")
         if not isinstance(kind, str) or utf16_length(kind) > MAX_SERVICE_TYPE_LENGTH:

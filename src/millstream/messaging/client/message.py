@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True):
         if not self.body:
             raise BadRequestError("a message needs a body")
         if self.tag and (not self.tag.strip() or "|" in self.tag):
-            raise BadRequestError(f"{self.tag[:80]!r} is not a tag: not blank, and no '|'")
+            raise BadRequestError(f"{self.tag[:80]!r} is not a tag: it must not be blank or contain '|'")
         if not all(key.strip() for key in self.keys):
             raise BadRequestError("a key must not be blank")
         if not all(name.strip() and value.strip() for name, value in self.properties.items()):

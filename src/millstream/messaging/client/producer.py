@@ -222,7 +222,7 @@ class Producer(Client):
     def _check_size(self, message: Message) -> None:
         if len(message.body) > self._max_body:
             size = len(message.body)
-            raise PayloadError(f"a body of {size:,} bytes is more than the server takes, {self._max_body:,}")
+            raise PayloadError(f"a body of {size:,} bytes exceeds the server's limit of {self._max_body:,}")
 
     async def _attempts(self, queues: Sequence[Queue], messages: Sequence[IdentifiedMessage], kind: int) -> Results:
         """Send *messages* to one of *queues* after another, as often as it makes sense."""

@@ -224,7 +224,7 @@ class SegmentsBackend:
     @retry_with_reserve
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         if key.startswith(_PRODUCER):
-            raise LogInputError(f"the state {key!r} is written by commits alone")
+            raise LogInputError(f"the state {key!r} is reserved: only commits write it")
         found = self._writable(log)
         with translated(self._folder):
             return found.states.put(key, value, version=version)

@@ -121,7 +121,7 @@ class _Parser:
             return _text_test(left, _TEXT_TESTS[value], self._operand())
         if kind == "sign" and value in ("=", "<>", "!=", ">", ">=", "<", "<="):
             return _compare(left, value, self._operand())
-        raise _wrong(f"a comparison is expected where {value or 'the end'!r} stands")
+        raise _wrong(f"expected a comparison at {value or 'the end'!r}")
 
     def _membership(self, left: Operand) -> Condition:
         self._expect("sign", "(")
@@ -143,7 +143,7 @@ class _Parser:
         elif value in constants:
             constant = constants[value]
         else:
-            raise _wrong(f"a property or a value is expected where {value or 'the end'!r} stands")
+            raise _wrong(f"expected a property or a value at {value or 'the end'!r}")
         return lambda _: constant
 
     def _next(self) -> Token:

@@ -160,7 +160,8 @@ def check_keys(keys: Sequence[str], tag: str) -> None:
     """Raise a status unless *keys* and *tag* (empty: none) can be a message's."""
     if tag and (not tag.strip() or "|" in tag or _CONTROL.search(tag)):
         raise StatusError(
-            v2.ILLEGAL_MESSAGE_TAG, f"{tag[:80]!r} is not a tag: not blank, no '|', no control characters"
+            v2.ILLEGAL_MESSAGE_TAG,
+            f"{tag[:80]!r} is not a tag: it must not be blank or contain '|' or control characters",
         )
     if sum(map(len, keys)) + len(tag) > MAX_PROPERTY_BYTES:
         raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag have more than 16 KiB")
