@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from millstream.batching.message_events import event_from_message
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.jobs import batch
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 from millstream.pipeline.jobs.job_folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
 from millstream.testing.damage import flip_bit
@@ -273,6 +275,33 @@ def test_p5_policies_caps_and_other_rules_for_some_give_the_batches_of_the_batch
     assert sorted([*members, *(number for number, _ in rejects)]) == [message.id for message in messages]
     assert 0 < job.record.counts["replaced"] == len(batches) - len(standing)
     assert all(checked_batch(batch) for batch in batches)
+
+
+def test_the_figures_of_a_job_are_counted_by_its_tasks_and_not_read_by_the_driver(
+    spark: SparkSession,
+    tmp_path: Path,
+    log_url: str,
+    untidy: Untidy,
+    write_log: WriteLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = BatchConfig(50, 20, late="amend", grace=60)
+    messages = write_log(log_url, "untidy", untidy(14, 900, late=0.3))
+    with monkeypatch.context() as patched:
+        patched.setattr(batch, "parquet_rows", None)
+        counts = dict(run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules).record.counts)
+    batches, rejects = in_process(messages, rules)
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    standing = list(job.batches())
+    assert job.record.bytes == sum(len(each.lines) for each in batches)
+    assert counts == {
+        "batches": len(batches),
+        "batched": sum(len(each.ids) for each in standing),
+        "rejected": len(rejects),
+        "replaced": len(batches) - len(standing),
+        "open": 0,
+        **Counter(reason for _, reason in rejects),
+    }
 
 
 def test_p7_what_is_final_in_a_part_of_a_log_stays_so_whatever_amends_the_rest(

@@ -7,34 +7,43 @@ the batches that are still open (promise P5). The output is Parquet in the order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 from sqlalchemy.engine import make_url
 
 from millstream.anchoring.records import EncodedBatch
 from millstream.batching import BatchConfig, Reject, Rulebook
 from millstream.batching.batch_log_origin import BatchLogOrigin, write_origin
+from millstream.batching.event import Reason
 from millstream.batching.service_state import ServiceState, write_state
 from millstream.batching.snapshot_split import join_snapshots
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.cut_plans import ENCODED, NamedBatches, encoded_batches
-from millstream.pipeline.jobs.history import batch_range, write_batches
+from millstream.pipeline.jobs.history import ordered_range, write_batches
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.log_range import plan_range
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
+from millstream.pipeline.schema import read_parquet
 
-_NAMES = BATCH_SCHEMA.names
-_ORDER = ("start", "source", "batch", "ids")
+
+class ReplacedBatches(NamedTuple):
+    """The batches that amendments replaced, and the messages in them: these are counted in the amendments."""
+
+    batches: int
+    messages: int
+
+
+_NONE_REPLACED = ReplacedBatches(0, 0)
 
 
 class BatchInputs(msgspec.Struct, frozen=True):
@@ -159,10 +168,11 @@ def run_batch(
             return BatchJob(record, folder.data, True, final_to)
         folder.begin()
         began = clock.monotonic()
-        batches = batch_range(spark, store_url, wanted, rules, flush=flush, whole=True)
-        parts = spark.sparkContext.defaultParallelism
-        write_batches(in_order(batches, inputs.received_from, inputs.received_to, parts), folder.data)
-        record = _count(folder, inputs)
+        figures = Observation()
+        batches = ordered_range(spark, store_url, wanted, rules, flush=flush).observe(figures, *_figures())
+        write_batches(batches, folder.data)
+        replaced = _count_replaced(spark, folder.data) if rules.amends else _NONE_REPLACED
+        record = _record(folder, inputs, figures.get, replaced)
         seconds = round(clock.monotonic() - began, 3)
         return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, False, final_to)
 
@@ -183,18 +193,6 @@ def hand_over(job: BatchJob, output: Log, state: Path) -> None:
     write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))
 
 
-def in_order(batches: DataFrame, received_from: int, received_to: int, parts: int) -> DataFrame:
-    """*batches* in *parts* parts of equal spans of time, each sorted: one after the other they are in order.
-
-    The spans come from the receive times, near which all batches start; a plain global sort would run the batching
-    twice to sample where to cut.
-    """
-    width = max(1, -(-(received_to - received_from) // parts))
-    span = F.floor((F.col("start") - F.lit(received_from)) / F.lit(width))
-    part = F.greatest(F.lit(0), F.least(F.lit(parts - 1), span)).cast("int")
-    return batches.repartitionById(parts, part).sortWithinPartitions(*_ORDER).select(*_NAMES)
-
-
 def _replaced(data: Path) -> set[str]:
     """The batches that amendments name."""
     found: set[str] = set()
@@ -203,21 +201,38 @@ def _replaced(data: Path) -> set[str]:
     return found
 
 
-def _count(folder: JobFolder, inputs: BatchInputs) -> JobRecord:
-    """The figures of the output, checked: every message is in one standing batch or was refused (promise P6)."""
-    rows_in, gone = inputs.last_id - inputs.first_id + 1, pa.array(_replaced(folder.data), pa.string())
-    counts = {"batches": 0, "batched": 0, "rejected": 0} | ({"replaced": len(gone)} if len(gone) else {})
-    size = 0
-    for part in parquet_rows(folder.data, ["batch", "ids", "lines", "reason"], rows=1024):
-        size += pc.sum(pc.binary_length(part.column("lines"))).as_py() or 0
-        reasons = part.column("reason").drop_null()
-        counts["rejected"] += len(reasons)
-        for reason in pc.value_counts(reasons).to_pylist():
-            counts[reason["values"]] = counts.get(reason["values"], 0) + reason["counts"]
-        named = part.filter(part.column("batch").is_valid())
-        standing = named.filter(pc.invert(pc.is_in(named.column("batch"), gone)))
-        counts["batches"] += len(named)
-        counts["batched"] += pc.sum(pc.list_value_length(standing.column("ids"))).as_py() or 0
+def _figures() -> list[Column]:
+    """What tasks count of the output while they write it."""
+    return [
+        F.count("batch").alias("batches"),
+        F.sum(F.when(F.col("batch").isNotNull(), F.size("ids"))).alias("batched"),
+        F.count("reason").alias("rejected"),
+        F.sum(F.octet_length("lines")).alias("bytes"),
+        *(F.count_if(F.col("reason") == reason).alias(reason) for reason in get_args(Reason)),
+    ]
+
+
+def _count_replaced(spark: SparkSession, data: Path) -> ReplacedBatches:
+    """Count what amendments replaced in the output *data*; tasks do."""
+    rows = read_parquet(spark, data, BATCH_SCHEMA)
+    gone = rows.select(F.explode("amends").alias("batch")).distinct()
+    named = rows.where("batch is not null").select("batch", F.size("ids").alias("messages"))
+    counted = gone.join(named, "batch", "left").agg(F.count("batch"), F.coalesce(F.sum("messages"), F.lit(0)))
+    (found,) = counted.collect()
+    return ReplacedBatches(*found)
+
+
+def _record(
+    folder: JobFolder, inputs: BatchInputs, figures: Mapping[str, int | None], replaced: ReplacedBatches
+) -> JobRecord:
+    """The record of the job by the *figures* that its tasks counted, checked: every message is in
+    one standing batch or was refused (promise P6)."""
+    found = {name: figures.get(name) or 0 for name in ("batches", "batched", "rejected", "bytes", *get_args(Reason))}
+    rows_in, size = inputs.last_id - inputs.first_id + 1, found.pop("bytes")
+    found["batched"] -= replaced.messages
+    counts = {name: found.pop(name) for name in ("batches", "batched", "rejected")}
+    counts |= {"replaced": replaced.batches} if replaced.batches else {}
+    counts |= {reason: count for reason, count in found.items() if count}
     counts["open"] = rows_in - counts["batched"] - counts["rejected"]
     if counts["open"] < 0 or (inputs.flush and counts["open"]):
         raise PipelineError(f"{counts['open']} of {rows_in} messages are in no batch: please report this")

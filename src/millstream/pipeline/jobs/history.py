@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.batching import Rulebook
 from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
 from millstream.pipeline.jobs.log_range import LogRange
+from millstream.pipeline.jobs.output_order import PARTED_SCHEMA, find_bounds, in_order, with_part
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part
 from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.reachable import check_reachable
@@ -39,14 +42,17 @@ def batch_range(
     one holds some hundred thousand messages; a source that has more is parted at gaps. Raises
     :class:`PipelineInputError` where executors cannot open the store.
     """
-    gaps = gaps_of(rules, wanted.received_to)
-    shares, shards = share_range(spark, store_url, wanted, gaps, whole=whole)
     batch = partial(batch_part, rules=rules, bound=wanted.received_to, flush=flush, whole=whole)
-    return (
-        shares.repartitionById(shards, "shard")
-        .sortWithinPartitions("shard", "received_from", "first_id")
-        .mapInArrow(batch, spark_schema(BATCH_SCHEMA))
-    )
+    shares = _shares_in_turn(spark, store_url, wanted, rules, whole=whole)
+    return shares.mapInArrow(batch, spark_schema(BATCH_SCHEMA))
+
+
+def ordered_range(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook, *, flush: bool) -> DataFrame:
+    """What :func:`batch_range` gives with lines and roots, in the order of start, source and batch."""
+    bounds = find_bounds(spark, store_url, wanted, rules)
+    batch = partial(_parted, rules=rules, bound=wanted.received_to, flush=flush, bounds=bounds)
+    shares = _shares_in_turn(spark, store_url, wanted, rules, whole=True)
+    return in_order(shares.mapInArrow(batch, spark_schema(PARTED_SCHEMA)), len(bounds) + 1)
 
 
 def share_range(
@@ -71,3 +77,17 @@ def write_batches(batches: DataFrame, folder: Path) -> None:
     """Write *batches*, rows of ``BATCH_SCHEMA``, into *folder*, which must not exist, as Parquet."""
     options = {f"parquet.enable.dictionary#{column}": "false" for column in _DISTINCT}
     write_output(batches, folder, {"parquet.block.size": str(_GROUP_BYTES), **options})
+
+
+def _shares_in_turn(
+    spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook, *, whole: bool
+) -> DataFrame:
+    """The shares of each shard in one task, by the time at which they were received."""
+    shares, shards = share_range(spark, store_url, wanted, gaps_of(rules, wanted.received_to), whole=whole)
+    return shares.repartitionById(shards, "shard").sortWithinPartitions("shard", "received_from", "first_id")
+
+
+def _parted(
+    parts: Iterable[pa.RecordBatch], rules: Rulebook, bound: int, *, flush: bool, bounds: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    return with_part(batch_part(parts, rules, bound, flush=flush, whole=True), bounds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 import pyarrow.compute as pc
 
@@ -24,6 +26,17 @@ class LogRange(msgspec.Struct, frozen=True):
     def count(self) -> int:
         """How many messages that are."""
         return self.last_id - self.first_id + 1
+
+
+def sampled_ids(wanted: LogRange, numbers: Iterable[int], places: int, rows: int) -> Iterator[tuple[int, int]]:
+    """The first and the last id of *rows* messages at those with *numbers* of evenly spaced *places* of *wanted*.
+
+    Where the range is shorter, all places together are all of its messages.
+    """
+    for number in numbers:
+        first, following = (wanted.first_id + place * wanted.count // places for place in (number, number + 1))
+        if first < following:
+            yield first, min(following, first + rows) - 1
 
 
 def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | None, clock: Clock) -> LogRange:
