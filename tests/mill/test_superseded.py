@@ -18,6 +18,7 @@ from millstream.mill.integrity.superseded import recheck_superseded
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.report import ReportResult
+from millstream.pipeline.jobs import report
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, remove_old_jobs
 from millstream.pipeline.jobs.report import RESULT_SCHEMA, JudgedSweep
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
@@ -93,6 +94,24 @@ def test_the_report_of_the_sweep_counts_what_is_so_now(world: Any, findings: lis
     assert after.report.outcomes == {"FAILURE": 2, "IGNORE": 1, "SUCCESS": 2}
     assert (after.report.result, after.report.listed, after.report.coverage) == (ReportResult.FAILURE, 5, 1.0)
     assert sum(after.report.kinds.values()) == 5
+
+
+def test_reports_of_a_sweep_name_the_first_findings_and_count_all(
+    world: Any, findings: list[CheckResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {name: getattr(findings[-1], name, 0.0) for name in RESULT_SCHEMA.names}
+        | {"action": findings[-1].action.value, "content_id": f"item-{number * 7 % 100:02}"}
+        for number in range(100)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, RESULT_SCHEMA), tmp_path / "part.parquet")
+    monkeypatch.setattr(report, "MOST_NAMED", 10)
+    monkeypatch.setattr(report, "LEAST_NAMED", 1)
+    judged = JudgedSweep(JobRecord(job="report", inputs={}, rows_in=5, rows_out=5, seconds=1.0), tmp_path, reused=False)
+    (space,) = judged.spaces()
+    assert [finding.content_id for finding in space.report.findings] == [f"item-{number:02}" for number in range(10)]
+    assert (space.report.failed, space.report.result) == (100, ReportResult.FAILURE)
+    assert space.report.notes == ("90 more findings are not named here: the results of the sweep have them",)
 
 
 def test_jobs_that_nobody_has_used_for_long_are_removed_and_those_at_work_never(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from millstream.batching import BatchConfig, Batcher, Override, Rulebook
 from millstream.batching.message_events import event_from_message
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
+from millstream.log import Log
 from millstream.pipeline.jobs import hot_sources
 from millstream.pipeline.jobs.history import batch_range
 from millstream.pipeline.jobs.hot_sources import SPAN_SCHEMA, SourceGaps, choose_cuts, find_spans, gaps_of
@@ -33,7 +34,7 @@ def spans_of(parts: list[list[int]], window: int) -> pa.Table:
     found: list[pa.RecordBatch] = []
     for times in parts:
         batch = pa.RecordBatch.from_pydict({"source": ["s"] * len(times), "event_time": pa.array(times, pa.int64())})
-        found += find_spans([batch], ["s", "elsewhere"], window)
+        found += find_spans([batch], ["s", "elsewhere"], window, max(1, sum(map(len, parts))))
     return pa.Table.from_batches(found, SPAN_SCHEMA)
 
 
@@ -65,12 +66,32 @@ def test_cuts_lie_about_so_many_records_apart() -> None:
 
 
 def test_a_task_with_more_spans_than_it_may_tell_of_keeps_the_widest_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_sources, "_LEAST_SPANS", 0)
     monkeypatch.setattr(hot_sources, "_MOST_SPANS", 2)
     assert spans_of([[0, 10, 1000, 1010, 5000]], 5).select(["start", "end"]).to_pylist() == [
         {"start": 0, "end": 10},
         {"start": 1000, "end": 1010},
         {"start": 5000, "end": 5000},
     ]
+
+
+def test_the_spans_of_all_tasks_together_are_no_more_than_one_task_sorts_however_long_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hot_sources, "_MOST_SPANS", 1000)
+    tasks = [list(range(first, first + 100_000, 100)) for first in range(0, 4_000_000, 100_000)]
+    spans = spans_of(tasks, 10)
+    assert len(spans) <= 1000 + len(tasks) * hot_sources._LEAST_SPANS
+    assert sum(spans["rows"].to_pylist()) == sum(map(len, tasks))
+
+
+def test_a_look_for_hot_sources_lists_no_blocks(
+    log_url: str, write_log: WriteLog, untidy: Untidy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(log_url, "in", [*untidy(1, 900, sources=1), *untidy(2, 100, sources=9)])
+    wanted = plan_range(log_url, "in", None, None, SystemClock())
+    monkeypatch.delattr(Log, "block_ranges")
+    assert hot_sources._hot_sources(log_url, wanted, 500) == ["station-0"]
 
 
 def test_the_mode_faithful_is_not_parted() -> None:

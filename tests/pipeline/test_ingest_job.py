@@ -27,7 +27,7 @@ from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.pipeline.jobs import file_parsing, source_files
 from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split
-from millstream.pipeline.jobs.ingest import IngestResult, run_ingest
+from millstream.pipeline.jobs.ingest import IngestResult, known_files, run_ingest
 from millstream.pipeline.jobs.source_files import cuts_of, find_files, splits_of
 from millstream.pipeline.staging import Staging
 from millstream.testing.killed_programs import kill_at
@@ -172,6 +172,13 @@ class TestOnSpark:
         assert kill_at(command, lambda: has_messages(log_url), "some messages") is None
         ingest(spark, log_url, tmp_path / "files")
         assert simple(read(log_url, "in")) == simple(written)
+
+    def test_a_run_is_told_of_its_own_files_alone_however_many_were_taken_before(
+        self, spark: SparkSession, log_url: str
+    ) -> None:
+        with open_store(log_url) as store, store.log(LogSpec("in.files")).writer("ingest") as writer:
+            writer.append([Message(b"{}", f"sha-{number}") for number in range(500)], sequence=1)
+        assert known_files(spark, log_url, "in.files", {"sha-7", "sha-499", "new"}) == {"sha-7", "sha-499"}
 
     def test_a_second_driver_is_refused(self, spark: SparkSession, tmp_path: Path, log_url: str) -> None:
         lines(tmp_path / "files/a.jsonl", 0, 1)

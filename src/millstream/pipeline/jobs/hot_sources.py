@@ -20,7 +20,7 @@ from millstream.batching import Rulebook
 from millstream.batching.window_boundaries import Integers
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
-from millstream.pipeline.jobs.log_range import LogRange
+from millstream.pipeline.jobs.log_range import LogRange, sampled_ids
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts
 from millstream.pipeline.source import read_log
@@ -33,8 +33,10 @@ _SAMPLES = 16
 _SAMPLED = 4096
 """Places of a log that are looked at, and messages at each."""
 
-_MOST_SPANS = 20_000
-"""Spans that a task tells of; where it has more, it forgets the narrowest gaps."""
+_MOST_SPANS = 2_000_000
+_LEAST_SPANS = 64
+"""About how many spans all tasks together tell of a source, each by its share of the records; but so many each at
+least. Where a task has more, it forgets the narrowest gaps."""
 
 SPAN_SCHEMA = pa.schema(
     [
@@ -45,6 +47,11 @@ SPAN_SCHEMA = pa.schema(
     ]
 )
 """One row a span of event time in which a task found no gap, and how many records lie in it."""
+
+CUTS_SCHEMA = pa.schema(
+    [pa.field("source", pa.string(), nullable=False), pa.field("cuts", pa.list_(pa.int64()), nullable=False)]
+)
+"""One row a hot source, with the event times at which it is parted."""
 
 
 class SourceGaps(NamedTuple):
@@ -80,20 +87,33 @@ def find_cuts(spark: SparkSession, store_url: str, wanted: LogRange, shards: int
         last_id=wanted.last_id,
         columns=["source", "event_time"],
     )
-    spans = frame.mapInArrow(partial(find_spans, hot=hot, window=gaps.window), spark_schema(SPAN_SCHEMA)).toArrow()
+    find = partial(find_spans, hot=hot, window=gaps.window, count=wanted.count)
     share = max(1, wanted.count // shards)
-    return {source: choose_cuts(spans.filter(pc.equal(spans["source"], source)), gaps, share) for source in hot}
+    spans = frame.mapInArrow(find, spark_schema(SPAN_SCHEMA)).groupBy("source")
+    found = spans.applyInArrow(  # Spark 4.3 fails on the annotations of a partial function
+        lambda each: cut_source(each, gaps, share), spark_schema(CUTS_SCHEMA)
+    ).toArrow()
+    return dict(zip(found["source"].to_pylist(), found["cuts"].to_pylist(), strict=True))
 
 
-def find_spans(parts: Iterable[pa.RecordBatch], hot: Sequence[str], window: int) -> Iterator[pa.RecordBatch]:
-    """The spans (:data:`SPAN_SCHEMA`) of each source in *hot* among the records of a task."""
+def find_spans(
+    parts: Iterable[pa.RecordBatch], hot: Sequence[str], window: int, count: int
+) -> Iterator[pa.RecordBatch]:
+    """The spans (:data:`SPAN_SCHEMA`) of each source in *hot* among the records of a task, of *count* in all tasks."""
     found: dict[str, list[Integers]] = {source: [] for source in hot}
     for part in parts:
         for source, times in found.items():
             mine = part.filter(pc.equal(part.column("source"), source))
             times.append(mine.column("event_time").to_numpy())
     for source, times in found.items():
-        yield from _spans(source, np.sort(np.concatenate([*times, np.zeros(0, np.int64)])), window)
+        mine = np.sort(np.concatenate([*times, np.zeros(0, np.int64)]))
+        yield from _spans(source, mine, window, max(_LEAST_SPANS, _MOST_SPANS * len(mine) // count))
+
+
+def cut_source(spans: pa.Table, gaps: SourceGaps, share: int) -> pa.Table:
+    """Where one source is parted (:data:`CUTS_SCHEMA`), by all of its *spans*: a task has those of a source."""
+    cuts = choose_cuts(spans, gaps, share)
+    return pa.table([spans["source"].slice(0, 1), pa.array([cuts], pa.list_(pa.int64()))], schema=CUTS_SCHEMA)
 
 
 def choose_cuts(spans: pa.Table, gaps: SourceGaps, share: int) -> list[int]:
@@ -110,13 +130,13 @@ def choose_cuts(spans: pa.Table, gaps: SourceGaps, share: int) -> list[int]:
     return cuts
 
 
-def _spans(source: str, times: Integers, window: int) -> Iterator[pa.RecordBatch]:
+def _spans(source: str, times: Integers, window: int, most: int) -> Iterator[pa.RecordBatch]:
     if not len(times):
         return
     widths = np.diff(times)
     gaps = np.flatnonzero(widths > window)
-    if len(gaps) >= _MOST_SPANS:
-        gaps = np.sort(gaps[np.argpartition(widths[gaps], -_MOST_SPANS)[-_MOST_SPANS:]])
+    if len(gaps) >= most:
+        gaps = np.sort(gaps[np.argpartition(widths[gaps], -most)[-most:]])
     begins, ends = np.append(0, gaps + 1), np.append(gaps, len(times) - 1)
     names = pa.array([source]).take(pa.array(np.zeros(len(begins), np.int64)))
     columns = [names, pa.array(times[begins]), pa.array(times[ends]), pa.array(ends - begins + 1)]
@@ -124,15 +144,11 @@ def _spans(source: str, times: Integers, window: int) -> Iterator[pa.RecordBatch
 
 
 def _hot_sources(store_url: str, wanted: LogRange, least: int) -> list[str]:
-    """The sources that seem to have at least *least* records, by a look at some places of the log."""
+    """The sources that seem to have at least *least* records, by a look at a fixed number of messages."""
     with open_store(store_url, clock=SystemClock()) as store:
         log = store.log(LogSpec(wanted.log), create=False)
-        blocks = list(log.block_ranges(wanted.first_id, wanted.last_id))
-        chosen = blocks[:: max(1, len(blocks) // _SAMPLES)]
         names: list[str] = []
-        for block in chosen:
-            first_id = max(block.first_id, wanted.first_id)
-            last_id = min(block.last_id, wanted.last_id, first_id + _SAMPLED - 1)
+        for first_id, last_id in sampled_ids(wanted, range(_SAMPLES), _SAMPLES, _SAMPLED):
             for batch in log.read(first_id, last_id, ["source"], gaps="none"):
                 names += batch.arrow.column("source").to_pylist()
     counts = pc.value_counts(pa.array(names, pa.string())).to_pylist()

@@ -8,7 +8,7 @@ cannot be read go to ``LOG.rejects`` with the reason. A run that was interrupted
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
@@ -26,6 +27,7 @@ from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 from millstream.pipeline.jobs.source_files import FileContent, SourceFile, Split, file_content, splits_of
 from millstream.pipeline.reachable import check_files, check_reachable
 from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.source import read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.staging import StagedPart, Staging
 from millstream.stores.tiers import open_store
@@ -110,7 +112,8 @@ def run_ingest(
     ):
         work.finish()
         found = _read(spark, files)
-        records = _parse(spark, _new(found, work.known()), rules, staging, work)
+        known = known_files(spark, store_url, f"{log}.{FILES}", {file.sha256 for file, _ in found})
+        records = _parse(spark, _new(found, known), rules, staging, work)
         work.write_down(records)
         work.finish()
     return IngestResult(_record(log, files, records, round(clock.monotonic() - began, 3)), tuple(records))
@@ -137,11 +140,6 @@ class IngestLogs:
     def last_run(self) -> int:
         """The last run that was written down (0: none)."""
         return self._writer.sequence
-
-    def known(self) -> set[str]:
-        """The SHA-256 of every file that is in the log."""
-        batches = self._files.read(columns=["key"], gaps="none")
-        return {name for batch in batches for name in batch.arrow.column("key").to_pylist()}
 
     def write_down(self, records: Sequence[FileRecord]) -> None:
         """Write down a run: from here on it will be finished."""
@@ -172,6 +170,14 @@ class IngestLogs:
         for batch in self._files.read(last - place + 1, last, gaps="none"):
             for message in batch:
                 yield msgspec.json.decode(message.body, type=FileRecord)
+
+
+def known_files(spark: SparkSession, store_url: str, files_log: str, wanted: Set[str]) -> set[str]:
+    """Those of the SHA-256 *wanted* that are in the log *files_log*; tasks look, however many files were ever taken."""
+    names = spark.createDataFrame(pa.table({"key": pa.array(sorted(wanted), pa.string())}))
+    keys = read_log(spark, store_url, files_log, columns=["key"])
+    found = keys.join(F.broadcast(names), "key", "left_semi").distinct().toArrow()
+    return set(found["key"].to_pylist())
 
 
 def parse_part(

@@ -15,6 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Observation as TaskFigures
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.mill.bit_check_table import (
@@ -54,6 +56,10 @@ _IN_ORDER = (Verdict.SUCCESS.value, Verdict.IGNORE.value)
 
 NOT_DUE, POSTPONED = "not due", "over budget"
 """Kinds of items that a sweep of what is due leaves out; no row of the decision table has spoken of them."""
+
+
+MOST_NAMED, LEAST_NAMED = 100_000, 100
+"""Findings that all reports on a sweep name together, each space its share of them; but so many for each space."""
 
 
 class SpaceSweep(msgspec.Struct, frozen=True):
@@ -114,8 +120,11 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
             return JudgedSweep(record, folder.data, reused=True, unlisted=sweep.unlisted, left=sweep.left)
         folder.begin()
         began = clock.monotonic()
-        write_output(judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)), folder.data)
-        record = _count(folder, sweep, round(clock.monotonic() - began, 3))
+        verdicts = TaskFigures()
+        counted = [F.count_if(F.col("verdict") == verdict.value).alias(verdict.value) for verdict in Verdict]
+        rows = judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).observe(verdicts, *counted)
+        write_output(rows, folder.data)
+        record = _record(folder, sweep, verdicts.get, round(clock.monotonic() - began, 3))
         return JudgedSweep(folder.commit(record), folder.data, reused=False, unlisted=sweep.unlisted, left=sweep.left)
 
 
@@ -160,14 +169,15 @@ def _decided(outcome: BitCheckOutcome, fact: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _count(folder: JobFolder, sweep: Sweep, seconds: float) -> JobRecord:
-    counts: dict[str, int] = {}
-    for part in parquet_rows(folder.data, ["verdict"]):
-        for verdict in pc.value_counts(part.column("verdict")).to_pylist():
-            counts[verdict["values"]] = counts.get(verdict["values"], 0) + verdict["counts"]
-    rows = sum(counts.values())
+def _record(folder: JobFolder, sweep: Sweep, verdicts: Mapping[str, int], seconds: float) -> JobRecord:
+    """The record of the job, whose tasks counted *verdicts*."""
+    counts = {verdict: count for verdict, count in sorted(verdicts.items()) if count}
     return folder.record(
-        rows_in=sweep.record.rows_out, rows_out=rows, bytes=sweep.record.bytes, seconds=seconds, counts=counts
+        rows_in=sweep.record.rows_out,
+        rows_out=sum(counts.values()),
+        bytes=sweep.record.bytes,
+        seconds=seconds,
+        counts=counts,
     )
 
 
@@ -182,17 +192,18 @@ def _space_sweeps(
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
         for group in _groups(part):
             tallies.setdefault((group["store"], group["space"]), _SpaceTally()).add(group)
+    most = max(LEAST_NAMED, MOST_NAMED // max(1, len(tallies)))
     for finding in judged.findings():
-        tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)))
+        tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)), most)
     for result in unrecorded:
-        tallies.setdefault((result.store, result.space), _SpaceTally()).add_one(result)
+        tallies.setdefault((result.store, result.space), _SpaceTally()).add_one(result, most)
     for unlisted in judged.unlisted:
         for place in _concerned(unlisted, tallies):
             tallies.setdefault(place, _SpaceTally()).fail(f"the listing broke off: {unlisted.error}")
     for left in judged.left:
         if left.postponed or (left.store, left.space) in tallies:
             tallies.setdefault((left.store, left.space), _SpaceTally()).leave(left)
-    return [tally.close(*place) for place, tally in sorted(tallies.items())]
+    return [tally.close(*place, most) for place, tally in sorted(tallies.items())]
 
 
 def _concerned(unlisted: Unlisted, places: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -213,35 +224,45 @@ class _SpaceTally:
     """What adds up to the report of one space."""
 
     def __init__(self) -> None:
-        self.found: list[CheckResult] = []
+        self._first: list[CheckResult] = []
+        self._findings = 0
         self._counts = SpaceTally()
         self._seconds = 0.0
-        self._started: list[int] = []
-        self._ended: list[int] = []
+        self._started: int | None = None
+        self._ended = 0
 
     def add(self, group: Mapping[str, Any]) -> None:
         kind = f"{group['row']} {group['kind']}"
         number, size = group["size_count"], group["size_sum"]
         self._counts.count(Verdict(group["verdict"]), kind, number=number, size=size)
         self._seconds += group["seconds_sum"]
-        self._started.append(group["checked_at_min"])
-        self._ended.append(group["checked_at_max"])
+        self._checked(group["checked_at_min"], group["checked_at_max"])
 
-    def add_one(self, result: CheckResult) -> None:
+    def add_one(self, result: CheckResult, most: int) -> None:
         """Count one *result*, and name it where it is a finding."""
         self._counts.count(result.verdict, f"{result.row} {result.kind}", size=result.size)
-        self._started.append(result.checked_at)
-        self._ended.append(result.checked_at)
-        self.name(result, None)
+        self._checked(result.checked_at, result.checked_at)
+        self.name(result, None, most)
 
-    def name(self, finding: CheckResult, instead: CheckResult | None) -> None:
-        """Name a *finding* that is counted already; with *instead*, which stands in its place, count that."""
+    def name(self, finding: CheckResult, instead: CheckResult | None, most: int) -> None:
+        """Name a *finding* that is counted already, if it is among the first *most* by id; with *instead*, which stands
+        in its place, count that."""
         if instead is not None:
             self._counts.replace(finding, instead)
-            self._ended.append(instead.checked_at)
+            self._ended = max(self._ended, instead.checked_at)
         result = instead or finding
         if result.verdict.value not in _IN_ORDER:
-            self.found.append(result)
+            self._findings += 1
+            self._first.append(result)
+            if len(self._first) > 2 * most:
+                self._keep_first(most)
+
+    def _checked(self, first: int, last: int) -> None:
+        self._started = first if self._started is None else min(self._started, first)
+        self._ended = max(self._ended, last)
+
+    def _keep_first(self, most: int) -> None:
+        self._first = sorted(self._first, key=lambda result: result.content_id)[:most]
 
     def fail(self, note: str) -> None:
         self._counts.fail(note)
@@ -254,12 +275,14 @@ class _SpaceTally:
             self._counts.count(Verdict.ERROR, POSTPONED, number=left.postponed)
             self.fail(f"{left.postponed:,} items of {left.bytes:,} bytes are due and over the budget of this sweep")
 
-    def close(self, store: str, space: str) -> SpaceSweep:
+    def close(self, store: str, space: str, most: int) -> SpaceSweep:
+        self._keep_first(most)
+        if left := self._findings - len(self._first):
+            self.fail(f"{left:,} more findings are not named here: the results of the sweep have them")
         named = SpaceTally()
-        named.add(self.found)
+        named.add(self._first)
         self._counts.findings = named.findings
-        started, ended = min(self._started, default=0), max(self._ended, default=0)
-        report = build_report(self._counts, store, space, started_at=started, ended_at=ended)
+        report = build_report(self._counts, store, space, started_at=self._started or 0, ended_at=self._ended)
         return SpaceSweep(report, round(self._seconds, 6))
 
 
