@@ -11,14 +11,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, from_arrow, to_arrow
 from millstream.log import LogSpec, Tiering, TrimmedError, open_store
 from millstream.pipeline.block_ranges import group_blocks
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.read_options import LogReadOptions
-from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, read_log
+from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, LogStreamReader, read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.pipeline.stream_progress import StreamLag, stream_lag
 from millstream.stores.tiers import open_store as open_tiered
 
 if TYPE_CHECKING:
@@ -166,7 +168,14 @@ def test_there_are_never_too_many_partitions() -> None:
         ({"store": "memory://", "log": "x", "columns": ""}, "columns"),
         ({"store": "memory://", "log": "x", "columns": "id,id"}, "names id more than once"),
         ({"store": "memory://", "log": "x", "colums": "id"}, "unknown option 'colums': did you mean 'columns'"),
-        ({"store": "memory://", "log": "x", "since": "1"}, "unknown option 'since'.* The options are store, log, from"),
+        (
+            {"store": "memory://", "log": "x", "before": "1"},
+            "unknown option 'before'.* The options are store, log, from",
+        ),
+        ({"store": "memory://", "log": "x", "since": "noon"}, "'since': 'noon' is not a time; write 2013"),
+        ({"store": "memory://", "log": "x", "from": "1", "since": "1"}, "'from' and 'since' exclude each other"),
+        ({"store": "memory://", "log": "x", "to": "1", "until": "1"}, "'to' and 'until' exclude each other"),
+        ({"store": "memory://", "log": "x", "maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options: dict[str, str], named: str) -> None:
@@ -178,6 +187,71 @@ def test_spaces_between_columns_and_the_case_of_options_do_not_matter() -> None:
     options = LogReadOptions({"store": "memory://", "log": "x", "columns": " id, source", "partitionbytes": "7"})
     assert options.columns == ["id", "source"]
     assert LogReadOptions({"store": "memory://", "log": "x", "path": "p", "checkpointLocation": "c"}).log == "x"
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "last"),
+    [
+        ({"since": "1970-01-01T00:00:10Z"}, 11, 60),
+        ({"since": "10000001"}, 12, 60),
+        ({"until": "1970-01-01T00:00:10"}, 1, 10),
+        ({"since": "1970-01-01T02:00:05+02:00", "until": "10000000"}, 6, 10),
+        ({"since": "5000000", "to": "8"}, 6, 8),
+        ({"since": "60000000"}, 61, 60),
+        ({"until": "0"}, 1, 0),
+    ],
+)
+def test_a_log_is_read_by_times_of_receipt(
+    options: dict[str, str], first: int, last: int, log_url: str, write_log: WriteLog
+) -> None:
+    """Message n is received at second n - 1."""
+    write_log(log_url, "odd", [Message(b"", received_at=number * 1_000_000) for number in range(60)], block_messages=7)
+    request = LogReadOptions({"store": log_url, "log": "odd", **options})
+    reader = LogReader(request, SPARK_SCHEMA)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert [number for batch in batches for number in batch.column("id").to_pylist()] == [*range(first, last + 1)]
+    stream = LogStreamReader(request, SPARK_SCHEMA)
+    start = stream.initialOffset()
+    assert (start, stream.latestOffset(start, ReadAllAvailable())) == ({"id": first - 1}, {"id": max(last, first - 1)})
+
+
+@pytest.mark.parametrize(("most", "blocks"), [(1, 1), (2.5, 2), (3, 3), (0.1, 1), (100, 9)])
+def test_a_trigger_takes_whole_blocks_of_at_most_so_many_bytes(
+    most: float, blocks: int, log_url: str, write_log: WriteLog
+) -> None:
+    write_log(log_url, "even", [Message(bytes(100), received_at=1) for _ in range(90)], block_messages=10)
+    with open_store(log_url) as store:
+        size = max(block.bytes for block in store.log(LogSpec("even")).block_ranges())
+    options = {"store": log_url, "log": "even", "maxBytesPerTrigger": str(int(size * most))}
+    stream = LogStreamReader(LogReadOptions(options), SPARK_SCHEMA)
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(int(size * most))
+    ends, done = [], {"id": 0}
+    while (end := stream.latestOffset(done, limit)) != done:
+        ends.append(end["id"])
+        done = end
+    assert ends == [*range(blocks * 10, 90, blocks * 10), 90]
+    assert stream.latestOffset({"id": 4}, limit)["id"] >= 10, "a block that was begun is finished"
+    fewer = LogStreamReader(LogReadOptions({**options, "maxMessagesPerTrigger": "7"}), SPARK_SCHEMA)
+    assert fewer.latestOffset({"id": 0}, fewer.getDefaultReadLimit()) == {"id": 7}
+    assert fewer.latestOffset({"id": 0}, ReadAllAvailable()) == {"id": 90}
+
+
+def test_the_lag_of_a_stream_is_counted_from_the_offsets_in_its_progress(log_url: str, write_log: WriteLog) -> None:
+    write_log(log_url, "even", [Message(bytes(100), received_at=1) for _ in range(30)], block_messages=10)
+    with open_store(log_url) as store:
+        one, two, three = (block.bytes for block in store.log(LogSpec("even")).block_ranges())
+    progress = {"sources": [{"startOffset": '{"id": 0}', "endOffset": '{"id": 10}', "latestOffset": '{"id": 30}'}]}
+    lag = StreamLag(read_messages=10, read_bytes=one, lag_messages=20, lag_bytes=two + three)
+    assert stream_lag(progress, log_url, "even") == lag
+    first = {**progress["sources"][0], "startOffset": None, "numInputRows": 10}
+    assert stream_lag({"sources": [first]}, log_url, "even") == lag
+    idle = {"sources": [{"startOffset": '{"id": 30}', "endOffset": '{"id": 30}', "latestOffset": None}]}
+    assert stream_lag(idle, log_url, "even") == StreamLag(read_messages=0, read_bytes=0, lag_messages=0, lag_bytes=0)
+    with pytest.raises(PipelineInputError, match="source 1 of this progress has no ids of a log"):
+        stream_lag(progress, log_url, "even", source=1)
+    with pytest.raises(PipelineInputError, match="source 0 of this progress"):
+        stream_lag({"sources": [{"startOffset": "5", "endOffset": "6", "latestOffset": "7"}]}, log_url, "even")
 
 
 def test_a_trimmed_log_is_read_from_where_it_begins_and_nothing_before_is_passed_over(

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from millstream.pipeline.jobs.statistics import space_statistics
     from millstream.pipeline.jobs.verify_batches import BatchMismatch, BatchVerification, verify_batches
     from millstream.pipeline.session import SparkOptions, spark_session, warm_up
-    from millstream.pipeline.source import read_log
+    from millstream.pipeline.source import follow_log, read_log, register, write_log
+    from millstream.pipeline.stream_progress import StreamLag, stream_lag
 
 __all__ = [
     "AnchorAuditResult",
@@ -50,6 +51,7 @@ __all__ = [
     "PipelineInputError",
     "SpaceSweep",
     "SparkOptions",
+    "StreamLag",
     "StreamPlan",
     "Trigger",
     "anchor_history",
@@ -62,8 +64,10 @@ __all__ = [
     "find_changes",
     "find_files",
     "find_java",
+    "follow_log",
     "plan_duplication",
     "read_log",
+    "register",
     "remove_old_jobs",
     "run_batch",
     "run_ingest",
@@ -74,10 +78,12 @@ __all__ = [
     "run_stream",
     "space_statistics",
     "spark_session",
+    "stream_lag",
     "try_rules",
     "verify_batches",
     "warm_up",
     "write_batches",
+    "write_log",
 ]
 
 __getattr__ = lazy_names(__name__)

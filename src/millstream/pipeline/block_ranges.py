@@ -32,15 +32,19 @@ class IdRangePartition(InputPartition):
         self.files = files
 
 
-def plan_block_ranges(request: LogReadOptions, first_id: int | None, last_id: int | None) -> list[IdRangePartition]:
+def plan_block_ranges(
+    request: LogReadOptions, first_id: int | None = None, last_id: int | None = None
+) -> list[IdRangePartition]:
     """The runs of the log of *request* from *first_id* to *last_id*, of the size that it asks for.
 
-    None stands for the first and the last message that the log has. Every id is in one run, also where the store has
+    Without them all that *request* asks for. Every id is in one run, also where the store has
     no block for it: only who reads it can say that it is missing. Raises :class:`PipelineInputError` where the log was
     trimmed beyond *first_id*.
     """
     with open_store(request.store, clock=SystemClock()) as store:
         log = store.log(LogSpec(request.log), create=False)
+        first_id = request.first_of(log) if first_id is None else first_id
+        last_id = request.last_of(log) if last_id is None else last_id
         begin = log.first_id if first_id is None else first_id
         end = log.last_id if last_id is None else min(last_id, log.last_id)
         if begin < log.first_id:

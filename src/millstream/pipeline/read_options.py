@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from millstream.core.message import MESSAGE_SCHEMA
+from millstream.log import Log
 from millstream.pipeline.errors import PipelineInputError
 
 PARTITION_BYTES = 32_000_000
@@ -19,10 +21,12 @@ TASKS_A_CORE = 3
 
 
 OPTIONS = (
-    "store", "log", "from", "to", "columns", "partitionBytes", "leastPartitions", "quarantine", "maxMessagesPerTrigger",
-    "barrier", "staging", "write",
+    "store", "log", "from", "to", "since", "until", "columns", "partitionBytes", "leastPartitions", "quarantine",
+    "maxMessagesPerTrigger", "maxBytesPerTrigger", "barrier", "staging", "write",
 )  # fmt: skip
 """What a user of the data source ``millstream`` may say."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OF_SPARK = {"path", "paths", "checkpointlocation", "queryname", "serialization.format"}
 """Options that Spark itself hands to every data source, in lower case."""
@@ -42,13 +46,26 @@ class LogReadOptions:
         self.log = required(options, "log")
         self.first_id: int | None = whole(options, "from", None)
         self.last_id: int | None = whole(options, "to", None)
+        self.since, self.until = _time(options, "since"), _time(options, "until")
+        for one, other in (("from", "since"), ("to", "until")):
+            if options.get(one) and options.get(other):
+                raise PipelineInputError(f"options {one!r} and {other!r} exclude each other: give an id or a time")
         self.partition_bytes: int = whole(options, "partitionBytes", PARTITION_BYTES)
         self.least_partitions: int = whole(options, "leastPartitions", TASKS_A_CORE * (os.cpu_count() or 1))
         self.per_trigger: int | None = whole(options, "maxMessagesPerTrigger", None)
+        self.bytes_per_trigger: int | None = whole(options, "maxBytesPerTrigger", None)
         self.barrier: int = whole(options, "barrier", 0)
         self.quarantine = options.get("quarantine", "")
         names = MESSAGE_SCHEMA.names
         self.columns = checked_columns(_listed(options["columns"])) if "columns" in options else names
+
+    def first_of(self, log: Log) -> int | None:
+        """The first id of *log* that is asked for, by its id or its time of receipt; None where that is not said."""
+        return self.first_id if self.since is None else log.first_id_since(self.since)
+
+    def last_of(self, log: Log) -> int | None:
+        """The last id of *log* that is asked for, which may be one before the first; None where that is not said."""
+        return self.last_id if self.until is None else log.first_id_since(self.until) - 1
 
 
 def check_names(options: Mapping[str, str], known: Sequence[str]) -> None:
@@ -73,6 +90,20 @@ def checked_columns(names: Sequence[str]) -> list[str]:
 
 def _listed(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    """The option *name*, a time, in microseconds since the epoch. Raises :class:`PipelineInputError`."""
+    text = options.get(name)
+    if text is None or text.removeprefix("-").isdecimal():
+        return None if text is None else int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise PipelineInputError(
+            f"option {name!r}: {text!r} is not a time; write 2013-01-31T12:00Z, or microseconds since the epoch"
+        ) from error
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def required(options: Mapping[str, str], name: str) -> str:

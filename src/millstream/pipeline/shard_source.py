@@ -113,7 +113,7 @@ class ShardReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         request = self._request
-        return [*plan_block_ranges(request, request.first_id, request.last_id)]
+        return [*plan_block_ranges(request)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TickRange):

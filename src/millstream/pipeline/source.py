@@ -48,12 +48,16 @@ def read_log(
     *,
     first_id: int | None = None,
     last_id: int | None = None,
+    since: str = "",
+    until: str = "",
     columns: Sequence[str] | None = None,
     partition_bytes: int = PARTITION_BYTES,
     quarantine: str = "",
 ) -> DataFrame:
     """The messages of *log* from *first_id* to *last_id* (None: the first and the last it has), as a DataFrame.
 
+    *since* and *until* are times of receipt instead: from the first message received at *since* or later, up to before
+    the first one received at *until* or later; ISO 8601, or microseconds since the epoch.
     *columns* are the only ones decoded and handed over, in this order: name those that a query needs, since Spark
     cannot ask a data source in Python for less than it offers. *partition_bytes* are what a partition aims at.
     A damaged or missing block fails the query, unless *quarantine* is the URL of a storage provider: then what cannot
@@ -70,6 +74,9 @@ def read_log(
     reader = reader.option("partitionBytes", str(partition_bytes))
     if last_id is not None:
         reader = reader.option("to", str(last_id))
+    for name, time in (("since", since), ("until", until)):
+        if time:
+            reader = reader.option(name, time)
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
     return reader.load()
@@ -81,13 +88,16 @@ def follow_log(
     log: str,
     *,
     first_id: int | None = None,
+    since: str = "",
     columns: Sequence[str] | None = None,
     per_trigger: int | None = None,
+    bytes_per_trigger: int | None = None,
     quarantine: str = "",
 ) -> DataFrame:
     """The messages of *log* from *first_id* (None: the first it has) on, as a streaming DataFrame.
 
-    *columns* are the only ones decoded, in this order; a trigger takes at most *per_trigger* messages; offsets are ids.
+    *since* is the time of receipt of the first one instead, as in :func:`read_log`. *columns* are the only ones
+    decoded, in this order; a trigger takes at most *per_trigger* messages and *bytes_per_trigger* bytes.
     *quarantine* is where what cannot be read is noted, as in :func:`read_log`; without it the query fails there.
     Raises :class:`PipelineInputError` for a store in files that executors do not see.
     """
@@ -97,8 +107,12 @@ def follow_log(
         reader = reader.option("quarantine", quarantine)
     if first_id is not None:
         reader = reader.option("from", str(first_id))
+    if since:
+        reader = reader.option("since", since)
     if per_trigger is not None:
         reader = reader.option("maxMessagesPerTrigger", str(per_trigger))
+    if bytes_per_trigger is not None:
+        reader = reader.option("maxBytesPerTrigger", str(bytes_per_trigger))
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
     return reader.load()
@@ -145,10 +159,12 @@ def _same_type(asked: DataType, stored: DataType) -> bool:
 class LogDataSource(DataSource):
     """A log as a table.
 
-    Options: ``store`` (URL) and ``log`` (name), both required; ``from`` and ``to`` (ids, inclusive; default all);
+    Options: ``store`` (URL) and ``log`` (name), both required; ``from`` and ``to`` (ids, inclusive; default all), or
+    ``since`` and ``until`` (times of receipt; the second is exclusive);
     ``columns`` (names, separated by commas; default all); ``partitionBytes`` and ``leastPartitions`` (how the reading
     is shared out); ``quarantine`` (URL of a storage provider: what cannot be read is noted there and left out; default:
-    the query fails). For streams also ``maxMessagesPerTrigger``. For writing also ``staging`` and ``write``
+    the query fails). For streams also ``maxMessagesPerTrigger`` and
+    ``maxBytesPerTrigger``. For writing also ``staging`` and ``write``
     (:func:`write_log`).
     """
 
@@ -187,10 +203,10 @@ class LogReader(DataSourceReader):
         self._quarantine = Quarantine(request.quarantine, request.log) if request.quarantine else None
 
     def partitions(self) -> list[InputPartition]:
-        return self.plan(self._request.first_id, self._request.last_id)
+        return self.plan()
 
-    def plan(self, first_id: int | None, last_id: int | None) -> list[InputPartition]:
-        """The runs of the messages from *first_id* to *last_id* (None: all that there is)."""
+    def plan(self, first_id: int | None = None, last_id: int | None = None) -> list[InputPartition]:
+        """The runs of the messages from *first_id* to *last_id* (None: all that is asked for)."""
         if self._quarantine is not None:
             self._quarantine.prepare()
         return [*plan_block_ranges(self._request, first_id, last_id)]

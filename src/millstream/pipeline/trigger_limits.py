@@ -10,7 +10,13 @@ import abc
 from collections.abc import Sequence
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
@@ -20,12 +26,14 @@ from millstream.stores.tiers import open_store
 
 Offset = dict[str, int]
 
+_IDS_A_LOOK = 1_000_000
+
 
 class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The planning side of a streaming reader of what *request* says; reading is for subclasses.
 
-    A trigger takes as many messages as ``maxMessagesPerTrigger`` allows, and none goes past the barrier. With the
-    trigger ``availableNow`` the query ends where the log ended when it was started.
+    A trigger takes as many messages as ``maxMessagesPerTrigger`` and ``maxBytesPerTrigger`` allow, and none goes past
+    the barrier. With the trigger ``availableNow`` the query ends where the log ended when it was started.
     """
 
     def __init__(self, request: LogReadOptions) -> None:
@@ -38,12 +46,16 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if request.first_id is not None:
             return {"id": request.first_id - 1}
         with open_store(request.store, clock=SystemClock()) as store:
-            return {"id": store.log(LogSpec(request.log), create=False).first_id - 1}
+            log = store.log(LogSpec(request.log), create=False)
+            first_id = request.first_of(log)
+            return {"id": (log.first_id if first_id is None else first_id) - 1}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As many messages as a trigger may hold."""
-        most = self._request.per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """As many messages as a trigger may hold; as many bytes, where only these are limited."""
+        request = self._request
+        if request.per_trigger is not None:
+            return ReadMaxRows(request.per_trigger)
+        return ReadAllAvailable() if request.bytes_per_trigger is None else ReadMaxBytes(request.bytes_per_trigger)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Where a trigger that begins after *start* ends."""
@@ -57,6 +69,8 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, done + limit.max_rows)
         if done < self._request.barrier:
             end = min(end, self._request.barrier)
+        if not isinstance(limit, ReadAllAvailable) and (most := self._request.bytes_per_trigger) is not None:
+            end = self._end_by_bytes(done, end, most)
         return {"id": max(end, done)}
 
     def reportLatestOffset(self) -> Offset:
@@ -77,10 +91,28 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def plan(self, first_id: int, last_id: int) -> Sequence[InputPartition]:
         """The work on the messages from *first_id* to *last_id*, of which there are some."""
 
+    def _end_by_bytes(self, done: int, end: int, most: int) -> int:
+        """The last id after *done*, *end* at most, whose blocks take *most* bytes together, or the first block more.
+
+        No block is cut: a task that reads a part of one opens all of it.
+        """
+        request, left = self._request, most
+        with open_store(request.store, clock=SystemClock()) as store:
+            log = store.log(LogSpec(request.log), create=False)
+            for first in range(done + 1, end + 1, _IDS_A_LOOK):  # a long backlog is not looked through at each trigger
+                for block in log.block_ranges(first, min(end, first + _IDS_A_LOOK - 1)):
+                    if block.bytes > left and block.first_id > done + 1:
+                        return block.first_id - 1
+                    left -= block.bytes
+                    if left <= 0:
+                        return block.last_id
+        return end
+
     def _end(self) -> int:
         if self._target is not None:
             return self._target
         request = self._request
         with open_store(request.store, clock=SystemClock()) as store:
-            end = store.log(LogSpec(request.log), create=False).last_id
-        return end if request.last_id is None else min(end, request.last_id)
+            log = store.log(LogSpec(request.log), create=False)
+            end, last_id = log.last_id, request.last_of(log)
+        return end if last_id is None else min(end, last_id)
