@@ -39,7 +39,14 @@ def whole_space() -> list[Observation]:
         [NO.NOT_KEPT, None, A, B, C, D],
         range(1, LAST_ATTEMPT + 1),
         [False, True],
-        [(False, False, False), (True, False, False), (False, True, False), (True, True, False), (False, False, True)],
+        [
+            (False, False, False),
+            (True, False, False),
+            (False, True, False),
+            (True, True, False),
+            (False, False, True),
+            (True, False, False, True),
+        ],
     )
     return [
         Observation(manifest, store, content, deleted, audit, attempt, fresh, *others)
@@ -118,6 +125,23 @@ REFERENCE = [
         Verdict.FAILURE,
         ManifestAction.KEEP,
         FollowUp.REPAIR,
+    ),
+    (
+        "B17",
+        seen(A, NO.MISSING, NO.MISSING, attempt=1, read_only=True),
+        Verdict.RETRY,
+        ManifestAction.KEEP,
+        FollowUp.NONE,
+    ),
+    *(
+        (
+            "B30",
+            seen(A, store, NO.MISSING, read_only=True, elsewhere=True),
+            Verdict.FAILURE,
+            ManifestAction.MARK_MISSING,
+            FollowUp.NONE,
+        )
+        for store in (A, NO.MISSING)
     ),
     ("B24", seen(A, A, A, deleted=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
 ]

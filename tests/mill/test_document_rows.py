@@ -58,7 +58,9 @@ class Mill:
         world = self.world
         trail = AuditLookup(self.log, self.outbox, ["1"])
         checker = BitChecker(world.providers, world.manifest, trail)
-        repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
+        repairer = Repairer(
+            world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"}, audit_lookup=trail
+        )
         registry = ProcessorRegistry(
             {
                 Audit: AuditProcessor(self.outbox, lambda: Policies({})),

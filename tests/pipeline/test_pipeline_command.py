@@ -303,3 +303,26 @@ def test_integrity_on_spark_names_an_item_that_is_gone_with_its_row(
     (report,) = lines(capfd)
     assert (report["result"], report["listed"]) == ("FAILURE", 2)
     assert [one["row"] for one in report["findings"] if one["content_id"] == "gone"] == ["B18"]
+
+
+def test_integrity_on_spark_knows_what_changed_and_vanished_since_a_source_was_adopted(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    photos, node = tmp_path / "photos", str(tmp_path / "adopting")
+    photos.mkdir()
+    for name in ("edited", "kept", "vanished"):
+        (photos / name).write_bytes(name.encode())
+    assert run(["protect", str(photos), "--to", str(tmp_path / "copy"), "--data", node]) == 0
+    (photos / "edited").write_bytes(b"other bytes")
+    (photos / "vanished").unlink()
+    (photos / "new").write_bytes(b"not adopted yet")
+    os.utime(photos / "new", (1, 1))  # too old to be excused as a change of today
+    capfd.readouterr()
+    assert run(["pipeline", "integrity", "--data", node, "--json"]) == 1
+    found = {report["store"]: report for report in lines(capfd)}["photos"]
+    assert [(one["content_id"], one["row"]) for one in found["findings"]] == [("vanished", "B30")]
+    assert {kind: count for kind, count in found["kinds"].items() if kind[:3] in ("B20", "B26")} == {
+        "B20 gone": 1, "B26 changed": 1,
+    }  # fmt: skip
+    with Node.open(load_settings({"data": node}, config=None)[0]) as opened:
+        assert opened.stores.manifest.get("photos", "photos", "new") is None

@@ -124,7 +124,7 @@ def integrity(
     with Node.open(settings) as node:
         judged = _sweep(node, name, spaces, due)
         overtaken = node.mill.checks.recheck_superseded(judged.findings())
-        node.mill.checks.writer.write(judged.results())
+        node.mill.checks.writer.write(judged.results(overtaken))
         unrecorded = node.mill.checks.check_unrecorded(spaces, judged.results)
         reporter = node.mill.reports.reporter
         found = [

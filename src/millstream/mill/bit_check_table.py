@@ -11,6 +11,8 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
   as the last one that the item was written with, so the manifest missed an event).
 - B26: an item of an adopted source that other programs have changed is explained: it is adopted next. B27: a damaged
   record beside an object is no provider that does not answer; a repair writes the object again.
+- B30: an item that vanished from a source that other programs write is held as a deletion until somebody says so. There
+  is no task: a repair could not write there.
 - B25: an object without a row, of which other records of ours have other bytes, is never recorded by itself.
 - B11 excuses only what the manifest cannot know yet: an item without a row, or one whose change waits in the audit
   outbox. A row that contradicts the object is judged at once, however recent the object's time is: a forger sets it.
@@ -94,8 +96,8 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     (:func:`is_fresh`).
     ``pending``: an audited change of the item is not in the manifest yet.
     ``elsewhere``: another store's manifest row of this item is live and has the manifest's sum; where there is no row
-    here, that of the audit log. ``contradicted``: there is no
-    row, and a live row of another store has another sum than the provider states.
+    here, that of the audit log. ``contradicted``: there is no row, and a live row of another store has another sum than
+    the provider states. ``read_only``: other programs write the store, and nothing is ever written there.
     """
 
     manifest: str | None
@@ -108,6 +110,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     elsewhere: bool = False
     pending: bool = False
     contradicted: bool = False
+    read_only: bool = False
 
     @property
     def excused(self) -> bool:
@@ -141,6 +144,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 _RESTORE = "restore the recorded ones (`millstream mill repair`, or `store put`)"
+_FORGET = "run `millstream protect` and say that it was deleted (`millstream mill forget STORE SPACE --vanished`)"
 _WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
 
 ROWS: Mapping[str, _Row] = {
@@ -173,6 +177,7 @@ ROWS: Mapping[str, _Row] = {
     ),
     "B28": _Row("shared-file", "a hard link to the file of another store: damage to one is damage to both"),
     "B29": _Row("properties", "the properties of a copy are not those of its original"),
+    "B30": _Row("vanished", f"vanished from the source since it was adopted: put it back, or {_FORGET}"),
     "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
     "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
     "A7": _Row("audit", "the audit log does not know this object", 7),
@@ -213,6 +218,7 @@ def canonical_observation(seen: Observation) -> Observation:
         elsewhere=seen.elsewhere and not seen.deleted and _has_record(seen),
         pending=seen.pending and seen.fresh and seen.manifest is not None,
         contradicted=seen.contradicted and seen.manifest is None,
+        read_only=seen.read_only and seen.manifest is not None,
     )
 
 
@@ -259,6 +265,8 @@ def _decide_missing(seen: Observation) -> BitCheckOutcome:
         return _outcome("B20", Verdict.IGNORE)
     if seen.attempt < LAST_ATTEMPT:
         return _retry("B17", seen)
+    if seen.read_only:
+        return _outcome("B30", Verdict.FAILURE, ManifestAction.MARK_MISSING)
     known = seen.manifest is not None
     return _fail("B18", seen, ManifestAction.MARK_MISSING if known else ManifestAction.KEEP)
 
@@ -325,6 +333,8 @@ def _vanished(seen: Observation) -> BitCheckOutcome:
         return _retry("B3V", seen)
     if seen.manifest is None:
         return _outcome("B3V", Verdict.IGNORE)
+    if seen.read_only:
+        return _outcome("B30", Verdict.FAILURE, ManifestAction.MARK_MISSING)
     return _fail("B3V", seen, ManifestAction.MARK_MISSING)
 
 

@@ -23,6 +23,7 @@ from millstream.stores.protocol import (
     SpaceNotFoundError,
     Store,
 )
+from millstream.stores.sources import is_source_url
 
 Answer = TypeVar("Answer")
 
@@ -78,6 +79,10 @@ class Providers(Mapping[str, Store]):
 
     def __contains__(self, store: object) -> bool:
         return store in self._stores
+
+    def is_read_only(self, store: str) -> bool:
+        """Whether other programs write *store*, so that nothing is ever written there."""
+        return store in self._stores and is_source_url(self._stores[store].url)
 
     def call(self, function: Callable[[], Answer]) -> Answer:
         """The result of *function*, tried again while it fails for a transient reason."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, NoReturn
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -36,6 +37,12 @@ class Problem(msgspec.Struct, frozen=True):
     content_id: str
     kind: EntryKind
     reason: str
+
+
+def is_source_url(url: str) -> bool:
+    """Whether *url* names a folder or a bucket that other programs write to: nothing is ever written there."""
+    parts = urlsplit(url)
+    return parts.scheme == "folder" or (parts.scheme == "s3" and "space" in dict(parse_qsl(parts.query)))
 
 
 def problem_of(entry: Entry) -> Problem | None:

@@ -37,7 +37,7 @@ def sweep_copies(name: str) -> Callable[[DemoRun], StageResult]:
         )
         judged = run_report(demo_run.spark, jobs, sweep, clock=node.clock)
         overtaken = node.mill.checks.recheck_superseded(judged.findings())
-        node.mill.checks.writer.write(judged.results())
+        node.mill.checks.writer.write(judged.results(overtaken))
         reporter = node.mill.reports.reporter
         spaces = [
             msgspec.structs.replace(space, report=reporter.keep(space.report)) for space in judged.spaces(overtaken)

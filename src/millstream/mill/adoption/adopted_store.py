@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NoReturn
-from urllib.parse import parse_qsl, urlsplit
 
 import sqlalchemy as sa
 
@@ -29,6 +28,7 @@ from millstream.stores.protocol import (
     StoreInputError,
     StoreRefusedError,
 )
+from millstream.stores.sources import is_source_url
 
 _REQUESTS = 8
 """Items of a bucket that are read at the same time."""
@@ -194,12 +194,6 @@ class AdoptedBulk:
         except OSError as error:
             return StoreError(f"{content_id!r} in {self._store.url}/{space} cannot be read: {error.strerror}")
         return data if len(data) <= SMALL else StoreInputError(f"{content_id!r} has more than {SMALL:,} bytes")
-
-
-def is_source_url(url: str) -> bool:
-    """Whether *url* names a folder or a bucket that other programs write to."""
-    parts = urlsplit(url)
-    return parts.scheme == "folder" or (parts.scheme == "s3" and "space" in dict(parse_qsl(parts.query)))
 
 
 def with_adopted_sources(stores: Mapping[str, Store], engine: Callable[[], sa.Engine]) -> dict[str, Store]:

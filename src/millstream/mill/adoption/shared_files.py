@@ -6,10 +6,10 @@ import os
 import stat
 from typing import Protocol, runtime_checkable
 
-from millstream.mill.adoption.adopted_store import is_source_url
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.providers import Providers
 from millstream.stores.protocol import Store, StoreError
+from millstream.stores.sources import is_source_url
 
 
 @runtime_checkable

@@ -85,6 +85,10 @@ class BitChecker:
             return dict.fromkeys(content_ids, SourceAnswer.NOT_KEPT)
         return self._audit_lookup.sums(store, space, content_ids)
 
+    def is_read_only(self, store: str) -> bool:
+        """Whether other programs write *store*."""
+        return self._providers.is_read_only(store)
+
     def pending(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
         """Which of some items have a change that waits in the audit outbox (:meth:`AuditLookup.pending`)."""
         return set() if self._audit_lookup is None else self._audit_lookup.pending(store, space, content_ids)
@@ -143,6 +147,7 @@ class BitChecker:
             audit=audit,
             attempt=attempt,
             fresh=is_fresh(seen.modified, now),
+            read_only=self._providers.is_read_only(place.store),
         )
         if self._is_deletion_waiting(place, row, seen):
             observation = msgspec.structs.replace(observation, deleted=True)

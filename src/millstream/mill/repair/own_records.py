@@ -37,6 +37,11 @@ class OwnRecords:
                 found[store] = sums
         return found
 
+    def is_added(self, place: ItemRef) -> bool:
+        """Whether the audit says that the item must be there: its last event, if there is one, is no deletion."""
+        event = self._last_change(place)
+        return event is not None and event.action != AuditAction.DELETE_CONTENT
+
     def _last_change(self, place: ItemRef) -> AuditEvent | None:
         return None if self._audit_lookup is None else self._audit_lookup.last_change(place)
 

@@ -21,6 +21,7 @@ from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError, QueueName, Repair
+from millstream.stores.cas import CAS_SPACE
 from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, StoreError
 
 Sources = Callable[[str], Collection[str]]
@@ -74,13 +75,18 @@ class Repairer:
 
     def _plan(self, space: str, content_id: str, restore_source: bool) -> tuple[RepairPlan, Mapping[str, CopyReading]]:
         """The plan, and what was read, by store."""
-        sources = (self._sources(space) if self._sources else None) or frozenset(self._providers)
+        named = self._sources(space) if self._sources else ()
+        sources = named or frozenset(self._providers)
         recorded = self._records.sums(space, content_id, sources)
         if not recorded:
             return _refusal("the manifest knows no copy of it, or only deleted ones"), {}
-        copies = [
-            self._look(ItemRef(store, space, content_id), store in sources, sums) for store, sums in recorded.items()
-        ]
+        copies = []
+        for store, sums in recorded.items():
+            place = ItemRef(store, space, content_id)
+            seen = self._look(place, store in sources, sums)
+            is_kept = space == CAS_SPACE or self._records.is_added(place)
+            may_be_deleted = store in named and not is_kept
+            copies.append(msgspec.structs.replace(seen, may_be_deleted=may_be_deleted))
         return plan_repair(copies, restore_source=restore_source), {copy.store: copy for copy in copies}
 
     def repair(self, space: str, content_id: str, reason: str = "", *, restore_source: bool = False) -> RepairResult:
@@ -137,7 +143,12 @@ class Repairer:
     def _look(self, place: ItemRef, source: bool, recorded: frozenset[str]) -> CopyReading:
         seen = self._checker.observe(place)
         return CopyReading(
-            store=place.store, content=seen.content, provider=seen.provider, source=source, recorded=recorded
+            store=place.store,
+            content=seen.content,
+            provider=seen.provider,
+            source=source,
+            recorded=recorded,
+            read_only=self._providers.is_read_only(place.store),
         )
 
     def _heal(

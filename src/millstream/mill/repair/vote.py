@@ -10,8 +10,10 @@ Why repairing a source copy does not break promise P8 ("no job ever writes to a 
 sweeps never do. A repair may, and only to put back what the source itself once held: our records have those very bytes
 as what the source took, another copy still has them, and the source's own bytes no longer match what its provider
 recorded, or are gone. A source that was rewritten through its provider (which has recorded another sum since) is a
-change, not rot, and is not touched; nor is one whose provider keeps no sum, so that nobody can tell. A person may
-decide otherwise (*restore_source*), and the source is written like any copy.
+change, not rot, and is not touched; nor is one whose provider keeps no sum, so that nobody can tell. An item that
+vanished from a source may have been deleted there: it is put back only where our audit log, to which a deletion would
+have been told, says that it must be there, and in the space of a CAS, which keeps all that was anchored. A person may
+decide otherwise (*restore_source*), and the source is written like any copy, except where it is only ever read.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
     """One copy as it was read: ``content`` and ``provider`` are sums (hex) or answers; see the bit check.
 
     ``recorded`` are the sums of our own records for this store: that of the manifest, and that of the audit log.
+    ``may_be_deleted``: the policies name the store as a source, and nothing says that the item must be there.
+    ``read_only``: other programs write the store, and nothing is ever written there.
     """
 
     store: str
@@ -35,6 +39,8 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
     source: bool = False
     recorded: frozenset[str] = frozenset()
+    may_be_deleted: bool = False
+    read_only: bool = False
 
     @property
     def vote(self) -> str | None:
@@ -68,6 +74,8 @@ class RepairPlan(msgspec.Struct, frozen=True):
 
 
 _ANSWERS = frozenset(SourceAnswer)
+_FORGET = "say that it was deleted (`millstream mill forget`)"
+_PUT_BACK = "put the recorded bytes back (`millstream store get`), or record these (`millstream mill accept`)"
 _RESTORE = "put back what was recorded (`millstream mill repair SPACE ID --restore-source`)"
 
 
@@ -122,7 +130,7 @@ def _refuse(copy: CopyReading, winner: str, restore_source: bool) -> str | None:
     """Why this bad copy must not be written, if there is a reason."""
     if copy.content == SourceAnswer.NOT_READ and copy.provider != SourceAnswer.DAMAGED_RECORD:
         return f"store {copy.store} did not answer"
-    if not copy.source:
+    if not copy.source and not copy.read_only:
         return None
     reason = _refuse_always(copy) or (None if restore_source else _refuse_without_person(copy, winner))
     return None if reason is None else f"store {copy.store} is the source and {reason}"
@@ -131,10 +139,16 @@ def _refuse(copy: CopyReading, winner: str, restore_source: bool) -> str | None:
 def _refuse_always(source: CopyReading) -> str | None:
     if source.content == SourceAnswer.CHANGED:
         return "changed since it was adopted: `millstream protect` adopts it"
+    if source.read_only and source.content == SourceAnswer.MISSING:
+        return f"the item vanished from it, where nothing is ever written: put it back, or {_FORGET}"
+    if source.read_only:
+        return f"nothing is ever written there: {_PUT_BACK}"
     return None if source.recorded else "the manifest does not say what it held"
 
 
 def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
+    if source.content == SourceAnswer.MISSING and source.may_be_deleted:
+        return f"the item vanished from it: {_FORGET}, or {_RESTORE}"
     if source.provider == SourceAnswer.DAMAGED_RECORD:
         return f"its own record of the item is damaged: {_RESTORE}"
     if source.provider == SourceAnswer.NO_CHECKSUM and source.vote is not None:

@@ -87,10 +87,14 @@ class JudgedSweep(msgspec.Struct, frozen=True):
     unlisted: tuple[Unlisted, ...] = ()
     left: tuple[DeferredItems, ...] = ()
 
-    def results(self) -> Iterator[CheckResult]:
-        """Every item, as :meth:`millstream.mill.manifest.Manifest.apply` takes them, a few thousand in memory."""
+    def results(self, overtaken: Iterable[CheckResult] = ()) -> Iterator[CheckResult]:
+        """Every item, as :meth:`millstream.mill.manifest.Manifest.apply` takes them, a few thousand in memory.
+
+        Those of which there are *overtaken* results are left out: they have been judged by what is known now.
+        """
+        without = {_place(result) for result in overtaken}
         for part in parquet_rows(self.data, _RESULT_FIELDS):
-            yield from map(_check_result, part.to_pylist())
+            yield from (one for one in map(_check_result, part.to_pylist()) if _place(one) not in without)
 
     def findings(self) -> Iterator[CheckResult]:
         """The items that are neither in order nor explained."""
