@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -32,18 +32,7 @@ from millstream.pipeline.jobs.cut_plans import ENCODED, NamedBatches, encoded_ba
 from millstream.pipeline.jobs.history import ordered_range, write_batches
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.log_range import plan_range
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
-from millstream.pipeline.schema import read_parquet
-
-
-class ReplacedBatches(NamedTuple):
-    """The batches that amendments replaced, and the messages in them: these are counted in the amendments."""
-
-    batches: int
-    messages: int
-
-
-_NONE_REPLACED = ReplacedBatches(0, 0)
+from millstream.pipeline.jobs.replaced_batches import ReplacedBatches, replaced_ids, write_replaced
 
 
 class BatchInputs(msgspec.Struct, frozen=True):
@@ -95,7 +84,7 @@ class BatchJob(msgspec.Struct, frozen=True):
         stands = self._standing(final=True)
         for path in sorted(self.data.glob("*.parquet")):
             first = 0
-            for part in file_rows(path, ["batch", "end", "kind", "root"]):
+            for part in file_rows(path, ["batch", "start", "end", "kind", "root"]):
                 mask = stands(part)
                 found = part.filter(mask)
                 rows = first + np.flatnonzero(mask)
@@ -118,13 +107,16 @@ class BatchJob(msgspec.Struct, frozen=True):
         return join_snapshots(found)
 
     def _standing(self, *, final: bool) -> Callable[[pa.RecordBatch], Any]:
-        """Which rows are batches, and with *final* such as nothing replaces: a function of columns of the output."""
-        gone = pa.array(_replaced(self.data) if final else (), pa.string())
+        """Which rows are batches, and with *final* such as nothing replaces: a function of columns of the output.
+
+        It is for one reading of the output, from its beginning.
+        """
+        replaced = replaced_ids(self.data, self.record.counts.get("replaced", 0)) if final else None
         last = self.final_to if final else None
 
         def stands(part: pa.RecordBatch) -> Any:
             mask = part.column("batch").is_valid()
-            if len(gone):
+            if replaced is not None and len(gone := replaced(part)):
                 mask = pc.and_(mask, pc.invert(pc.is_in(part.column("batch"), gone)))
             if last is not None:
                 settled = pc.or_(pc.not_equal(part.column("kind"), "batch"), pc.less_equal(part.column("end"), last))
@@ -171,7 +163,7 @@ def run_batch(
         figures = Observation()
         batches = ordered_range(spark, store_url, wanted, rules, flush=flush).observe(figures, *_figures())
         write_batches(batches, folder.data)
-        replaced = _count_replaced(spark, folder.data) if rules.amends else _NONE_REPLACED
+        replaced = write_replaced(spark, folder.data) if rules.amends else ReplacedBatches()
         record = _record(folder, inputs, figures.get, replaced)
         seconds = round(clock.monotonic() - began, 3)
         return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, False, final_to)
@@ -193,14 +185,6 @@ def hand_over(job: BatchJob, output: Log, state: Path) -> None:
     write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))
 
 
-def _replaced(data: Path) -> set[str]:
-    """The batches that amendments name."""
-    found: set[str] = set()
-    for part in parquet_rows(data, ["amends"]):
-        found.update(part.column("amends").flatten().to_pylist())
-    return found
-
-
 def _figures() -> list[Column]:
     """What tasks count of the output while they write it."""
     return [
@@ -210,16 +194,6 @@ def _figures() -> list[Column]:
         F.sum(F.octet_length("lines")).alias("bytes"),
         *(F.count_if(F.col("reason") == reason).alias(reason) for reason in get_args(Reason)),
     ]
-
-
-def _count_replaced(spark: SparkSession, data: Path) -> ReplacedBatches:
-    """Count what amendments replaced in the output *data*; tasks do."""
-    rows = read_parquet(spark, data, BATCH_SCHEMA)
-    gone = rows.select(F.explode("amends").alias("batch")).distinct()
-    named = rows.where("batch is not null").select("batch", F.size("ids").alias("messages"))
-    counted = gone.join(named, "batch", "left").agg(F.count("batch"), F.coalesce(F.sum("messages"), F.lit(0)))
-    (found,) = counted.collect()
-    return ReplacedBatches(*found)
 
 
 def _record(
