@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,54 @@ def test_a_source_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         restore_item(tmp_path, item("file"), _Failing(b"new grain"), replace=True)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+_KILLED = """
+import io, os, signal, sys
+from pathlib import Path
+from millstream.stores import ItemInfo
+from millstream.stores.folder import restore_item
+
+class Killing(io.BytesIO):
+    def read(self, size=-1):
+        if self.tell():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(3)
+
+restore_item(Path(sys.argv[1]), ItemInfo("file", 0, (), "text/plain", {}), Killing(b"new grain"), replace=True)
+"""
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path, replace: bool) -> None:
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
+    assert (killed.returncode, len(list(tmp_path.iterdir()))) == (-signal.SIGKILL, 1)
+    restore_item(tmp_path, item("file"), io.BytesIO(b"new grain"), replace=replace)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"new grain")]
+
+
+def test_the_link_that_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    draft = _draft_of(tmp_path, "link")
+    draft.symlink_to("half")
+    restore_item(tmp_path, item("link", kind="symlink"), io.BytesIO(b"target"))
+    assert [(path.name, str(path.readlink())) for path in tmp_path.iterdir()] == [("link", "target")]
+    draft.symlink_to("half")
+    restore_item(tmp_path, item("link"), io.BytesIO(b"a file by now"), replace=True)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("link", b"a file by now")]
+
+
+def _draft_of(folder: Path, name: str) -> Path:
+    """The draft of an item, as it stands while its bytes are read."""
+    drafts: list[Path] = []
+
+    class Looking(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            drafts.extend(folder.glob(".millstream-restore-*"))
+            return super().read(size)
+
+    restore_item(folder, item(name), Looking(b""))
+    (folder / name).unlink()
+    return drafts[0]
 
 
 @pytest.mark.parametrize("kind", [EntryKind.SPECIAL.value, "unknown"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import os
-import secrets
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -22,9 +23,10 @@ _LONGEST_TARGET = 4095
 def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: bool = False) -> None:
     """Write the item *info*, whose bytes *source* gives, below the folder *target* as what it was, whole or not at all.
 
-    Folders on the way are made. What stands there already is replaced only with *replace*; a folder never is. The path
-    does not leave *target* through a symbolic link. Raises :class:`AlreadyExistsError`, :class:`StoreInputError` where
-    no path has the item's id, and :class:`~millstream.stores.protocol.StoreError`.
+    What a killed process left of the same item is removed. Folders on the way are made. What stands there already is
+    replaced only with *replace*; a folder never is. The path does not leave *target* through a symbolic link. Raises
+    :class:`AlreadyExistsError`, :class:`StoreInputError` where no path has the item's id, and
+    :class:`~millstream.stores.protocol.StoreError`.
     """
     path = decode_path(info.content_id)
     kind = read_kind(info.properties)
@@ -59,31 +61,74 @@ class _New(NamedTuple):
 
 
 def _place(folder: int, new: _New, source: BinaryIO, replace: bool) -> None:
-    draft = f".millstream-restore-{secrets.token_hex(8)}"
+    draft = f".millstream-restore-{hashlib.sha256(os.fsencode(new.name)).hexdigest()[:32]}"
+    is_moved = False
+    with contextlib.ExitStack() as held:
+        try:
+            if new.kind == EntryKind.SYMLINK:
+                _remove(folder, draft)  # one that was left by a process that was killed
+                os.symlink(os.fsdecode(source.read(_LONGEST_TARGET + 1)), draft, dir_fd=folder)
+                _set_time(folder, draft, new.mtime)
+            else:
+                _write(held.enter_context(_new_draft(folder, draft)), folder, draft, source, new.mtime)
+            if replace:
+                os.rename(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder)
+                is_moved = True
+            else:
+                os.link(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except IsADirectoryError as error:
+            raise FileExistsError(errno.EEXIST, "a folder", new.name) from error
+        finally:
+            if not is_moved:  # by then the name may be that of somebody else's draft
+                _remove(folder, draft)
+
+
+def _write(file: BinaryIO, folder: int, name: str, source: BinaryIO, mtime: int | None) -> None:
+    copy_stream(source, file)
+    file.flush()
+    _set_time(folder, name, mtime)
+    os.fsync(file.fileno())
+
+
+def _new_draft(folder: int, draft: str) -> BinaryIO:
+    """A new file *draft*, locked by this process; one that was left by a process that was killed is removed first."""
+    while True:
+        try:
+            handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        except FileExistsError:
+            _remove_unlocked(folder, draft)
+            continue
+        file = os.fdopen(handle, "wb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:  # nobody took it for one that was left, before it was locked
+            return file
+        file.close()
+
+
+def _remove_unlocked(folder: int, draft: str) -> None:
+    """Remove *draft* once nobody has it locked: who restores the same item at this moment is waited for."""
     try:
-        if new.kind == EntryKind.SYMLINK:
-            os.symlink(os.fsdecode(source.read(_LONGEST_TARGET + 1)), draft, dir_fd=folder)
-            _set_time(folder, draft, new.mtime)
-        else:
-            _write(folder, draft, source, new.mtime)
-        if replace:
-            os.rename(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder)
-        else:
-            os.link(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except IsADirectoryError as error:
-        raise FileExistsError(errno.EEXIST, "a folder", new.name) from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
+        handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # a link, which has no lock
+            raise
+        _remove(folder, draft)
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(handle), os.stat(draft, dir_fd=folder, follow_symlinks=False)):
             os.unlink(draft, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(handle)
 
 
-def _write(folder: int, name: str, source: BinaryIO, mtime: int | None) -> None:
-    handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
-    with os.fdopen(handle, "wb") as file:
-        copy_stream(source, file)
-        file.flush()
-        _set_time(folder, name, mtime)
-        os.fsync(file.fileno())
+def _remove(folder: int, draft: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft, dir_fd=folder)
 
 
 def _set_time(folder: int, name: str, mtime: int | None) -> None:
