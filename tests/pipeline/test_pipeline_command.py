@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -264,6 +265,17 @@ def test_sources_are_adopted_on_spark_and_protect_then_reads_nothing_of_them(
     assert run(arguments) == 0
     report = json.loads(capsysbinary.readouterr().out.splitlines()[-1])
     assert (report["items"], report["adoption"]["read"], report["copies"][0]["verified"]) == (3, 0, 3)
+    listed = data / "SHA256SUMS"
+    sums = [hashlib.sha256(b"photo %d" % number).hexdigest() for number in (0, 2, 2)]
+    listed.write_text("".join(f"{value}  {number}.jpg\n" for number, value in enumerate(sums)))
+    again = ["pipeline", "inventory", "--adopt", "--space", "photos", "--data", str(data), "--json"]
+    assert run([*again, "--checksums", str(listed)]) == 1
+    adopted = json.loads(capsysbinary.readouterr().out.splitlines()[-1])["adoption"]
+    assert (adopted["read"], adopted["findings"]) == (3, 1)
+    assert run([*again, "--read", "all", "--name", "again"]) == 1
+    adopted = json.loads(capsysbinary.readouterr().out.splitlines()[-1])["adoption"]
+    assert (adopted["read"], adopted["findings"]) == (2, 1)  # what the list contradicts was read in that version
+    assert run(["pipeline", "inventory", "--read", "all", "--data", str(data)]) == 2
     os.mkfifo(source / "pipe")
     assert run(["pipeline", "inventory", "--adopt", "--space", "photos", "--data", str(data)]) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,7 @@ from millstream.cli.pipeline_progress import shown
 from millstream.cli.pipeline_statistics import statistics_command
 from millstream.cli.pipeline_verify import verify_command
 from millstream.cli.pipeline_warm import warm_command
+from millstream.cli.protect_parts import checksums_option
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
@@ -65,29 +67,44 @@ pipeline.add_command(warm_command)
 @space_option
 @click.option("--changes", is_flag=True, help="Also write the changes since the previous listing.")
 @click.option("--adopt", is_flag=True, help="Read what is new in sources of other programs, as protect does.")
+@click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item again (with --adopt).")
+@checksums_option
 @json_option
 @data_options
 @master_option
 def inventory(
-    settings: Settings, *, name: str | None, spaces: tuple[str, ...], changes: bool, adopt: bool, as_json: bool
+    settings: Settings,
+    *,
+    name: str | None,
+    spaces: tuple[str, ...],
+    changes: bool,
+    adopt: bool,
+    read_all: str | None,
+    checksums: Path | None,
+    as_json: bool,
 ) -> int:
     """List the spaces of all stores into Parquet files. Exit code 1 if a store could not be listed.
 
     With --changes, further Parquet files have a row for each item that was added, removed or changed (size or time)
     since the previous listing of the same stores and spaces. With --adopt, the folders and buckets that other programs
-    write are adopted too: `millstream protect` does not read them again. Exit code 1 also if adoption has findings.
+    write are adopted too: `millstream protect` does not read them again. --read all and --checksums are those of
+    `millstream protect`. Exit code 1 also if adoption has findings.
     """
     from millstream.pipeline.jobs.changes import find_changes
     from millstream.pipeline.jobs.inventory import run_inventory
     from millstream.pipeline.jobs.statistics import latest_before
 
+    if not adopt and (read_all or checksums is not None):
+        raise click.UsageError("--read and --checksums belong to --adopt")
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "inventory"):
         jobs = node.folder / "jobs"
         run = name or _run_name(node, "inventory", "snapshot", spaces)
         found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
         before = latest_before(jobs, found.record) if changes else None
         changed = find_changes(spark, jobs, found, before, clock=node.clock) if before is not None else None
-        adopted = adopt_on_spark(node, spark, spaces) if adopt else []
+        adopted = []
+        if adopt:
+            adopted = adopt_on_spark(node, spark, spaces, read_all=bool(read_all), checksums=checksums)
     print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
     if changed is not None:
         print_record(changed.record, str(changed.data), as_json=as_json, reused=changed.reused)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from millstream.cli.common import print_json
-from millstream.cli.protect_parts import adoption_target, alone
+from millstream.cli.protect_parts import adoption_target, alone, read_list
 from millstream.core.amounts import size_text
 from millstream.mill.adoption.adopted_store import find_adopted_store
-from millstream.mill.adoption.adopter import Adopter
+from millstream.mill.adoption.adopter import Adopter, Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.errors import UnknownSpaceError
 from millstream.node import Node
@@ -29,10 +30,14 @@ class AdoptedOnSpark(msgspec.Struct, frozen=True):
     adoption: AdoptionSummary
 
 
-def adopt_on_spark(node: Node, spark: SparkSession, spaces: Sequence[str]) -> list[AdoptedOnSpark]:
+def adopt_on_spark(
+    node: Node, spark: SparkSession, spaces: Sequence[str], *, read_all: bool = False, checksums: Path | None = None
+) -> list[AdoptedOnSpark]:
     """Adopt *spaces* (all, where none is named) of every store of *node* that other programs write.
 
-    Raises :class:`~millstream.mill.errors.UnknownSpaceError` where there is none.
+    With *read_all* every item is read again. *checksums* is a list that people have of the one space that is adopted.
+    Raises :class:`click.UsageError` where that is more than one, and
+    :class:`~millstream.mill.errors.UnknownSpaceError` where there is none.
     """
     from millstream.pipeline.jobs.adoption import SparkReader
 
@@ -42,17 +47,17 @@ def adopt_on_spark(node: Node, spark: SparkSession, spaces: Sequence[str]) -> li
             "no store in the settings is a folder or a bucket that other programs write, with such a space: name it "
             "there as folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME"
         )
+    if checksums is not None and len(sources) > 1:
+        raise click.UsageError("--checksums names the items of one space: name that space with --space")
+    urls, reading = node.settings.store_urls, Reading.ALL if read_all else Reading.SHARE
+    listed = None if checksums is None else read_list(checksums, urls[sources[0][0]])
+    adopted = []
     with alone(node):
-        return [
-            AdoptedOnSpark(
-                store,
-                space,
-                Adopter(adoption_target(node, store), reader=SparkReader(spark, node.settings.store_urls[store])).adopt(
-                    space
-                ),
-            )
-            for store, space in sources
-        ]
+        for store, space in sources:
+            adopter = Adopter(adoption_target(node, store), reader=SparkReader(spark, urls[store]))
+            found = adopter.adopt(space, reading=reading, checksums=listed)
+            adopted.append(AdoptedOnSpark(store, space, found))
+    return adopted
 
 
 def _sources(node: Node, spaces: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import click
 import msgspec
@@ -25,7 +24,7 @@ from rich.progress import Progress as Bars
 from millstream.cli.common import is_terminal, json_option
 from millstream.cli.parameter_types import Duration
 from millstream.cli.progress import drawn
-from millstream.cli.protect_parts import alone, protection_parts
+from millstream.cli.protect_parts import alone, checksums_option, protection_parts, read_list
 from millstream.cli.protect_report import print_plan, print_protection
 from millstream.cli.protect_setup import Setup, Stores, Wanted, find_stores, set_up, wanted
 from millstream.cli.stop_signals import stop_on_signals
@@ -34,7 +33,7 @@ from millstream.core.errors import NotFoundError
 from millstream.core.sqlite_file import require_database
 from millstream.mill.adoption.adopter import Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary
-from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
+from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.dry_run import DryRun, ProtectionPlan
 from millstream.mill.adoption.protection import Deletions, Progress, Protection, ProtectionReport
 from millstream.mill.adoption.sources import count_bytes
@@ -43,7 +42,6 @@ from millstream.node import DATABASE, Node
 from millstream.node.databases import TABLES
 from millstream.settings import Settings, load_settings
 from millstream.stores import MemoryStore, Store, StoreError, StoreUnavailableError, open_provider
-from millstream.stores.folder import encode_path
 
 
 @click.command()
@@ -52,12 +50,7 @@ from millstream.stores.folder import encode_path
 @click.option("--space", metavar="NAME", help="Name of the space (default: the last part of SOURCE).")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out what matches, from now on; again for more.")
 @click.option("--no-exclude", is_flag=True, help="Leave nothing out any more.")
-@click.option(
-    "--checksums",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Compare with the checksums in FILE (sha256sum, md5deep, rclone hashsum).",
-)
+@checksums_option
 @click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item and every copy again.")
 @click.option("--deletions", type=click.Choice([one.value for one in Deletions]), help="Hold or follow deletions.")
 @click.option("--replace", is_flag=True, help="Replace items of a copy that differ and that this node did not write.")
@@ -102,7 +95,7 @@ def protect(
         raise click.UsageError("--exclude or --no-exclude, not both")
     settings, _ = load_settings({"data": data}, config=config)
     asked = wanted(source, to, space, () if no_exclude else tuple(exclude) or None, settings.folder)
-    listed = _read_list(checksums, asked.source) if checksums is not None else None
+    listed = read_list(checksums, asked.source) if checksums is not None else None
     if dry_run:
         stores = find_stores(settings, asked, allow_empty=allow_empty)
         plan = _plan(settings, asked, stores, listed, read_all=bool(read_all), deletions=deletions)
@@ -186,12 +179,6 @@ def _present(url: str, space: str, *, is_new: bool) -> tuple[str, Store]:
     except (NotFoundError, StoreUnavailableError):
         return url, MemoryStore()
     return url, store
-
-
-def _read_list(path: Path, source: str) -> ChecksumList:
-    parts = urlsplit(source)
-    root = Path(unquote(parts.path)) if parts.scheme == "folder" else None
-    return read_checksums(path, root=root, content_id=encode_path)
 
 
 def _tell_total(bars: Bars, task: TaskID, count: Callable[[], int]) -> None:

@@ -5,15 +5,36 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
 
 from millstream.cli.queue_draining import drain_queues
 from millstream.core.errors import BusyError
 from millstream.mill.adoption.adopted_store import adopted_store
 from millstream.mill.adoption.adoption_run import AdoptionTarget
+from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
 from millstream.mill.adoption.protection import ProtectionParts
 from millstream.mill.adoption.verification import CopyVerifier
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
+from millstream.stores.folder import encode_path
+
+checksums_option = click.option(
+    "--checksums",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Compare with the checksums in FILE (sha256sum, md5deep, rclone hashsum).",
+)
+"""The option of commands that adopt: a list of checksums that people have."""
+
+
+def read_list(path: Path, source: str) -> ChecksumList:
+    """The list of checksums in the file *path*, which names items of the folder or bucket at the URL *source*."""
+    parts = urlsplit(source)
+    root = Path(unquote(parts.path)) if parts.scheme == "folder" else None
+    return read_checksums(path, root=root, content_id=encode_path)
 
 
 class ProtectBusyError(BusyError):
