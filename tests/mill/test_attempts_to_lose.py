@@ -184,7 +184,7 @@ def test_two_repairs_of_one_item_at_once_are_no_matter_for_people(new_world: Any
     good.armed = True
     one = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     result = RepairProcessor(one).process(Repair("s", "a", "found twice"), 1)
-    assert (result.summary, result.tasks) == ("heal: 0 copies healed", ())
+    assert (result.summary, result.tasks) == ("heal: 0 copies repaired", ())
     assert world.read(ItemRef("2", "s", "a")) == b"bytes"
 
 

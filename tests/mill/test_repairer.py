@@ -93,7 +93,7 @@ def test_a_healed_copy_is_verified_in_the_manifest(world: Any) -> None:
     repairer(world).repair("s", "folder/item 0")
     row = world.manifest.get("3", "s", "folder/item 0")
     assert (row.verified_at, row.outcome, row.missing) == (world.clock.now(), "SUCCESS", False)
-    assert "healed from store 1" in row.detail
+    assert "repaired from store 1" in row.detail
 
 
 def test_a_healthy_item_is_not_written(world: Any) -> None:

@@ -59,7 +59,7 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
 def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_source: bool, as_json: bool) -> int:
     """Heal what checks have found, or the copies of one item, from the copy that manifest and audit log agree with.
 
-    Exit code 1 if something could not be healed; the reason is printed.
+    Exit code 1 if something could not be repaired; the reason is printed.
     """
     if len(item) not in (0, 2) or ((dry_run or restore_source) and not item):
         raise click.UsageError("give a space and a content id, or nothing to process the repair queue")
@@ -85,7 +85,7 @@ def _print_events(events: Sequence[RepairEvent], as_json: bool) -> None:
         if as_json:
             print_json(event)
         else:
-            what = f"healed from store {event.good}" if event.healed else "not healed"
+            what = f"repaired from store {event.good}" if event.healed else "not repaired"
             click.echo(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
 
 

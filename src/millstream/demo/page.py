@@ -43,7 +43,7 @@ def draw_page(
         "<h2>Stages</h2>" + _stage_table(stages),
         "<h2>Charts</h2>" + "".join(charts),
         "<h2>Integrity sweeps</h2>" + _table(sweeps),
-        "<h2>What was broken, found and healed</h2>" + _table(findings),
+        "<h2>What was broken, found and repaired</h2>" + _table(findings),
         "<h2>One message, proven</h2>" + _table([{"what": name, "value": value} for name, value in proof.items()]),
         "<h2>Next</h2>" + "".join(f"<p><code>{escape(step)}</code></p>" for step in next_steps),
     ]
@@ -81,7 +81,7 @@ def _cell(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"<td>{value:,}</td>"
     text = escape(str(value))
-    if text in ("SUCCESS", "healed"):
+    if text in ("SUCCESS", "repaired"):
         return f'<td class="good">{text}</td>'
     if text in ("FAILURE", "INCOMPLETE", "open"):
         return f'<td class="bad">{text}</td>'

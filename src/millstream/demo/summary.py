@@ -127,7 +127,7 @@ def write_page(summary: Summary, path: Path) -> None:
     """Draw the HTML report into *path*."""
     sweeps = [{"sweep": n} | dict(row) for n in (1, 2, 3) for row in summary.facts(f"sweep-{n}")["spaces"]]
     shown = ("store", "space", "content_id", "verdict", "detail")
-    findings = [{name: f[name] for name in shown} | {"now": "healed"} for f in summary.facts("sweep-2")["findings"]]
+    findings = [{name: f[name] for name in shown} | {"now": "repaired"} for f in summary.facts("sweep-2")["findings"]]
     text = draw_page(
         lead=f"{summary.data}: {summary.lead()}",
         stages=summary.stages,

@@ -25,7 +25,7 @@ def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
         Stage("sweep-1", "sweep every bit of every copy (Spark)", sweep_copies("sweep-1"), spark=True),
         Stage("damage", "flip a bit in one copy, delete another", damage_copies),
         Stage("sweep-2", "sweep again (Spark)", sweep_copies("sweep-2"), spark=True),
-        Stage("heal", "heal from the good copies", repair_copies),
+        Stage("heal", "repair from the good copies", repair_copies),
         Stage("sweep-3", "sweep a third time (Spark)", sweep_copies("sweep-3"), spark=True),
         Stage("prove", "prove one message, and verify it", prove_message, fresh=True),
     ]

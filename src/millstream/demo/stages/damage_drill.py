@@ -70,9 +70,9 @@ def repair_copies(demo_run: DemoRun) -> StageResult:
         tasks = {(f["space"], f["content_id"]): f["detail"] for f in findings}
         queue.put([encode_task(Repair(*item, reason)) for item, reason in tasks.items()])
     node.mill.workers(QueueName.REPAIR).run_until_drained()
-    healings = [event for event in node.mill.repairs.log.last() if event.healed]
-    sizes = [node.stores.providers[event.store].info(event.space, event.content_id).size for event in healings]
-    return StageResult({"copies healed": len(healings)}, sum(sizes))
+    repairs = [event for event in node.mill.repairs.log.last() if event.healed]
+    sizes = [node.stores.providers[event.store].info(event.space, event.content_id).size for event in repairs]
+    return StageResult({"copies repaired": len(repairs)}, sum(sizes))
 
 
 def _row(space: SpaceSweep) -> dict[str, Any]:

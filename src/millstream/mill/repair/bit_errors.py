@@ -49,7 +49,7 @@ class BitErrorProcessor:
         found = checked.result
         result = self._repairer.repair(place.space, place.content_id, f"{place.store}: {found.row} {found.kind}")
         if result.healed and not result.refused:
-            return TaskResult(f"{place}: {result.healed} copies healed")
+            return TaskResult(f"{place}: {result.healed} copies repaired")
         raise UnresolvedError(f"{place}: {found.row} {found.kind}: {found.detail} ({_reason(result, found.row)})")
 
 

@@ -232,7 +232,7 @@ class RepairProcessor:
             (QueueName.BIT_ERROR, BitError(event.store, task.space, task.content_id, "repair", event.reason))
             for event in result.refused
         )
-        return TaskResult(f"{result.plan.health.value}: {result.healed} copies healed", tasks=errors)
+        return TaskResult(f"{result.plan.health.value}: {result.healed} copies repaired", tasks=errors)
 
 
 def _refusal(reason: str) -> RepairPlan:
@@ -247,7 +247,7 @@ def _check_result(event: RepairEvent) -> CheckResult:
         verdict=Verdict.SUCCESS,
         row="B1",
         kind=ROWS["B1"].kind,
-        detail=f"healed from store {event.good}: {event.reason}",
+        detail=f"repaired from store {event.good}: {event.reason}",
         checked_at=event.at,
         manifest=event.sha256,
         provider=event.sha256,
