@@ -45,7 +45,7 @@ def test_the_rows_that_tasks_wrote_are_compared_with_those_found(
 ) -> None:
     assert write_output(spark.range(rows).repartition(3), tmp_path / "one") == rows
     if rows:
-        monkeypatch.setattr(shared_output, "_rows", lambda _: 250)  # as if the other files were on another host
+        monkeypatch.setattr(shared_output, "rows_at", lambda _: 250)  # as if the other files were on another host
         with pytest.raises(PipelineError, match=r"wrote 1,000 rows into .*, and 750 are found there: executors on"):
             write_output(spark.range(rows).repartition(3), tmp_path / "two")
 

@@ -94,7 +94,7 @@ def test_the_facts_of_a_bin_are_one_file_and_writing_it_twice_changes_nothing(tm
     empty = pa.RecordBatch.from_pylist([], BINNED)
     for _ in range(2):
         (summary,) = sweep_part([empty, plan.slice(0, 2), plan.slice(2)], {"a": store.url}, tmp_path)
-        assert summary.to_pylist() == [{"bin": 7, "rows": 3, "bytes": 9}]
+        assert summary.to_pylist() == [{"bin": 7, "rows": 3, "bytes": 9, "name": "bin-00007.parquet"}]
     facts = pq.read_table(tmp_path / bin_name(7))
     assert facts.schema == FACT_SCHEMA
     assert facts.column("content_id").to_pylist() == ["line\nbreak", "x", "y"]

@@ -97,7 +97,7 @@ def inventory(
     if not adopt and (read_all or checksums is not None):
         raise click.UsageError("--read and --checksums belong to --adopt")
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "inventory"):
-        jobs = node.folder / "jobs"
+        jobs = node.spark.jobs
         run = name or _run_name(node, "inventory", "snapshot", spaces)
         found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
         before = latest_before(jobs, found.record) if changes else None
@@ -105,9 +105,9 @@ def inventory(
         adopted = []
         if adopt:
             adopted = adopt_on_spark(node, spark, spaces, read_all=bool(read_all), checksums=checksums)
-    print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
+    print_record(found.record, found.data, as_json=as_json, reused=found.reused)
     if changed is not None:
-        print_record(changed.record, str(changed.data), as_json=as_json, reused=changed.reused)
+        print_record(changed.record, changed.data, as_json=as_json, reused=changed.reused)
     elif changes:
         click.echo("there is no earlier listing to compare with", err=True)
     print_adopted(adopted, as_json=as_json)
@@ -149,7 +149,7 @@ def integrity(
             for space in judged.spaces(overtaken, unrecorded)
         ]
         found += _not_there(node, found)
-        remove_old_jobs(node.folder / "jobs", before=node.clock.now() - settings.pipeline.keep_jobs)
+        remove_old_jobs(node.spark.jobs, before=node.clock.now() - settings.pipeline.keep_jobs)
     _print_spaces(found, as_json=as_json)
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
 
@@ -195,7 +195,7 @@ def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) 
     from millstream.pipeline.jobs.integrity import run_integrity
     from millstream.pipeline.jobs.report import run_report
 
-    jobs, stores = node.folder / "jobs", node.settings.store_urls
+    jobs, stores = node.spark.jobs, node.settings.store_urls
     rule = {} if due == EVERYTHING else {"due": msgspec.to_builtins(due)}
     run = name or _run_name(node, "integrity", "sweep", spaces, **rule)
     with node.spark.session() as spark, shown(spark, "integrity"):
@@ -210,7 +210,7 @@ def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...], **more
     from millstream.pipeline.jobs.job_folder import unfinished
 
     wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None, **more}
-    for inputs in unfinished(node.folder / "jobs", job):
+    for inputs in unfinished(node.spark.jobs, job):
         if inputs == {member: inputs[member], **wanted}:
             return str(inputs[member])
     return datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")

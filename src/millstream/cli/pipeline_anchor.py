@@ -80,7 +80,7 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
     with node.spark.session() as spark:
         with shown(spark, "batch"):
             job = run_batch(
-                spark, node.folder / "jobs", node.settings.log_url, log, rules,
+                spark, node.spark.jobs, node.settings.log_url, log, rules,
                 last_id=last_id, flush=flush, clock=node.clock,
             )  # fmt: skip
         head, began = node.anchoring.ledger.head(), node.clock.now()

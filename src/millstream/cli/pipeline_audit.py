@@ -57,7 +57,7 @@ def _audits(spark: SparkSession, node: Node, other: Node | None, *, identifiers:
 
     yield audit_anchors(
         spark,
-        node.folder / "jobs",
+        node.spark.jobs,
         node.anchoring.ledger,
         node.anchoring.cas_url,
         index=node.anchoring.observer.index,

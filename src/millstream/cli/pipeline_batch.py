@@ -73,7 +73,7 @@ def _history(
     if hand_over:
         user_log(hand_over)
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "batch"):
-        jobs = node.folder / "jobs"
+        jobs = node.spark.jobs
         job = history.run_batch(
             spark, jobs, settings.log_url, log, node.batching.rules, last_id=last_id, flush=flush, clock=node.clock
         )
@@ -81,7 +81,7 @@ def _history(
             history.hand_over(
                 job, node.logs.store.log(LogSpec(hand_over, kind="batches")), node.batching.state_file(hand_over)
             )
-    print_record(job.record, str(job.data), as_json=as_json, reused=job.reused)
+    print_record(job.record, job.data, as_json=as_json, reused=job.reused)
 
 
 def _stream(
@@ -145,14 +145,17 @@ def _print_trigger(trigger: Trigger) -> None:
     )
 
 
-def print_record(record: JobRecord, data: str, *, as_json: bool, reused: bool) -> None:
-    """Print the figures of a finished job whose output is in the folder *data*."""
+def print_record(record: JobRecord, data: Path, *, as_json: bool, reused: bool) -> None:
+    """Print the figures of a finished job whose output is the table in the folder *data*."""
+    from millstream.pipeline.result_parts import shown_place
+
+    place = shown_place(data)
     if as_json:
-        print_json(msgspec.to_builtins(record) | {"data": data, "reused": reused})
+        print_json(msgspec.to_builtins(record) | {"data": place, "reused": reused})
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in record.counts.items())
     done = "done before" if reused else f"{record.seconds:.1f} s"
     click.echo(f"{record.job}: {record.rows_in:,} in, {record.rows_out:,} out, {size_text(record.bytes)}, {done}")
     if counts:
         click.echo(f"  {counts}")
-    click.echo(f"  {data}")
+    click.echo(f"  {place}")

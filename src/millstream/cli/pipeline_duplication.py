@@ -58,7 +58,7 @@ def duplication_command(
             for pair, found in pairs:
                 if record and not dry_run:
                     record_space(node.stores.providers, node.stores.manifest, pair.source, found)
-                run = name or (copies_cut_short(node.folder / "jobs", pair, found) if execute else None) or now
+                run = name or (copies_cut_short(node.spark.jobs, pair, found) if execute else None) or now
                 plan, failures = _duplicate(node, spark, run, pair, found, dry_run=dry_run, execute=execute)
                 print_plan(plan, as_json)
                 held += plan.hold is not None or plan.hold_reason is not None
@@ -79,7 +79,7 @@ def _duplicate(
     stores = node.settings.store_urls
     with shown(spark, f"{space} {pair}"):
         planned = plan_duplication(
-            spark, node.folder / "jobs", run, stores, node.stores.manifest, pair=pair, space=space, clock=node.clock,
+            spark, node.spark.jobs, run, stores, node.stores.manifest, pair=pair, space=space, clock=node.clock,
             outbox=node.stores.outbox,
         )  # fmt: skip
         if dry_run:

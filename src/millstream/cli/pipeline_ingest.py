@@ -55,7 +55,7 @@ _NAMED = 20
     show_default=True,
     help="Parquet times finer than a microsecond: truncate them, or reject the row.",
 )
-@click.option("--staging", metavar="URL", help="On a cluster: a storage provider that all hosts can access.")
+@click.option("--staging", metavar="URL", help="On a cluster: a storage provider for all hosts (default: --results).")
 @json_option
 @store_options
 @master_option
@@ -81,7 +81,8 @@ def ingest_command(
     rules = _rules(**mapping)
     files = find_files(paths, wanted)
     with Node.open(settings, create=True) as node, node.spark.session() as spark, shown(spark, "ingest"):
-        staging = staging or default_staging(node.folder)
+        results = settings.pipeline.results if settings.pipeline.results_at_url else ""
+        staging = staging or results or default_staging(node.folder)
         done = run_ingest(spark, settings.log_url, log, files, rules, staging=staging, clock=node.clock)
     record = done.record
     if as_json:

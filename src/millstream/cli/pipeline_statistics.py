@@ -31,7 +31,7 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
     from millstream.pipeline.jobs.statistics import latest_before, space_statistics
 
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "statistics"):
-        now, jobs = node.clock.now(), node.folder / "jobs"
+        now, jobs = node.clock.now(), node.spark.jobs
         run = name or datetime.fromtimestamp(now / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
         listed = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
         found = space_statistics(spark, listed, latest_before(jobs, listed.record), clock=node.clock)

@@ -1,4 +1,4 @@
-"""Where the jobs of Spark run, for one command."""
+"""Where the jobs of Spark run and where their results go, for one command."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def master_option(command: Command) -> Command:
-    """Give *command*, whose first argument is the :class:`Settings`, ``--master URL``, which wins over the settings."""
+    """Give *command*, whose first argument is the :class:`Settings`, ``--master`` and ``--results``.
+
+    Both win over the settings.
+    """
 
     @click.option("--master", metavar="URL", help="Spark master, such as local[2] (default: by the settings).")
+    @click.option(
+        "--results",
+        metavar="PATH|URL",
+        help="Keep results in this folder, or at this storage provider, such as s3://… (default: by the settings).",
+    )
     @functools.wraps(command)
-    def with_master(settings: Settings, *args: Any, master: str | None, **kwargs: Any) -> Any:
-        if master:
-            settings = msgspec.structs.replace(
-                settings, pipeline=msgspec.structs.replace(settings.pipeline, master=master)
-            )
+    def with_master(settings: Settings, *args: Any, master: str | None, results: str | None, **kwargs: Any) -> Any:
+        given = {name: value for name, value in (("master", master), ("results", results)) if value}
+        if given:
+            settings = msgspec.structs.replace(settings, pipeline=msgspec.structs.replace(settings.pipeline, **given))
         return command(settings, *args, **kwargs)
 
     return with_master  # type: ignore[return-value]

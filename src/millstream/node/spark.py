@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.core.cached import locked_cached_property
@@ -37,7 +38,15 @@ class SparkPart:
 
         pipeline = self._context.settings.pipeline
         memory, java, confs = pipeline.driver_memory, pipeline.java, pipeline.confs
-        return SparkOptions(pipeline.master, memory, java, quick=pipeline.quick, confs=confs)
+        url = pipeline.results if pipeline.results_at_url else ""
+        return SparkOptions(pipeline.master, memory, java, quick=pipeline.quick, confs=confs, results=url)
+
+    @property
+    def jobs(self) -> Path:
+        """The folder of the jobs: their records, and their results where those do not go to a URL."""
+        pipeline = self._context.settings.pipeline
+        elsewhere = pipeline.results and not pipeline.results_at_url
+        return Path(pipeline.results).absolute() if elsewhere else self._context.folder / "jobs"
 
     @locked_cached_property
     def _job_lines(self) -> object:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.result_parts import open_location, read_table, task_location
+from millstream.stores.protocol import ItemNotFoundError
 
 _GLOB_PATHS = "__globPaths__"
 """Spark's own option (``DataSource.GLOB_PATHS_KEY``) to take ``[``, ``{`` and ``*`` in a path for what they are."""
@@ -24,19 +27,49 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def read_parquet(spark: SparkSession, path: Path, schema: pa.Schema) -> DataFrame:
-    """The Parquet file or folder at *path*, whose columns are those of *schema*: nothing is guessed from the files."""
+    """The Parquet file or folder at *path*, whose columns are those of *schema*: nothing is guessed from the files.
+
+    A folder may be that of a result whose parts are objects (``pipeline/result_parts.py``): tasks read those.
+    """
+    if (table := read_table(path)) is not None:
+        return _read_parts(spark, [table.location(part.name) for part in table.parts], schema)
     reader = spark.read.schema(spark_schema(schema)).option(_GLOB_PATHS, "false")
     return reader.parquet(str(path))
 
 
+def _read_parts(spark: SparkSession, locations: list[str], schema: pa.Schema) -> DataFrame:
+    """The rows of the objects at *locations*, a task each."""
+    if not locations:
+        return spark.createDataFrame([], spark_schema(schema))
+    tasks = spark.sparkContext.defaultParallelism
+    places = pa.table(
+        {
+            "number": pa.array(range(len(locations)), pa.int32()),
+            "location": [task_location(location, tasks) for location in locations],
+        }
+    )
+    frame = spark.createDataFrame(places).repartitionById(len(locations), "number")
+    return frame.mapInArrow(partial(read_parts, schema=schema), spark_schema(schema))
+
+
+def read_parts(parts: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of the files at the locations in *parts*, with the columns of *schema*; a row group is in memory."""
+    for part in parts:
+        for location in part.column("location").to_pylist():
+            with open_parquet(location) as parquet:
+                for group in range(parquet.num_row_groups):
+                    rows = parquet.read_row_group(group, columns=schema.names, use_threads=False)
+                    yield from rows.select(schema.names).cast(schema).to_batches()
+
+
 @contextlib.contextmanager
-def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """The Parquet file *path* of a job, of which each page is checked as it is read.
+def open_parquet(path: Path | str) -> Iterator[pq.ParquetFile]:
+    """The Parquet file *path* of a job, of which each page is checked as it is read; it may be at an object's location.
 
     Raises :class:`PipelineError`, which says what to do, where it is not what was written.
     """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+        with open_location(str(path)) as file, pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             yield parquet
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ItemNotFoundError) as error:
         raise PipelineError(f"{path} cannot be read ({error}): remove it and run the job again") from error

@@ -21,6 +21,7 @@ from millstream.pipeline.errors import PipelineInputError, SessionBusyError, Ses
 from millstream.pipeline.gateway import start_gateway
 from millstream.pipeline.gateway_connection import connected, is_connected
 from millstream.pipeline.java import JavaCandidate, find_java
+from millstream.pipeline.result_parts import SETTING
 from millstream.pipeline.source import register
 
 _STOPPING, _DUMPING = 20.0, 120.0
@@ -47,7 +48,8 @@ class SparkOptions(msgspec.Struct, frozen=True):
     ``java_home`` names a Java and is found by itself when empty; ``shuffle_partitions`` is the number of parts that
     data is redistributed into (None: the number of cores on a local master, else Spark's own default); ``quick``
     keeps to Java's fast compiler: half the start-up, right for jobs of minutes, wrong for jobs of hours; ``confs``
-    are further Spark settings and win over ours. Raises :class:`PipelineInputError` for a memory that is none, or less
+    are further Spark settings and win over ours; ``results`` is the URL of the storage provider for results of jobs
+    (empty: they go to the jobs' folders). Raises :class:`PipelineInputError` for a memory that is none, or less
     than Spark starts with.
     """
 
@@ -57,6 +59,7 @@ class SparkOptions(msgspec.Struct, frozen=True):
     shuffle_partitions: int | None = None
     quick: bool = True
     confs: Mapping[str, str] = msgspec.field(default_factory=dict)
+    results: str = ""
 
     def __post_init__(self) -> None:
         if not _MEMORY.fullmatch(self.driver_memory):
@@ -195,6 +198,8 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
     partitions = options.shuffle_partitions or cores
     if partitions is not None:
         confs["spark.sql.shuffle.partitions"] = str(partitions)
+    if options.results:
+        confs[SETTING] = options.results
     return confs | dict(options.confs)
 
 

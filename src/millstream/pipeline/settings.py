@@ -16,7 +16,9 @@ class PipelineSettings(Section, frozen=True):
 
     ``quick`` keeps Java to its fast compiler: half the start-up, right for jobs of minutes, wrong for jobs of hours.
     What jobs leave in the folder ``jobs`` is kept for ``keep_jobs`` after it was last used. ``confs`` are settings of
-    Spark by their names (``"spark.executor.memory" = "4g"``), and win over ours.
+    Spark by their names (``"spark.executor.memory" = "4g"``), and win over ours. ``results`` is where jobs keep their
+    results: a folder that all hosts of a cluster mount at this path (empty: ``jobs`` of the data folder), or the URL of
+    a storage provider (``s3://bucket/prefix``) that all hosts reach.
     """
 
     master: str = "local[*]"
@@ -24,4 +26,10 @@ class PipelineSettings(Section, frozen=True):
     java: str = ""
     quick: bool = True
     confs: Mapping[str, str] = msgspec.field(default_factory=dict)
+    results: str = ""
     keep_jobs: Duration = Duration(30 * 24 * 3600 * MICROSECONDS)
+
+    @property
+    def results_at_url(self) -> bool:
+        """Whether ``results`` names a storage provider."""
+        return "://" in self.results

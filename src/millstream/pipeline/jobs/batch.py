@@ -33,6 +33,7 @@ from millstream.pipeline.jobs.history import ordered_range, write_batches
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.log_range import plan_range
 from millstream.pipeline.jobs.replaced_batches import ReplacedBatches, replaced_ids, write_replaced
+from millstream.pipeline.result_parts import locations
 
 
 class BatchInputs(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ class BatchJob(msgspec.Struct, frozen=True):
     def named(self) -> Iterator[NamedBatches]:
         """Where the batches lie that :meth:`batches` gives, in the same order."""
         stands = self._standing(final=True)
-        for path in sorted(self.data.glob("*.parquet")):
+        for path in locations(self.data):
             first = 0
             for part in file_rows(path, ["batch", "start", "end", "kind", "root"]):
                 mask = stands(part)

@@ -1,4 +1,4 @@
-"""Work on items in bins of about equal bytes: a task a bin, a file of results a bin.
+"""Work on items in bins of about equal bytes: a task a bin, and a file or object of results a bin.
 
 A bin is done when its file is there and whole, so that a run that was killed goes on with the bins that are left. What
 is to be done is written down first, as the rows of a *plan*, and with it into how many bins they go.
@@ -6,17 +6,21 @@ is to be done is written down first, as the rows of a *plan*, and with it into h
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import replacing
@@ -25,8 +29,18 @@ from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.job_log import LOGGER
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.row_groups import GROUP_BYTES
-from millstream.pipeline.jobs.shared_output import require_rows, require_shared
+from millstream.pipeline.jobs.shared_output import require_rows, require_shared, rows_at
+from millstream.pipeline.result_parts import (
+    ResultPart,
+    StoredTable,
+    begin_table,
+    commit_table,
+    part_name,
+    read_table,
+    results_url,
+)
 from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.task_rates import task_url
 
 BIN_BYTES = 64 << 20
 """Bytes a bin aims at: what a killed run loses at most, for each core."""
@@ -38,9 +52,10 @@ SUMMARY_SCHEMA = pa.schema(
         pa.field("bin", pa.int32(), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
     ]
 )
-"""One row a bin that a task has done: how many results, and of how many bytes."""
+"""One row a bin that a task has done: how many results, of how many bytes, and what their file or object is called."""
 
 _GROUP = 10_000
 
@@ -48,6 +63,9 @@ _logger = logging.getLogger(LOGGER)
 
 Work = Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
 """What is made of some items of a bin, in order."""
+
+BinTarget = Path | StoredTable
+"""Where tasks write the results of bins."""
 
 
 class BinnedPlan(msgspec.Struct, frozen=True):
@@ -140,7 +158,7 @@ def work_off(
     """
     done = bins_done(data, bins.count)
     if len(done) == bins.count:
-        return 0
+        return sum(row["bytes"] for row in finish_bins(data, []))
     binned = assign_bins(plan, bins)
     left = binned.where(~F.col("bin").isin(done)) if done else binned
     summaries = (
@@ -148,16 +166,55 @@ def work_off(
         .sortWithinPartitions("size", *bins.key)  # nothing waits behind what is larger
         .mapInArrow(task, spark_schema(SUMMARY_SCHEMA))
     )
-    require_shared(plan.sparkSession, data)
-    finished = summaries.collect()
+    return sum(row["bytes"] for row in finish_bins(data, summaries.collect()))
+
+
+def open_bins(spark: SparkSession, data: Path) -> BinTarget:
+    """Where tasks of *spark* write the bins of the result in *data*: this folder, or objects that it names.
+
+    A run that was killed goes on where it began. Raises :class:`PipelineInputError` where executors do not share the
+    folder, or cannot reach the storage provider.
+    """
+    table, url = read_table(data), results_url(spark)
+    if table is None and url and not any(data.glob("bin-*")):
+        table = begin_table(data, url)
+    if table is None:
+        require_shared(spark, data)
+        return data
+    return table.at(task_url(spark, table.url))
+
+
+def finish_bins(data: Path, finished: Sequence[Row]) -> Sequence[Row]:
+    """Take the bins that tasks have *finished* (rows of :data:`SUMMARY_SCHEMA`), beside those done before.
+
+    Raises :class:`PipelineError` where other rows are found than tasks have written.
+    """
+    table = read_table(data)
+    if table is not None:
+        stored = table.stored()
+        chosen = _attempts(table, stored) | {row["bin"]: row["name"] for row in finished}
+        commit_table(data, table, [ResultPart(name, stored.get(name, 0)) for name in chosen.values()])
     for row in finished:
-        path = data / bin_name(row["bin"])
-        require_rows(path, row["rows"], pq.read_metadata(path).num_rows if path.exists() else 0)
-    return sum(row["bytes"] for row in finished)
+        location = str(data / row["name"]) if table is None else table.location(row["name"])
+        there = table is not None or Path(location).exists()
+        require_rows(location, row["rows"], rows_at(location) if there else 0)
+    return finished
+
+
+def _attempts(table: StoredTable, stored: Mapping[str, int]) -> dict[int, str]:
+    """The bins of which a whole object is among those *stored* of *table*, and one such object: all are alike."""
+    sizes = {part.name: part.bytes for part in table.parts}
+    whole = (name for name in sorted(stored, reverse=True) if sizes.get(name, stored[name]) == stored[name])
+    return {int(name.split("-")[1]): name for name in whole}
 
 
 def bins_done(data: Path, count: int) -> list[int]:
-    """Which of *count* bins have a whole file in *data*; a damaged one is told of, and taken away to be made again."""
+    """Which of *count* bins have a whole file in *data*; a damaged one is told of, and taken away to be made again.
+
+    An object is stored whole or not at all.
+    """
+    if (table := read_table(data)) is not None:
+        return sorted(_attempts(table, table.stored()))
     return [number for number in range(count) if _is_whole(data / bin_name(number))]
 
 
@@ -180,12 +237,13 @@ def bin_name(number: int) -> str:
 
 
 def fill_bin(
-    parts: Iterable[pa.RecordBatch], begin: Callable[[], Work], schema: pa.Schema, data: Path, *, size: str
+    parts: Iterable[pa.RecordBatch], begin: Callable[[], Work], schema: pa.Schema, target: BinTarget, *, size: str
 ) -> Iterator[pa.RecordBatch]:
-    """Do the work of one bin (its items are *parts*, with the column ``bin``) and write its file, whole or not at all.
+    """Do the work of one bin (its items are *parts*, with the column ``bin``); store its results, whole or not at all.
 
-    *begin* gives what does it; results are of *schema*, whose column *size* counts bytes. The file's name is that of
-    the bin, so a task that runs twice writes one file. Yields the row of :data:`SUMMARY_SCHEMA`; none for no items.
+    *begin* gives what does it; results are of *schema*, whose column *size* counts bytes. The file's name in the folder
+    *target* is that of the bin, so a task that runs twice writes one file; of objects each attempt has its own, and
+    the driver takes one. Yields the row of :data:`SUMMARY_SCHEMA`; none for no items.
     """
     filled = (part for part in parts if part.num_rows)
     first = next(filled, None)
@@ -194,14 +252,29 @@ def fill_bin(
     number, work = first.column("bin")[0].as_py(), begin()
     rows = total = 0
     with (
-        replacing(data / bin_name(number)) as file,
+        _bin_file(target, number) as (name, file),
         pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         for found in _groups(work, _slices(first, filled), number, schema):
             writer.write_table(found)
             rows += found.num_rows
             total += pc.sum(found.column(size)).as_py() or 0
-    yield pa.RecordBatch.from_pylist([{"bin": number, "rows": rows, "bytes": total}], SUMMARY_SCHEMA)
+    summary = {"bin": number, "rows": rows, "bytes": total, "name": name}
+    yield pa.RecordBatch.from_pylist([summary], SUMMARY_SCHEMA)
+
+
+@contextlib.contextmanager
+def _bin_file(target: BinTarget, number: int) -> Iterator[tuple[str, BinaryIO]]:
+    """The name and the file of a bin's results, stored in *target* when the block is left."""
+    if isinstance(target, Path):
+        with replacing(target / bin_name(number)) as file:
+            yield bin_name(number), file
+        return
+    context = TaskContext.get()
+    name = part_name(f"bin-{number:05}", context.taskAttemptId() if context else 0)
+    with tempfile.TemporaryFile() as temporary:
+        yield name, temporary
+        target.put(name, temporary)
 
 
 def _groups(work: Work, parts: Iterable[pa.RecordBatch], number: int, schema: pa.Schema) -> Iterator[pa.Table]:

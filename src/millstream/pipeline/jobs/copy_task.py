@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
-from millstream.pipeline.jobs.bins import Work, fill_bin
+from millstream.pipeline.jobs.bins import BinTarget, Work, fill_bin
 from millstream.stores import open_provider
 
 COPIED_SCHEMA = pa.schema(
@@ -36,7 +35,7 @@ _encode = msgspec.msgpack.encode
 
 
 def copy_part(
-    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], pair: Pair, space: str, data: Path
+    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], pair: Pair, space: str, data: BinTarget
 ) -> Iterator[pa.RecordBatch]:
     """Copy the items of one bin from the source of *pair* to its destination, as a worker would; write what came of it.
 

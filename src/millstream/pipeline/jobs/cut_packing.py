@@ -19,7 +19,7 @@ from millstream.anchoring import CutLimits
 from millstream.anchoring.packing import PackedCut, pack_cut
 from millstream.anchoring.records import EncodedBatch
 from millstream.pipeline.jobs.audit_task import open_cas
-from millstream.pipeline.jobs.cut_plans import CutRows, read_plan
+from millstream.pipeline.jobs.cut_plans import CutRows, read_plan, task_plan
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.task_rates import task_url
@@ -89,7 +89,8 @@ class Packer:
 
     def _pack(self, plans: list[CutRows]) -> Iterator[PackedCut | None]:
         tasks = min(len(plans), _TASKS_A_CORE * self._cores)
-        rows = [(number % tasks, number, msgspec.msgpack.encode(plan)) for number, plan in enumerate(plans)]
+        own = [msgspec.msgpack.encode(task_plan(plan, self._cores)) for plan in plans]
+        rows = [(number % tasks, number, plan) for number, plan in enumerate(own)]
         arrays = [
             pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), PLAN_SCHEMA, strict=True)
         ]

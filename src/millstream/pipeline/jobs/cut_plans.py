@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.anchoring.records import BatchHeader, EncodedBatch
+from millstream.pipeline.result_parts import task_location
 from millstream.pipeline.schema import open_parquet
 
 ENCODED = ("batch", "source", "start", "end", "closed_at", "cut", "kind", "root", "ids", "lines")
@@ -23,16 +23,18 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 class NamedBatches(msgspec.Struct, frozen=True):
-    """Some batches of a batch job: their file, their rows in it (from 0 on, ascending), ids and Merkle roots (hex)."""
+    """Some batches of a batch job: the path or location of their file, their rows in it (from 0 on, ascending), ids and
+    Merkle roots (hex)."""
 
-    path: Path
+    path: str
     rows: RowNumbers
     names: Sequence[str]
     roots: Sequence[str]
 
 
 class FileRows(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of the Parquet file *path*: their numbers from 0 on, ascending, as int64 in the machine's order."""
+    """Rows of a Parquet file, by its path or location: their numbers from 0 on, ascending, as int64 in the machine's
+    order."""
 
     path: str
     numbers: bytes
@@ -49,7 +51,7 @@ def plan_cuts(
     named: Iterable[NamedBatches], size: int, is_new: Callable[[Sequence[str], Sequence[str]], npt.NDArray[np.bool_]]
 ) -> Iterator[CutRows]:
     """Cuts of *size* batches, the last one of fewer, of those of *named* that *is_new* (of names and roots) tells."""
-    held: list[tuple[Path, RowNumbers]] = []
+    held: list[tuple[str, RowNumbers]] = []
     count = 0
     for some in named:
         rows = some.rows[is_new(some.names, some.roots)]
@@ -64,11 +66,16 @@ def plan_cuts(
         yield _plan(held)
 
 
+def task_plan(plan: CutRows, tasks: int) -> CutRows:
+    """*plan* for one of *tasks* tasks, which share the rate of requests of a storage provider."""
+    return CutRows(tuple(FileRows(task_location(rows.path, tasks), rows.numbers) for rows in plan.rows), plan.batches)
+
+
 def read_plan(plan: CutRows) -> Iterator[EncodedBatch]:
     """The batches of *plan*; a row group of its files is in memory at a time. Raises :class:`PipelineError`."""
     for rows in plan.rows:
         numbers = np.frombuffer(rows.numbers, np.int64)
-        with open_parquet(Path(rows.path)) as file:
+        with open_parquet(rows.path) as file:
             first = 0
             for group in range(file.num_row_groups):
                 end = first + file.metadata.row_group(group).num_rows
@@ -100,12 +107,12 @@ def encoded_batches(rows: Any) -> Iterator[EncodedBatch]:
         yield EncodedBatch(header, own, tuple(numbers[begin:stop]))
 
 
-def _plan(held: Iterable[tuple[Path, RowNumbers]]) -> CutRows:
+def _plan(held: Iterable[tuple[str, RowNumbers]]) -> CutRows:
     rows = [
         (path, np.concatenate([numbers for _, numbers in group]))
         for path, group in itertools.groupby(held, key=itemgetter(0))
     ]
-    return CutRows(tuple(FileRows(str(path), own.tobytes()) for path, own in rows), sum(len(own) for _, own in rows))
+    return CutRows(tuple(FileRows(path, own.tobytes()) for path, own in rows), sum(len(own) for _, own in rows))
 
 
 def _flat(column: Any) -> Any:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +21,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.core.durable import replacing
 from millstream.mill.duplication.differences import EXAMPLES, DuplicationPlan, ItemDifference
 from millstream.mill.duplication.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
@@ -33,6 +33,7 @@ from millstream.pipeline.jobs.bins import (
     Bins,
     commit_plan,
     committed_plan,
+    open_bins,
     place_heavy,
     plan_folder,
     work_off,
@@ -41,7 +42,7 @@ from millstream.pipeline.jobs.copy_comparison import DIFFERENCE_SCHEMA, RECORDED
 from millstream.pipeline.jobs.copy_task import copy_part, decode_events
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
-from millstream.pipeline.jobs.shared_output import write_output
+from millstream.pipeline.jobs.shared_output import driver_file, write_output
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
 from millstream.queue.protocol import WorkQueue
@@ -112,7 +113,8 @@ def plan_duplication(
             first = unlisted[0]
             raise PipelineError(f"{first.store}/{space} could not be listed, so nothing is planned: {first.error}")
         recorded = folder.path / "manifest.parquet"
-        _write_manifest(recorded, manifest, pair, space, _waiting_deletions(outbox, pair.source, space))
+        with driver_file(spark, recorded) as file:
+            _write_manifest(file, manifest, pair, space, _waiting_deletions(outbox, pair.source, space))
         write_output(compare_copies(spark, listed.data, recorded, pair), folder.data)
         copied = _count_copies(listed.data, pair.destination)
         plan = _plan(folder.data, pair, space, copied)
@@ -172,7 +174,9 @@ def copy_missing(
             began = clock.monotonic()
             plan = committed_plan(folder) or _plan_copies(spark, folder, planned, bin_bytes)
             bins = place_heavy(plan, _KEY)
-            copy = partial(copy_part, stores=task_urls(spark, urls), pair=pair, space=space, data=folder.data)
+            copy = partial(
+                copy_part, stores=task_urls(spark, urls), pair=pair, space=space, data=open_bins(spark, folder.data)
+            )
             work_off(read_parquet(spark, plan.data, _COPY_SCHEMA), bins, copy, folder.data)
             record = _record_copies(folder, bins, manifest)
             record = folder.commit(msgspec.structs.replace(record, seconds=round(clock.monotonic() - began, 3)))
@@ -221,13 +225,13 @@ def _failures(data: Path) -> Iterator[tuple[str, str]]:
             yield row["content_id"], row["error"]
 
 
-def _write_manifest(path: Path, manifest: Manifest, pair: Pair, space: str, deletions: Mapping[str, int]) -> None:
+def _write_manifest(file: BinaryIO, manifest: Manifest, pair: Pair, space: str, deletions: Mapping[str, int]) -> None:
     """What is recorded of both ends, each in the order of the ids, a row group in memory.
 
     *deletions* (by id, their times) are taken for recorded at the source; those of unknown items follow as a group.
     """
     unknown = dict(deletions)
-    with replacing(path) as file, pq.ParquetWriter(file, RECORDED_SCHEMA) as writer:
+    with pq.ParquetWriter(file, RECORDED_SCHEMA) as writer:
         for store in (pair.source, pair.destination):
             batches = manifest.batches(store, space, columns=RECORDED_SCHEMA.names)
             while group := list(itertools.islice(batches, _GROUP_BATCHES)):

@@ -17,6 +17,7 @@ from millstream.pipeline.jobs.output_order import PARTED_SCHEMA, find_bounds, in
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part
 from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.reachable import check_reachable
+from millstream.pipeline.result_parts import ParquetLayout
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_source import NAME, register
 
@@ -74,9 +75,8 @@ def share_range(
 
 
 def write_batches(batches: DataFrame, folder: Path) -> None:
-    """Write *batches*, rows of ``BATCH_SCHEMA``, into *folder*, which must not exist, as Parquet."""
-    options = {f"parquet.enable.dictionary#{column}": "false" for column in _DISTINCT}
-    write_output(batches, folder, {"parquet.block.size": str(_GROUP_BYTES), **options})
+    """Write *batches*, rows of ``BATCH_SCHEMA``, as Parquet into *folder*, which must not exist, or to a URL."""
+    write_output(batches, folder, ParquetLayout(_GROUP_BYTES, _DISTINCT))
 
 
 def _shares_in_turn(

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.core.durable import replacing
 from millstream.mill.manifest import MANIFEST_SCHEMA
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.bins import (
@@ -29,6 +28,7 @@ from millstream.pipeline.jobs.bins import (
     Bins,
     commit_plan,
     committed_plan,
+    open_bins,
     place_heavy,
     plan_folder,
     work_off,
@@ -44,8 +44,9 @@ from millstream.pipeline.jobs.due_items import (
 )
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted, run_inventory
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.shared_output import write_output
+from millstream.pipeline.jobs.shared_output import driver_file, write_output
 from millstream.pipeline.jobs.sweep_task import PLAN_SCHEMA, sweep_part
+from millstream.pipeline.result_parts import discard_tables
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
 
@@ -110,7 +111,7 @@ def run_integrity(
         began = clock.monotonic()
         plan = committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan, _KEY)
-        check = partial(sweep_part, stores=task_urls(spark, inputs.stores), facts=folder.data)
+        check = partial(sweep_part, stores=task_urls(spark, inputs.stores), facts=open_bins(spark, folder.data))
         read = work_off(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, check, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         unlisted = _inventory(spark, folder, inputs, clock).unlisted()
@@ -167,7 +168,7 @@ def _plan(
     began = clock.monotonic()
     inventory = _inventory(spark, folder, inputs, clock)
     recorded = folder.path / "manifest.parquet"
-    known = _write_manifest(recorded, manifest, inputs)
+    known = _write_manifest(spark, recorded, manifest, inputs)
     joined = join_sides(
         read_parquet(spark, inventory.data, INVENTORY_SCHEMA), read_parquet(spark, recorded, MANIFEST_SCHEMA)
     )
@@ -195,6 +196,7 @@ def _write_due(joined: DataFrame, due: DueRule, planned: JobFolder, now: int) ->
     chosen = within_budget(items, due)
     write_output(items.where(chosen).select(*PLAN_SCHEMA.names), planned.data)
     write_deferred(_left(planned), items, chosen)
+    discard_tables(candidates)
     shutil.rmtree(candidates)
 
 
@@ -213,10 +215,10 @@ def _left(planned: JobFolder) -> Path:
     return planned.attempt / "left.parquet"
 
 
-def _write_manifest(path: Path, manifest: ManifestRows, inputs: SweepInputs) -> int:
+def _write_manifest(spark: SparkSession, path: Path, manifest: ManifestRows, inputs: SweepInputs) -> int:
     """Write the rows of *manifest* that the sweep is about, batch by batch; returns how many rows it has."""
     rows = 0
-    with replacing(path) as file, pq.ParquetWriter(file, MANIFEST_SCHEMA) as writer:
+    with driver_file(spark, path) as file, pq.ParquetWriter(file, MANIFEST_SCHEMA) as writer:
         for batch in manifest.to_batches() if isinstance(manifest, pa.Table) else manifest:
             rows += batch.num_rows
             writer.write_batch(_narrow(batch, inputs))

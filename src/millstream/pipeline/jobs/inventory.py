@@ -16,13 +16,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
 from millstream.mill.providers import is_system
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.bins import SUMMARY_SCHEMA, bins_done, fill_bin
+from millstream.pipeline.jobs.bins import SUMMARY_SCHEMA, BinTarget, bins_done, fill_bin, finish_bins, open_bins
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.space_listing import ContentIdRange, cut_space, entries_within
 from millstream.pipeline.schema import open_parquet, spark_schema
@@ -161,16 +161,20 @@ def list_places(spark: SparkSession, places: pa.Table, data: Path) -> None:
     """List *places* into *data*, a file of :data:`INVENTORY_SCHEMA` each, but for those that are there; a task each."""
     left = pc.invert(pc.is_in(places["bin"], pa.array(bins_done(data, places.num_rows), pa.int32())))
     places = places.filter(left)
-    if not places.num_rows:
-        return
+    finish_bins(data, _list(spark, places, data) if places.num_rows else [])
+
+
+def _list(spark: SparkSession, places: pa.Table, data: Path) -> Sequence[Row]:
     own = {url: task_url(spark, url) for url in places.column("url").unique().to_pylist()}
     urls = pa.array([own[url] for url in places.column("url").to_pylist()], pa.string())
     places = places.set_column(places.schema.get_field_index("url"), "url", urls)
     frame = spark.createDataFrame(places).repartitionById(1 + max(places["bin"].to_pylist()), "bin")
-    frame.mapInArrow(partial(list_part, data=data), spark_schema(SUMMARY_SCHEMA)).collect()
+    listing = partial(list_part, data=open_bins(spark, data))
+    finished: list[Row] = frame.mapInArrow(listing, spark_schema(SUMMARY_SCHEMA)).collect()
+    return finished
 
 
-def list_part(parts: Iterable[pa.RecordBatch], data: Path) -> Iterator[pa.RecordBatch]:
+def list_part(parts: Iterable[pa.RecordBatch], data: BinTarget) -> Iterator[pa.RecordBatch]:
     """List the place in *parts* into its file, ten thousand entries at a time."""
     yield from fill_bin(parts, lambda: _list_places, INVENTORY_SCHEMA, data, size="size")
 

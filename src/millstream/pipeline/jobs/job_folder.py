@@ -25,8 +25,10 @@ from millstream.core.durable import sync_folder, write_durably
 from millstream.core.errors import BusyError
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.job_log import LOGGER
+from millstream.pipeline.result_parts import discard_tables, locations, why_incomplete
 from millstream.pipeline.schema import open_parquet
 from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.stores.protocol import StoreError
 
 _logger = logging.getLogger(LOGGER)
 
@@ -107,6 +109,9 @@ class JobFolder:
             if _size(path) != file.bytes:
                 _logger.warning("%s is not the file of %d bytes that was written: it is made again", path, file.bytes)
                 return None
+        if incomplete := why_incomplete(self.attempt):
+            _logger.warning("%s: the job is run again", incomplete)
+            return None
         return record
 
     def begin(self) -> None:
@@ -115,6 +120,7 @@ class JobFolder:
         earlier = _attempts(self.path)
         (self.path / f"attempt-{max(earlier, default=0) + 1}").mkdir(parents=True)
         for folder in (*earlier.values(), self.path / "data"):
+            discard_tables(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
     def files(self) -> tuple[JobFile, ...]:
@@ -178,7 +184,8 @@ def read_inputs(folder: Path) -> Iterator[dict[str, Any]]:
 def remove_old_jobs(jobs: Path, *, before: int) -> int:
     """Remove the folders under *jobs* that were last worked on *before* (microseconds), finished or not; how many.
 
-    A folder that another process is at is left alone.
+    A folder that another process is at is left alone, and one whose results lie at a storage provider that does not
+    answer.
     """
     removed = 0
     for folder in sorted(jobs.glob("*-*")):
@@ -186,6 +193,11 @@ def remove_old_jobs(jobs: Path, *, before: int) -> int:
             if (folder / "inputs.json").stat().st_mtime_ns // 1000 >= before:
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                discard_tables(folder)
+            except (PipelineError, StoreError) as error:
+                _logger.warning("%s is kept: its results cannot be deleted (%s)", folder, error)
+                continue
             shutil.rmtree(folder)
             removed += 1
     return removed
@@ -196,11 +208,11 @@ def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterato
 
     Raises :class:`PipelineError` where the bytes of a page are not those that were written, by its checksum.
     """
-    for path in sorted(data.glob("*.parquet")):
-        yield from file_rows(path, columns, rows=rows)
+    for location in locations(data):
+        yield from file_rows(location, columns, rows=rows)
 
 
-def file_rows(path: Path, columns: list[str] | None = None, *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
+def file_rows(path: Path | str, columns: list[str] | None = None, *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
     """*columns* (None: all) of the Parquet file *path*, up to *rows* at a time. Raises as :func:`parquet_rows`."""
     with open_parquet(path) as parquet:
         for group in range(parquet.num_row_groups):  # of all of them together, the whole file would be fetched at once

@@ -13,14 +13,14 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import sync_folder
 from millstream.pipeline.jobs.job_folder import parquet_rows
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
-from millstream.pipeline.jobs.shared_output import write_output
+from millstream.pipeline.jobs.shared_output import rows_at, write_output
+from millstream.pipeline.result_parts import locations
 from millstream.pipeline.schema import read_parquet
 
 _COLUMNS = ["start", "batch"]
@@ -67,7 +67,7 @@ def replaced_ids(data: Path, count: int) -> ReplacedIds:
 
 
 def _written(folder: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    return sum(map(rows_at, locations(folder)))
 
 
 class _ReplacedInOrder:

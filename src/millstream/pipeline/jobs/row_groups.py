@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.pipeline.result_parts import locations
 from millstream.pipeline.schema import open_parquet
 
 GROUP_BYTES = 8 << 20
@@ -25,7 +26,8 @@ GROUP_BYTES = 8 << 20
 
 
 class RowGroup(msgspec.Struct, frozen=True):
-    """Row group *number* of the file *path*: its rows, and its least and greatest value ("" and None: anything)."""
+    """Row group *number* of the file at *path*, which may be the location of an object: its rows, and its least and
+    greatest value ("" and None: anything)."""
 
     path: str
     number: int
@@ -48,7 +50,7 @@ class ValueRange(msgspec.Struct, frozen=True):
 
 def row_groups(path: Path, column: str) -> Iterator[RowGroup]:
     """The row groups of the Parquet file, or of all Parquet files in the folder, *path* by the text *column*."""
-    for file in sorted(path.glob("*.parquet")) if path.is_dir() else [path]:
+    for file in locations(path) if path.is_dir() else [str(path)]:
         with open_parquet(file) as parquet:
             found = parquet.metadata
         place = found.schema.names.index(column)
@@ -57,7 +59,7 @@ def row_groups(path: Path, column: str) -> Iterator[RowGroup]:
             told = group.column(place).statistics
             known = told is not None and told.has_min_max
             bounds = (told.min, told.max) if known else ("", None)
-            yield RowGroup(str(file), number, group.num_rows, *bounds)
+            yield RowGroup(file, number, group.num_rows, *bounds)
 
 
 def cut_spans(groups: Iterable[RowGroup], rows: int) -> list[ValueRange]:
@@ -87,7 +89,7 @@ def read_span(groups: Sequence[RowGroup], span: ValueRange, schema: pa.Schema, c
     """The rows of *groups* whose text *column* is in *span*, the columns of *schema*, in the order of the files."""
     parts = [schema.empty_table()]
     for path, own in groupby(groups, key=attrgetter("path")):
-        with open_parquet(Path(path)) as file:
+        with open_parquet(path) as file:
             for group in own:
                 rows = file.read_row_group(group.number, columns=schema.names, use_threads=False)
                 parts.append(_within(rows.cast(schema), group, span, column))

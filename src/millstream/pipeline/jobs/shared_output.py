@@ -1,4 +1,4 @@
-"""The output of tasks in a folder that the driver reads too: proved to be the same folder, and counted.
+"""The output of tasks where the driver reads it too: in a folder proved to be the same, or at a URL; and counted.
 
 On a cluster whose hosts have disks of their own, a task writes to a folder of its host, and the driver would take the
 part that lies on its own host for the whole.
@@ -6,19 +6,37 @@ part that lies on its own host for the whole.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
+from millstream.core.durable import replacing
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.result_parts import (
+    PART_SCHEMA,
+    ParquetLayout,
+    ResultPart,
+    begin_table,
+    commit_table,
+    discard_tables,
+    locations,
+    part_name,
+    results_url,
+    shown_place,
+    write_part,
+)
+from millstream.pipeline.schema import open_parquet, spark_schema
+from millstream.pipeline.task_rates import task_url
 
 _PROBED = pa.schema([pa.field("host", pa.string()), pa.field("shared", pa.bool_())])
 _PROBES_A_CORE = 4
@@ -45,8 +63,9 @@ def require_shared(spark: SparkSession, folder: Path) -> None:
             path.unlink(missing_ok=True)
     if apart:
         raise PipelineInputError(
-            f"executors on {', '.join(sorted(apart))} have another folder at {folder} than this host: put the node's "
-            "data folder (--data) on a file system that all hosts mount at the same path, or run with --master local[*]"
+            f"executors on {', '.join(sorted(apart))} have another folder at {folder} than this host: set "
+            "pipeline.results (--results) to s3://… or to a folder that all hosts mount at the same path, or run with "
+            "--master local[*]"
         )
 
 
@@ -60,28 +79,61 @@ def probe_part(parts: Iterable[pa.RecordBatch], probe: Path) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_pylist([{"host": host, "shared": shared}], _PROBED)
 
 
-def write_output(frame: DataFrame, folder: Path, options: Mapping[str, str] | None = None) -> int:
-    """Write *frame* as Parquet into *folder*, which must not exist; returns the number of rows.
+def write_output(frame: DataFrame, folder: Path, layout: ParquetLayout | None = None) -> int:
+    """Write *frame* as Parquet into *folder*, which must not exist, or to the URL for the results of its session.
 
-    Raises :class:`PipelineInputError` where executors do not share the folder above, and :class:`PipelineError` where
-    other rows are found in the files than tasks have written.
+    Then *folder* names the parts. Returns the number of rows. Raises :class:`PipelineInputError` where executors do not
+    share the folder above, and :class:`PipelineError` where other rows are found than tasks have written.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    require_shared(frame.sparkSession, folder.parent)
-    written = Observation()
-    frame.observe(written, F.count(F.lit(1)).alias("rows")).write.options(**(options or {})).parquet(str(folder))
+    spark, layout, written = frame.sparkSession, layout or ParquetLayout(), Observation()
+    counted = frame.observe(written, F.count(F.lit(1)).alias("rows"))
+    if url := results_url(spark):
+        _write_parts(counted, folder, url, layout)
+    else:
+        require_shared(spark, folder.parent)
+        counted.write.options(**layout.spark_options).parquet(str(folder))
     rows = int(written.get.get("rows", 0))
-    require_rows(folder, rows, sum(_rows(path) for path in folder.glob("*.parquet")))
+    require_rows(shown_place(folder), rows, sum(map(rows_at, locations(folder))))
     return rows
 
 
-def require_rows(place: Path, written: int, found: int) -> None:
+def _write_parts(frame: DataFrame, folder: Path, url: str, layout: ParquetLayout) -> None:
+    """Let each task of *frame* store its rows at *url*; Spark tells which attempt of each task counts."""
+    spark = frame.sparkSession
+    table = begin_table(folder, url)
+    write = partial(write_part, table=table.at(task_url(spark, url)), layout=layout)
+    stored = frame.mapInArrow(write, spark_schema(PART_SCHEMA)).collect()
+    commit_table(folder, table, [ResultPart(row["name"], row["bytes"]) for row in stored])
+
+
+@contextlib.contextmanager
+def driver_file(spark: SparkSession, path: Path) -> Iterator[BinaryIO]:
+    """The Parquet file *path*, which the driver writes for tasks to read (:func:`read_parquet`), as a whole.
+
+    Where the results of *spark* go to a URL, so does this one, and *path* is a folder that names it.
+    """
+    discard_tables(path)
+    if path.is_dir():
+        shutil.rmtree(path)
+    if not (url := results_url(spark)):
+        with replacing(path) as file:
+            yield file
+        return
+    path.unlink(missing_ok=True)
+    with tempfile.TemporaryFile() as temporary:
+        yield temporary
+        table = begin_table(path, url)
+        commit_table(path, table, [table.put(part_name("part-00000", 0), temporary)])
+
+
+def require_rows(place: Path | str, written: int, found: int) -> None:
     """Raise :class:`PipelineError` unless the rows *found* in *place* are as many as were *written* there."""
     if written != found:
         raise PipelineError(
             f"tasks wrote {written:,} rows into {place}, and {found:,} are found there: executors on other hosts write "
-            "to a disk of their own. Put the node's data folder (--data) on a file system that all hosts mount at the "
-            "same path, and run the job again"
+            "to a disk of their own. Set pipeline.results (--results) to s3://… or to a folder that all hosts mount at "
+            "the same path, and run the job again"
         )
 
 
@@ -89,6 +141,8 @@ def _written(probe: Path, host: str) -> Path:
     return probe.with_name(f"{probe.name}-{host}")
 
 
-def _rows(path: Path) -> int:
-    rows: int = pq.read_metadata(path).num_rows
+def rows_at(location: str) -> int:
+    """The rows of the Parquet file at *location*."""
+    with open_parquet(location) as file:
+        rows: int = file.metadata.num_rows
     return rows

@@ -7,7 +7,6 @@ alone, and can be decided again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
 from millstream.mill.bit_check_table import SourceAnswer
-from millstream.pipeline.jobs.bins import Work, fill_bin
+from millstream.pipeline.jobs.bins import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 
 PLAN_SCHEMA = pa.schema(
@@ -62,7 +61,9 @@ class ItemObservation(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def sweep_part(parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts: Path) -> Iterator[pa.RecordBatch]:
+def sweep_part(
+    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts: BinTarget
+) -> Iterator[pa.RecordBatch]:
     """Check the items of one bin (rows of :data:`PLAN_SCHEMA` with ``bin``) and write its facts, whole or not at all.
 
     *stores* gives the URL of each store id. Yields what :func:`~millstream.pipeline.jobs.bins.fill_bin` does.
