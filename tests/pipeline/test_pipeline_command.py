@@ -19,6 +19,7 @@ from millstream.mill.manifest import ManifestEvent
 from millstream.node import Node
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.result_parts import SETTING
 from millstream.pipeline.session import SparkOptions
 from millstream.settings import Settings, load_settings
 from millstream.stores import LocalStore
@@ -38,8 +39,10 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     """A node's folder with one recorded item and one anchored file; its commands run in the tests' Spark session."""
 
     @contextlib.contextmanager
-    def shared(_: SparkPart) -> Iterator[SparkSession]:
+    def shared(part: SparkPart) -> Iterator[SparkSession]:
+        spark.conf.set(SETTING, part.options.results)
         yield spark
+        spark.conf.unset(SETTING)
 
     monkeypatch.setattr(SparkPart, "session", shared)
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
@@ -55,15 +58,20 @@ def lines(capfd: pytest.CaptureFixture[str]) -> list[Any]:
     return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
 
 
+@pytest.mark.parametrize("results", ["", "folder", "url"])
 def test_batch_says_where_the_batches_are(
-    data: Path, untidy: Untidy, write_log: WriteLog, capfd: pytest.CaptureFixture[str]
+    data: Path, untidy: Untidy, write_log: WriteLog, capfd: pytest.CaptureFixture[str], results: str
 ) -> None:
+    place = {"": "", "folder": str(data / "mounted"), "url": (data / "store").as_uri()}[results]
+    command = ["pipeline", "batch", "weather", "--data", str(data), *(["--results", place] if place else [])]
     messages = write_log(f"sqlite:///{data / 'log.db'}", "weather", untidy(1, 100))
-    assert run(["pipeline", "batch", "weather", "--data", str(data), "--json"]) == 0
+    assert run([*command, "--json"]) == 0
     (told,) = lines(capfd)
     assert (told["job"], told["rows_in"], told["reused"]) == ("batch", len(messages), False)
-    assert list(Path(told["data"]).glob("*.parquet"))
-    assert run(["pipeline", "batch", "weather", "--data", str(data)]) == 0
+    assert told["data"].startswith(place or str(data / "jobs"))
+    assert bool(list(data.rglob("jobs/*/*/*/*.parquet"))) is (results == "")
+    assert list(data.rglob("*.parquet"))
+    assert run(command) == 0
     assert "done before" in capfd.readouterr().out
 
 
@@ -224,7 +232,9 @@ def test_a_command_runs_where_it_is_told_with_the_settings_of_spark(
     monkeypatch.setattr(SparkPart, "session", refused)
     assert run(["pipeline", "inventory", "--data", str(data), "--master", "spark://host:7077"]) == 2
     assert run(["pipeline", "inventory", "--data", str(data)]) == 2
-    assert [options.master for options in asked] == ["spark://host:7077", "local[*]"]
+    assert run(["pipeline", "inventory", "--data", str(data), "--results", "s3://bucket/results"]) == 2
+    assert [options.master for options in asked] == ["spark://host:7077", "local[*]", "local[*]"]
+    assert [options.results for options in asked] == ["", "", "s3://bucket/results"]
     assert asked[0].confs == {"spark.executor.memory": "4g"}
 
 
