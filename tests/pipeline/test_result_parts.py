@@ -174,6 +174,7 @@ def test_a_table_at_a_url_has_the_rows_that_spark_computed(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("rules", [BatchConfig(50, 20), BatchConfig(50, 20, late="amend", grace=60)])
 def test_batches_at_a_url_are_those_of_a_folder(
     by_url: SparkSession,
     tmp_path: Path,
@@ -200,7 +201,7 @@ def test_batches_at_a_url_are_those_of_a_folder(
             done = anchor_history(job, "untidy", writer, Rulebook(rules).plain, spark=by_url, cas=cas)
             anchors.append((done, sorted(node.anchoring.cas.cids())))
     assert anchors[0] == anchors[1]
-    assert anchors[0][0].batches == at_url.record.counts["batches"]
+    assert anchors[0][0].batches == at_url.record.counts["batches"] - at_url.record.counts.get("replaced", 0)
 
 
 @pytest.mark.spark
