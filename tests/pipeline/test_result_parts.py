@@ -48,6 +48,8 @@ from millstream.stores import all_entries, open_provider
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from millstream.testing.s3 import S3Server
+
 ROWS = pa.record_batch(
     {"number": pa.array(range(1000)), "name": [f"n{n}" for n in range(1000)], "ids": [[1, 2]] * 1000}
 )
@@ -107,6 +109,25 @@ def test_of_two_attempts_of_a_task_the_driver_reads_the_one_that_spark_took(tmp_
     assert numbers(data) == [*range(200), *range(500, 505)]
     discard_tables(tmp_path)
     assert objects(url) == []
+
+
+@pytest.mark.served
+def test_parts_on_s3_are_read_by_ranges_and_deleted_with_their_job(tmp_path: Path, swift: S3Server) -> None:
+    url, folder = swift.new_url(), JobFolder(tmp_path / "jobs", "batch", {"log": "x"})
+    folder.begin()
+    table = begin_table(folder.data, url)
+    first, second = (put(table, part_name("part-00000", n), ROWS, ParquetLayout(2000)) for n in (1, 2))
+    assert commit_table(folder.data, table, [second]).stored() == {second.name: second.bytes}
+    folder.commit(folder.record(rows_in=1000, rows_out=1000))
+    assert folder.committed() is not None
+    assert numbers(folder.data) == list(range(1000))
+    assert shown_place(folder.data) == f"{url} x-results/{table.prefix}"
+    table.discard([second.name])
+    with pytest.raises(PipelineError, match="cannot be read"):
+        numbers(folder.data)
+    folder.begin()
+    assert table.stored() == {}
+    assert first.bytes == second.bytes
 
 
 def test_a_new_attempt_of_a_job_deletes_what_a_killed_one_stored(tmp_path: Path, url: str) -> None:
