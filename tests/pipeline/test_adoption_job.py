@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +25,9 @@ from millstream.pipeline.jobs import adoption
 from millstream.pipeline.jobs.adoption import SparkReader
 from millstream.stores import Store, folder_url, open_provider
 from millstream.stores.s3 import parse_address
+from millstream.testing.programs import LocalServerMissingError
 from millstream.testing.s3 import S3Server
+from millstream.testing.services import private
 from millstream.testing.swift import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -120,3 +125,34 @@ def test_a_bucket_is_adopted_on_spark_as_with_threads(moto: S3Server, compare: C
     assert [one.origin for one in first.items] == ["provider"] * 6
     moto.client.put_object(Bucket=address.bucket, Key=f"{address.prefix}1.jpg", Body=b"edited")
     assert compare(address.url).summary["changed"] == 1
+
+
+def test_a_bucket_is_adopted_on_a_cluster_as_with_threads(
+    tmp_path: Path, swift: S3Server, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if size != "long":
+        pytest.skip("a cluster is six Java machines; at the long size only")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)  # workers find them in the environment that they inherit
+    address = msgspec.structs.replace(parse_address(swift.new_url()), space=SPACE)
+    for number in range(300):
+        key = f"{address.prefix}{number % 7}/50% {number} ä.jpg"
+        swift.client.put_object(Bucket=address.bucket, Key=key, Body=b"photo" * number)
+    (tmp_path / "millstream.toml").write_text(f'[stores.here]\nurl = "{address.url}"\n', "utf-8")
+    command = [sys.executable, "-m", "millstream", "pipeline", "inventory", "--adopt", "--data", tmp_path, "--json"]
+    try:
+        with private("spark") as cluster:
+            done = subprocess.run(
+                [*command, "--master", cluster.url], capture_output=True, text=True, check=False, timeout=500
+            )
+    except LocalServerMissingError as error:
+        pytest.skip(str(error))
+    assert done.returncode == 0, done.stderr[-4000:]
+    catalog = AdoptionCatalog(sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}"))
+    record = Record(open_provider(address.url), tmp_path / "threads.db")
+    threads = record.adopt(None, Reading.SHARE, "")
+    assert json.loads(done.stdout.splitlines()[-1])["adoption"] == threads.summary
+    facts = [(one.content_id, one.version, one.sha256, one.size, one.properties) for one in threads.items]
+    on_cluster = catalog.scan("here", SPACE)
+    assert [(one.content_id, one.version, one.sha256, one.size, one.properties) for one in on_cluster] == facts
+    assert len(facts) == 300
