@@ -15,7 +15,6 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.cli.main import run as run_command
-from millstream.core.clock import SystemClock
 from millstream.mill.manifest_table import manifest_table
 from millstream.node import DATABASE, Node
 from millstream.settings import Settings, load_settings
@@ -205,14 +204,11 @@ class Protect:
         delete_manifest_rows(self._data, content_id, chosen)
 
     def applies(self, fault: DrillFault) -> bool:
-        if fault.name in ("unrecorded", "unknown"):
-            return False  # it leaves a store alone as a whole that holds what it does not know and what differs
         return SOURCE not in fault.stores or fault.name in ("flipped", "fifo")
 
     def run(self) -> ToolRun:
-        began = SystemClock().now()
         code, reports, errors = command(*self._arguments, "--read=all")
-        told = self._copied(began) | self._findings(reports) | self._repaired()
+        told = self._findings(reports) | self._repairs(reports)
         code, reports, more = command(*self._arguments, "--read=all")
         left = self._findings(reports)
         return ToolRun(left | told, left, code == 0, errors + more + self._errors(reports))
@@ -232,22 +228,14 @@ class Protect:
                     found[self._names[copy["store"]], one["content_id"]] = one["kind"]
         return found
 
-    def _repaired(self) -> dict[tuple[str, str], str]:
-        with Node.open(_settings(self._data)) as node:
-            events = node.mill.repairs.log.last(100_000)
+    def _repairs(self, reports: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+        """The copies that the report names as repaired."""
         return {
-            (self._names[event.store], event.content_id): _reason_words(event.reason)
-            for event in events
-            if event.store in self._names
+            (self._names[copy["store"]], one["content_id"]): one["kind"]
+            for report in reports
+            for copy in report["copies"]
+            for one in copy["repairs"]
         }
-
-    def _copied(self, began: int) -> dict[tuple[str, str], str]:
-        """The copies that were made since *began*, which the report counts."""
-        columns = manifest_table.c
-        query = sa.select(columns.store, columns.content_id).where(columns.modified >= began, ~columns.deleted)
-        with database(self._data) as connection:
-            rows = connection.execute(query).all()
-        return {(self._names[row.store], row.content_id): "copied again" for row in rows if row.store in self._copies}
 
     def _errors(self, reports: list[dict[str, Any]]) -> str:
         return " ".join(one for report in reports for one in (report["error"], *(c["error"] for c in report["copies"])))
