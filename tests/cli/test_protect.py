@@ -273,7 +273,7 @@ def test_every_copy_that_is_repaired_is_named(
         path.write_bytes(b"something longer")
     disks = [part for disk in desk.disks for part in ("--to", str(disk))]
     assert run(["protect", str(desk.photos), *disks, "--data", str(desk.data), *arguments]) == 0
-    kind = "sour" if in_its_place == "longer" else "missing"
+    kind = "checksum-mismatch" if in_its_place == "longer" else "missing"
     assert f"REPAIRED  disk2  2013/2.jpg: {kind}".encode() in capsysbinary.readouterr().out
     with LocalStore(desk.disks[1]).open("photos", "2013/2.jpg") as file:  # another name where a folder has taken this
         assert file.read() == b"photo 2"
@@ -281,6 +281,16 @@ def test_every_copy_that_is_repaired_is_named(
     assert [(one["content_id"], one["kind"]) for one in report["repaired"]] == [("2013/2.jpg", kind)]
     code, report = desk.protect("--read", "all")
     assert (code, [copy["repairs"] for copy in report["copies"]]) == (0, [[], []])
+
+
+def test_copies_that_are_repaired_together_are_named_each(desk: Desk) -> None:
+    desk.protect()
+    for disk in desk.disks:
+        flip_bit(disk / "photos" / "2013" / "1.jpg")
+    code, report = desk.protect("--read", "all")
+    assert (code, desk.copies("2013/1.jpg")) == (0, [b"photo 1"] * 2)
+    repaired = [[(one["content_id"], one["kind"]) for one in copy["repairs"]] for copy in report["copies"]]
+    assert repaired == [[("2013/1.jpg", "checksum-mismatch")]] * 2
 
 
 @pytest.mark.parametrize("change", [{"mtime": "2001-01-01T00:00:00Z"}, {"mtime": None}, {"colour": "red"}])

@@ -184,7 +184,7 @@ def test_dead_letters_findings_and_reports_lead_to_what_they_speak_of(served: Se
     page.get_by_role("link", name="did not answer").click()
     expect(page.locator("tr.chosen")).to_contain_text("10")
     page.goto(f"{served.url}/integrity/findings")
-    page.get_by_role("link", name="B3 sour").click()
+    page.get_by_role("link", name="B3 checksum-mismatch").click()
     expect(page.locator("tbody tr")).to_have_count(1)
     page.goto(f"{served.url}/integrity/reports")
     expect(page.get_by_role("row", name="second photos")).to_contain_text("FAILURE")

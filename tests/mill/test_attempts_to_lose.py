@@ -303,4 +303,4 @@ def _failed(result: CheckResult, at: int) -> CheckResult:
 
     from millstream.mill.bit_check_table import Verdict
 
-    return replace(result, verdict=Verdict.FAILURE, row="B3", kind="sour", checked_at=at)
+    return replace(result, verdict=Verdict.FAILURE, row="B3", kind="checksum-mismatch", checked_at=at)

@@ -203,7 +203,7 @@ def test_a_check_task_hands_a_finding_to_repair_where_another_copy_is_recorded_g
     result = BitCheckProcessor(BitChecker(world.providers, world.manifest)).process(
         BitCheck("2", "s", "folder/item 0"), 1
     )
-    assert result.tasks == ((QueueName.REPAIR, Repair("s", "folder/item 0", "2: B3 sour")),)
+    assert result.tasks == ((QueueName.REPAIR, Repair("s", "folder/item 0", "2: B3 checksum-mismatch")),)
     assert result.checks[0].verdict == Verdict.FAILURE
 
 

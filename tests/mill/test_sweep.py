@@ -100,7 +100,7 @@ def test_findings_ask_for_repair_where_another_copy_is_recorded_good(world: Any)
     followed: list[CheckedItem] = []
     sweep(world, on_checked=followed.extend)
     tasks = [checked.task for checked in followed if checked.task]
-    assert tasks[0] == (QueueName.REPAIR, Repair("s", "item 0", "1: B3 sour"))
+    assert tasks[0] == (QueueName.REPAIR, Repair("s", "item 0", "1: B3 checksum-mismatch"))
     assert tasks[1][0] == QueueName.BIT_ERROR
     assert isinstance(tasks[1][1], BitError)
 

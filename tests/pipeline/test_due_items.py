@@ -78,7 +78,9 @@ class Kept:
         self.manifest.writer.apply([result])
         if kind == "failed":
             self.failed.add(place)
-            again = CheckResult(place[0], "docs", place[1], Verdict.FAILURE, "B3", "sour", "", at + 1, 1, checksum)
+            again = CheckResult(
+                place[0], "docs", place[1], Verdict.FAILURE, "B3", "checksum-mismatch", "", at + 1, 1, checksum
+            )
             self.manifest.writer.apply([again])
 
     def urgency(self, place: Name, older_than: int) -> int:
@@ -176,7 +178,7 @@ def test_what_was_never_due_gets_no_report_and_what_rots_meanwhile_is_found_when
     _, judged = kept.sweep(spark, "soon", DueRule(older_than=DAY))
     assert judged.spaces() == []
     _, judged = kept.sweep(spark, "later", DueRule(older_than=1))
-    assert [(found.store, found.kind) for found in judged.findings()] == [("second", "sour")]
+    assert [(found.store, found.kind) for found in judged.findings()] == [("second", "checksum-mismatch")]
 
 
 @pytest.mark.parametrize(("age", "budget"), [(-1, None), (0, 0)])

@@ -109,8 +109,8 @@ def test_p9_every_kind_of_damage_is_found_and_nothing_else(spark: SparkSession, 
     _, judged = copies.sweep(spark, tmp_path / "jobs")
     found = {(finding.store, finding.content_id): finding.kind for finding in judged.findings()}
     assert found == {
-        ("second", "line\nbreak"): "sour",
-        ("first", "item-0003"): "sour",
+        ("second", "line\nbreak"): "checksum-mismatch",
+        ("first", "item-0003"): "checksum-mismatch",
         ("third", "item-0005"): "missing",
         ("third", "stranger"): "unrecorded",
         ("second", "item-0007"): "manifest",

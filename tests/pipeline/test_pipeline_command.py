@@ -154,7 +154,7 @@ def test_integrity_finds_damage_keeps_reports_and_says_so_in_the_exit_code(
     flip_bit(LocalStore(data / "stores" / "primary").path_of("docs", "readme"))
     assert run([*command, "--name", "two"]) == 1
     (broken,) = lines(capfd)
-    assert [finding["kind"] for finding in broken["findings"]] == ["sour"]
+    assert [finding["kind"] for finding in broken["findings"]] == ["checksum-mismatch"]
     assert run([*command, "--name", "two"]) == 1
     lines(capfd)
     assert run(["pipeline", "report", "primary", "docs", "--data", str(data), "--json"]) == 1

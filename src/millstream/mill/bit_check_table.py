@@ -150,7 +150,7 @@ _WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
 ROWS: Mapping[str, _Row] = {
     "B1": _Row("intact", "bytes, provider and manifest agree", 1),
     "B2": _Row("intact", "provider and manifest agree; bytes are not read on this store", 1),
-    "B3": _Row("sour", "the content does not match the recorded checksum", 2),
+    "B3": _Row("checksum-mismatch", "the content does not match the recorded checksum", 2),
     "B3V": _Row("vanished", "the object vanished while it was checked"),
     "B4": _Row("unreadable", "the bytes could not be read"),
     "B5": _Row("store-checksum", "the provider's checksum differs from bytes and manifest", 3),

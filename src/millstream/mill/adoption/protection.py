@@ -192,7 +192,9 @@ class Protection:
             self._copy_renamed(copies)
             self._duplicate(copies, progress, touched, unknown)
         for pair, copy in copies.items():
-            self._verify(pair, copy, self._share(before, reading), progress, lost.get(pair, []))
+            also = self._verify(pair, copy, self._share(before, reading), progress, lost.get(pair, []))
+            for other in self._pairs:
+                lost[other] = [*lost.get(other, ()), *also.get(other.destination, ())]
         if not report.error and self._forget_renamed(copies):
             self._duplicate(copies, progress, (), unknown)
         self._complete(report, copies)
@@ -328,9 +330,10 @@ class Protection:
 
     def _verify(
         self, pair: Pair, copy: CopyReport, share: float | None, progress: Progress, lost: list[CopyFinding]
-    ) -> None:
+    ) -> dict[str, list[CopyFinding]]:
+        """Verify one copy; returns the copies in other stores, by store, that were repaired together with its own."""
         if copy.error:
-            return
+            return {}
         store, now = pair.destination, self._target.clock.now()
         times = verification_times(self._catalog.engine, store, self._space)
         since = now if share is None else due_since(times, share, now, READ_PERIOD)
@@ -342,7 +345,7 @@ class Protection:
             )  # fmt: skip
         except StoreError as error:
             copy.error = str(error)
-            return
+            return {}
         copy.read += verified.read
         left_alone = {one.content_id for one in self._catalog.findings(store, self._space)}
         copy.findings += [one for one in verified.findings if one.content_id not in left_alone]
@@ -353,6 +356,7 @@ class Protection:
         copy.repaired = len(copy.repairs)
         verified.tally.repaired = copy.repairs
         self._report(store, verified, now)
+        return verified.elsewhere
 
     def _report(self, store: str, verified: Verified, since: int) -> None:
         until = self._target.clock.now()

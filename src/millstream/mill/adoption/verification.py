@@ -41,13 +41,15 @@ _PROPERTIES = "B29"
 class Verified(msgspec.Struct):
     """What came of the verification of one copy of a space: how many were read, and which were found not in order.
 
-    ``repairs`` are what was found and repaired, ``findings`` what is still not in order.
+    ``repairs`` are what was found and repaired, ``findings`` what is still not in order. ``elsewhere`` are copies
+    in other stores, by store, that were repaired together with one of these.
     """
 
     tally: SpaceTally
     read: int = 0
     repairs: list[CopyFinding] = msgspec.field(default_factory=list)
     findings: list[CopyFinding] = msgspec.field(default_factory=list)
+    elsewhere: dict[str, list[CopyFinding]] = msgspec.field(default_factory=dict)
 
 
 class _Item(NamedTuple):
@@ -154,7 +156,13 @@ class CopyVerifier:
                 return self._counted(verified, found, after, [])
             done = self._repairer.repair(found.space, found.content_id, cause)
             reasons = [event.reason for event in done.refused if event.store in ("", found.store)]
-            if any(event.healed and event.store == found.store for event in done.events):
+            repaired_in = [event.store for event in done.events if event.healed]
+            for store in repaired_in:
+                if store != found.store:
+                    detail = f"repaired together with the copy in {found.store}: {found.detail}"
+                    also = CopyFinding(found.content_id, found.kind, detail)
+                    verified.elsewhere.setdefault(store, []).append(also)
+            if found.store in repaired_in:
                 after = self._check_again(place)
         except MillstreamError as error:
             reasons = [str(error)]

@@ -125,7 +125,7 @@ class BitChecker:
         if checked.outcome.verdict == Verdict.SUCCESS:
             return checked
         again = self.check(place)
-        return checked if (checked.outcome.kind, again.outcome.kind) == ("sour", "missing") else again
+        return checked if (checked.outcome.kind, again.outcome.kind) == ("checksum-mismatch", "missing") else again
 
     def check_row(
         self,
