@@ -34,7 +34,7 @@ def whole_space() -> list[Observation]:
     """Every combination of what the sources can say, with real sums."""
     axes = (
         [(None, False), (None, True), (A, False), (A, True)],
-        [A, B, NO.MISSING, NO.NO_CHECKSUM, NO.UNREACHABLE, NO.DAMAGED_RECORD],
+        [A, B, NO.MISSING, NO.NO_CHECKSUM, NO.UNREACHABLE, NO.DAMAGED_RECORD, NO.LEFT_OUT],
         [A, B, C, NO.MISSING, NO.UNREADABLE, NO.NOT_READ, NO.CHANGED],
         [NO.NOT_KEPT, None, A, B, C, D],
         range(1, LAST_ATTEMPT + 1),
@@ -119,6 +119,7 @@ REFERENCE = [
     ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
     ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ), Verdict.ERROR, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     ("B26", seen(A, A, NO.CHANGED, attempt=1), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B31", seen(A, NO.LEFT_OUT, NO.MISSING, attempt=1), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
     (
         "B27",
         seen(A, NO.DAMAGED_RECORD, NO.NOT_READ, attempt=1, elsewhere=True),

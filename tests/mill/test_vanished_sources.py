@@ -82,3 +82,18 @@ def test_an_item_of_a_protected_folder_is_named_as_vanished_and_is_no_task(tmp_p
         plan = node.mill.repairs.repairer.plan("photos", "a", restore_source=True)
         assert "the item vanished from it, where nothing is ever written" in plan.reasons[0]
     assert not (photos / "a").exists()
+
+
+def test_an_item_that_was_left_out_on_purpose_is_neither_missing_nor_vanished(tmp_path: Path, command: Run) -> None:
+    photos, data = tmp_path / "photos", tmp_path / "node"
+    photos.mkdir()
+    for name in ("a.txt", "b.iso"):
+        (photos / name).write_bytes(name.encode())
+    protect = (data, "protect", str(photos), "--to", str(tmp_path / "copy"))
+    assert command(*protect)[0] == command(*protect, "--exclude", "*.iso")[0] == 0
+    code, text = command(data, "mill", "check", "--store", "photos", "--json")
+    (report,) = map(json.loads, text.splitlines())
+    assert (code, report["findings"], report["kinds"]) == (0, [], {"B1 intact": 1, "B31 left-out": 1})
+    assert command(data, "status")[0] == 0
+    with Node.open(load_settings({"data": str(data)}, config=None)[0]) as node:
+        assert node.queues.open(QueueName.REPAIR).depth().open == 0

@@ -12,7 +12,7 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 - B26: an item of an adopted source that other programs have changed is explained: it is adopted next. B27: a damaged
   record beside an object is no provider that does not answer; a repair writes the object again.
 - B30: an item that vanished from a source that other programs write is held as a deletion until somebody says so. There
-  is no task: a repair could not write there.
+  is no task: a repair could not write there. B31: an item that is left out of such a source on purpose is explained.
 - B25: an object without a row, of which other records of ours have other bytes, is never recorded by itself.
 - B11 excuses only what the manifest cannot know yet: an item without a row, or one whose change waits in the audit
   outbox. A row that contradicts the object is judged at once, however recent the object's time is: a forger sets it.
@@ -53,6 +53,7 @@ class SourceAnswer(enum.StrEnum):
     NO_CHECKSUM = "no-checksum"  # the provider has the object, and no checksum of it
     UNREACHABLE = "unreachable"  # the provider did not answer
     DAMAGED_RECORD = "damaged-record"  # what the provider keeps beside the object cannot be used
+    LEFT_OUT = "left-out"  # the object is left out of what is protected, on purpose
     CHANGED = "changed"  # the object is not as it was adopted: other programs write it
     UNREADABLE = "unreadable"  # the object is there and its bytes cannot be read
     NOT_READ = "not-read"  # bytes are not read on this kind of store
@@ -178,6 +179,7 @@ ROWS: Mapping[str, _Row] = {
     "B28": _Row("shared-file", "a hard link to the file of another store: damage to one is damage to both"),
     "B29": _Row("properties", "the properties of a copy are not those of its original"),
     "B30": _Row("vanished", f"vanished from the source since it was adopted: put it back, or {_FORGET}"),
+    "B31": _Row("left-out", "left out of what is protected (`--exclude`); its copies are kept"),
     "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
     "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
     "A7": _Row("audit", "the audit log does not know this object", 7),
@@ -241,6 +243,8 @@ def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one 
         return _settle(seen, "B22", Verdict.ERROR)
     if seen.store == SourceAnswer.MISSING:
         return _decide_missing(seen)
+    if seen.store == SourceAnswer.LEFT_OUT:
+        return _outcome("B31", Verdict.IGNORE)
     if seen.store == SourceAnswer.DAMAGED_RECORD:
         return _fail("B27", seen)
     if seen.content == SourceAnswer.CHANGED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
-from millstream.stores.protocol import StoreError
+from millstream.stores.protocol import ItemNotFoundError, StoreError
 
 
 class MillError(MillstreamError):
@@ -50,6 +50,10 @@ class UnknownApprovalError(MillError, NotFoundError):
 
 class ChangedSinceAdoptionError(StoreError):
     """The item of a source that other programs write is not as it was adopted."""
+
+
+class ItemLeftOutError(ItemNotFoundError):
+    """The item is left out of a source that other programs write, on purpose."""
 
 
 class DuplicationError(MillError):

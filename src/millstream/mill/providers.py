@@ -10,7 +10,7 @@ from typing import TypeVar
 from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
 from millstream.mill.column_join import ItemColumns
-from millstream.mill.errors import UnknownStoreError
+from millstream.mill.errors import ItemLeftOutError, UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.mount_check import MountCheck
 from millstream.stores.bulk import bulk_of, reads_together
@@ -22,6 +22,7 @@ from millstream.stores.protocol import (
     ItemNotFoundError,
     SpaceNotFoundError,
     Store,
+    StoreError,
 )
 from millstream.stores.sources import is_source_url
 
@@ -83,6 +84,18 @@ class Providers(Mapping[str, Store]):
     def is_read_only(self, store: str) -> bool:
         """Whether other programs write *store*, so that nothing is ever written there."""
         return store in self._stores and is_source_url(self._stores[store].url)
+
+    def is_left_out(self, place: ItemRef) -> bool:
+        """Whether other programs write the store of an item, and the item is left out on purpose."""
+        if not self.is_read_only(place.store):
+            return False
+        try:
+            self.call(lambda: self._stores[place.store].info(place.space, place.content_id))
+        except ItemLeftOutError:
+            return True
+        except StoreError:
+            return False
+        return False
 
     def call(self, function: Callable[[], Answer]) -> Answer:
         """The result of *function*, tried again while it fails for a transient reason."""

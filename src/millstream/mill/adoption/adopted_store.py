@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionCatalog
 from millstream.mill.adoption.sources import SourceItem, item_of, opened
-from millstream.mill.errors import ChangedSinceAdoptionError
+from millstream.mill.errors import ChangedSinceAdoptionError, ItemLeftOutError
 from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import (
@@ -76,10 +76,10 @@ class AdoptedStore:
         return [self._info(space, content_id, items.get(content_id)) for content_id in content_ids]
 
     def _info(self, space: str, content_id: str, item: AdoptedItem | None) -> ItemInfo | StoreError:
+        if item is not None and item.excluded_at is not None:
+            return ItemLeftOutError(f"{content_id!r} in {self.url}/{space} is left out of what is protected")
         if item is None or not item.is_there:
-            return ItemNotFoundError(
-                f"{content_id!r} in {self.url}/{space} was not adopted, is left out, or has vanished"
-            )
+            return ItemNotFoundError(f"{content_id!r} in {self.url}/{space} was not adopted, or has vanished")
         sums = {"sha256": item.sha256, **item.sums}
         return ItemInfo(
             content_id,

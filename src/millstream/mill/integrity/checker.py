@@ -201,7 +201,8 @@ class BitChecker:
         except StoreError:
             return ItemReading(SourceAnswer.UNREACHABLE, SourceAnswer.NOT_READ)
         if info is None:
-            return ItemReading(SourceAnswer.MISSING, SourceAnswer.MISSING)
+            left_out = self._providers.is_left_out(place)
+            return ItemReading(SourceAnswer.LEFT_OUT if left_out else SourceAnswer.MISSING, SourceAnswer.MISSING)
         return self._read(place, info)
 
     def _read(self, place: ItemRef, info: ItemInfo, answer: SourceAnswer = SourceAnswer.NO_CHECKSUM) -> ItemReading:
