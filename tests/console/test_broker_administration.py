@@ -38,7 +38,7 @@ REFUSED = [
     ("GET", "/topics?topic=absent", None, 404, "there is no topic absent"),
     ("GET", "/groups?group=absent", None, 404, "absent"),
     ("POST", "/groups/configure", {"group": "no good", "max_attempts": 5}, 400, "is not a valid group name"),
-    ("POST", "/groups/configure", {"group": "g", "max_attempts": 5_000}, 400, "1 to 1,000 times"),
+    ("POST", "/groups/configure", {"group": "g", "max_attempts": 5_000}, 400, "max_attempts must be 1 to 1,000"),
     ("POST", "/groups/reset", {"group": "g", "topic": "orders"}, 400, "either next_id or time"),
     (
         "POST",
@@ -213,6 +213,13 @@ def test_a_broker_that_is_late_or_between_two_cores_is_busy(
 def test_an_address_that_is_no_url_of_a_node_is_refused(url: str) -> None:
     with pytest.raises(InputError, match=r"write http://127\.0\.0\.1:8460 or https"):
         BrokerClient(url=url)
+
+
+def test_a_password_goes_to_another_host_only_by_https() -> None:
+    with pytest.raises(InputError, match="only by https"):
+        BrokerClient(url="http://node.example", user="ada", password="secret")
+    for url in ("https://node.example", "http://127.0.0.1:8460", "http://localhost:8460"):
+        assert BrokerClient(url=url, user="ada", password="secret").url == url
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def checked_chain(entries: Iterable[LedgerEntry], head: LedgerEntry | None = Non
 def check_tail(entries: Sequence[LedgerEntry]) -> None:
     """Check that *entries*, a part of a ledger from any number on, form a chain. Raises :class:`LedgerError`."""
     if not entries:
-        raise LedgerError("there is no ledger entry")
+        raise LedgerError("no ledger entries to check: the list is empty")
     first = entries[0]
     before = LedgerEntry("", first.previous, first.number - 1, "", first.time) if first.number > 1 else None
     for _ in checked_chain(entries, before):

@@ -209,7 +209,8 @@ class NodeLedger:
             return msgspec.json.decode(data, type=LedgerPage)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LedgerFormatError(
-                f"{self.name} did not answer as the ledger of a node: {printable(str(error))}"
+                f"{self.name} did not answer with a page of a ledger (is it the address of a node?): "
+                f"{printable(str(error))}"
             ) from error
 
 

@@ -24,7 +24,7 @@ class PasswordError(InputError):
 def hash_password(password: str) -> str:
     """The hash for the settings: ``scrypt:N:r:p:salt:hash``. Raises :class:`PasswordError` for a short one."""
     if len(password) < MIN_LENGTH:
-        raise PasswordError(f"a password has {MIN_LENGTH} characters or more")
+        raise PasswordError(f"a password must have at least {MIN_LENGTH} characters")
     salt = secrets.token_bytes(16)
     digest = _derive(password, salt, _COST, _BLOCK, _PARALLEL)
     return f"scrypt:{_COST}:{_BLOCK}:{_PARALLEL}:{_text(salt)}:{_text(digest)}"

@@ -219,7 +219,9 @@ def _load_key(path: Path) -> bytes:
     except FileExistsError:
         key = path.read_bytes()
         if len(key) != _KEY_BYTES:
-            raise AuthenticationError(f"{path} holds no key: delete it, and everybody signs in anew") from None
+            raise AuthenticationError(
+                f"{path} does not hold a key: delete it; everybody must then sign in again"
+            ) from None
         return key
     with os.fdopen(handle, "wb") as file:
         key = secrets.token_bytes(_KEY_BYTES)

@@ -14,6 +14,7 @@ import msgspec
 from millstream.core.errors import InputError
 from millstream.messaging.broker.admin import AdminCall, AdminCallError
 from millstream.messaging.errors import UnreachableError
+from millstream.rest.access_control import is_loopback
 from millstream.rest.endpoint import PREFIX
 
 Request = TypeVar("Request")
@@ -37,6 +38,8 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
             raise InputError(f"--url {self.url!r}: write http://127.0.0.1:8460 or https://node.example")
+        if self.user and parts.scheme == "http" and not is_loopback(parts.hostname):
+            raise InputError(f"--url {self.url!r}: a password is sent to another host only by https")
 
     def __call__(self, call: AdminCall[Request, Result], request: Request) -> Result:
         """What *call* returns for *request*. Raises :class:`UnreachableError`, :class:`AdminCallError`."""

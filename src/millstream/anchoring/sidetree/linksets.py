@@ -177,7 +177,7 @@ def _opened(href: str, relation: str) -> bytes:
 def _reply(value: object, name: str, core: HashLink) -> Object:
     href = value.get("href") if isinstance(value, dict) else None
     if not isinstance(href, str):
-        raise BatchFileError("'replies' of the anchor linkset are links")
+        raise BatchFileError("each of 'replies' of the anchor linkset must be a link: an object with a text 'href'")
     credential = json_object(_opened(href, "reply"), "reply")
     subject = credential.get("credentialSubject")
     if not isinstance(subject, dict) or (subject.get("anchor"), subject.get("href")) != (core.bare, name):

@@ -29,9 +29,11 @@ class RetryRuleError(InputError):
 def check_retries(max_attempts: int, backoff: Sequence[int], where: str) -> None:
     """Raise :class:`RetryRuleError` unless messages can be delivered by these rules, which stand in *where*."""
     if not 0 <= max_attempts <= _MOST_ATTEMPTS:
-        raise RetryRuleError(f"{where}: a message is delivered 1 to {_MOST_ATTEMPTS:,} times, not {max_attempts:,}")
+        raise RetryRuleError(f"{where}: max_attempts must be 1 to {_MOST_ATTEMPTS:,}, not {max_attempts:,}")
     if len(backoff) > _MOST_PAUSES or not all(0 < pause <= _LONGEST_PAUSE for pause in backoff):
-        raise RetryRuleError(f"{where}: backoff is up to {_MOST_PAUSES} lengths of time, more than 0 and up to 12h")
+        raise RetryRuleError(
+            f"{where}: backoff must be at most {_MOST_PAUSES} durations, each more than 0 and at most 12h"
+        )
 
 
 class KeySettings(Section, frozen=True):

@@ -123,7 +123,7 @@ def _line(number: int, line: bytes, origin: str) -> tuple[int, str, str, bytes]:
 def _hashdeep_line(number: int, line: bytes, columns: list[str], origin: str) -> Iterator[tuple[int, str, str, bytes]]:
     values = line.split(b",", len(columns) - 1)
     if len(values) != len(columns):
-        raise ChecksumFileError(f"{origin}, line {number}: {len(columns)} columns should stand here")
+        raise ChecksumFileError(f"{origin}, line {number}: {len(columns)} columns are expected here")
     for column, value in zip(columns[1:-1], values[1:-1], strict=True):
         if ALGORITHMS.get(len(value)) == column:
             yield number, column, value.decode("ascii", "replace").lower(), values[-1]

@@ -106,7 +106,7 @@ class _LocatedJsonParser:
             return node
         scalar = _SCALAR.match(self._text, self._at)
         if scalar is None:
-            raise self._error("a value should stand here")
+            raise self._error("a value is expected here")
         self._at = scalar.end()
         return JsonScalar(scalar.group(), position)
 
@@ -116,7 +116,7 @@ class _LocatedJsonParser:
         self._at += 1
         while not self._closes("}", after_comma=bool(members)):
             if self._peek() != '"':
-                raise self._error("a name in double quotes should stand here")
+                raise self._error("a name in double quotes is expected here")
             where = self._position()
             name = self._string()
             if name in members:
@@ -151,11 +151,11 @@ class _LocatedJsonParser:
             self._comma = self._position()
             self._at += 1
         elif sign != bracket:
-            raise self._error(f"a comma or {bracket!r} should stand here")
+            raise self._error(f"a comma or {bracket!r} is expected here")
 
     def _expect(self, sign: str) -> None:
         if self._peek() != sign:
-            raise self._error(f"{sign!r} should stand here")
+            raise self._error(f"{sign!r} is expected here")
         self._at += 1
 
     def _string(self) -> str:

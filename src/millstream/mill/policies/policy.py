@@ -183,19 +183,19 @@ def _texts(node: Node, name: str) -> dict[str, SourcePosition]:
 
 def _text(node: Node, name: str) -> str:
     if not isinstance(node, JsonString) or not node.value:
-        raise _error(name, node.position, "a name in double quotes should stand here")
+        raise _error(name, node.position, "a name in double quotes is expected here")
     return node.value
 
 
 def _items(node: Node, name: str, what: str) -> JsonArray:
     if not isinstance(node, JsonArray):
-        raise _error(name, node.position, f"{what} in square brackets should stand here")
+        raise _error(name, node.position, f"{what} in square brackets is expected here")
     return node
 
 
 def _members(node: Node, name: str, what: str) -> JsonObject:
     if not isinstance(node, JsonObject):
-        raise _error(name, node.position, f"{what} in curly brackets should stand here")
+        raise _error(name, node.position, f"{what} in curly brackets is expected here")
     return node
 
 

@@ -107,7 +107,9 @@ class SegmentStream(CommittedSegments):
             unsettled = not self._synced and announced.boot != self._boot
             segments = index.list_segments(self._folder)
             if not segments or segments[-1] < announced.segment:
-                raise self._damage(f"{index.segment_name(announced.segment)} is gone, which confirmed messages are in")
+                raise self._damage(
+                    f"{index.segment_name(announced.segment)} is missing, and confirmed messages were in it"
+                )
             scan, confirmed = self._open_last(segments[-1], CommittedEnd(segment=0) if unsettled else announced)
             path = self._folder / index.segment_name(segments[-1])
             size = path.stat().st_size

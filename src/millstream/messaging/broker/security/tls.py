@@ -149,4 +149,4 @@ def _read(path: str, name: str) -> bytes:
 
 
 def _no_password() -> bytes:
-    raise ValueError("the key has a password")
+    raise ValueError("the key is protected by a password: give a key file without one")
