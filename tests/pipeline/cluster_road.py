@@ -1,7 +1,7 @@
 """The road on a standalone cluster, as a program of its own: a process has one Spark session.
 
-``python cluster_road.py FOLDER MASTER LOG_STORE S3_STORE WORKER JOB`` prints what came of it as JSON; the process
-WORKER is killed in the middle of JOB.
+``python cluster_road.py FOLDER MASTER LOG_STORE S3_STORE WORKER JOB [RESULTS]`` prints what came of it as JSON; the
+process WORKER is killed in the middle of JOB. Results go to the URL RESULTS, or to the folder ``jobs`` of FOLDER.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ MARKS = {
 }
 """A job is in its midst once there is such a file in the folder of jobs."""
 
+URL_MARKS = {
+    "batch": "batch-*/attempt-*/data/parts.json",
+    "copies": "duplication-*/copies-*/attempt-*/data/parts.json",
+    "integrity": "integrity-*/attempt-*/data/parts.json",
+}
+"""The same where results go to a URL."""
+
 
 def messages(count: int) -> list[Message]:
     """Messages of a few sources in order of their receive times."""
@@ -56,18 +63,22 @@ def messages(count: int) -> list[Message]:
     ]
 
 
-def main(folder: Path, master: str, log_url: str, s3_url: str, worker: int, job_name: str) -> dict[str, Any]:
+def main(
+    folder: Path, master: str, log_url: str, s3_url: str, worker: int, job_name: str, results: str = ""
+) -> dict[str, Any]:
     """Batch, anchor, audit, duplicate and sweep; what came of each."""
     sent = messages(3000)
     loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    options = SparkOptions(master, shuffle_partitions=4, confs=loopback | {"spark.executor.memory": "512m"})
+    confs = loopback | {"spark.executor.memory": "512m", "spark.speculation": "true"}
+    options = SparkOptions(master, shuffle_partitions=4, confs=confs, results=results)
     anchoring = AnchoringSettings(cas=s3_url, max_batches=200)
     settings = Settings(data=str(folder / "node"), log=LogSettings(store=log_url), anchoring=anchoring)
     with spark_session(folder / "work", options) as spark, Node.open(settings, create=True) as node:
         with open_store(log_url) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
             writer.append(sent)
         jobs = folder / "jobs"
-        watch = threading.Thread(target=kill_in_the_midst, args=(jobs, MARKS[job_name], worker))
+        mark = (URL_MARKS if results else MARKS)[job_name]
+        watch = threading.Thread(target=kill_in_the_midst, args=(jobs, mark, worker))
         watch.start()
         job = run_batch(spark, jobs, log_url, "in", RULES)
         handed = anchor_history(
@@ -113,4 +124,4 @@ def kill_in_the_midst(jobs: Path, mark: str, worker: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5]), sys.argv[6])))
+    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5]), *sys.argv[6:])))

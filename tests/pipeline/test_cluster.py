@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from millstream.batching.message_events import event_from_message
 from millstream.testing.batching_oracle import plain_batches
 from millstream.testing.services import LocalServerMissingError, private
+from millstream.testing.spark import OWN_DISKS
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -37,21 +38,29 @@ def database(mariadb: str) -> str:
     return f"{mariadb}{name}"
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["shared-folder", "own-disks"])
 @pytest.mark.parametrize("job", ["batch", "copies", "integrity"])
 def test_a_cluster_that_loses_a_worker_in_mid_job_gives_the_same(
-    tmp_path: Path, database: str, swift: S3Server, size: str, job: str
+    tmp_path: Path, database: str, swift: S3Server, size: str, job: str, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Hosts that share no folder keep results at a URL: then nothing but its record lies in the folder of jobs."""
     if size != "long":
         pytest.skip("a cluster is six Java machines; at the long size only")
+    results = [swift.new_url()] if apart else []
+    if apart:
+        (tmp_path / "jobs").mkdir()
+        monkeypatch.setenv(OWN_DISKS, str(tmp_path / "jobs"))
     try:
         with private("spark") as cluster:
             worker = cluster.processes[-1]
             command = [sys.executable, PROGRAM, tmp_path, cluster.url, database, swift.new_url(), str(worker), job]
+            command += results
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
     except LocalServerMissingError as error:
         pytest.skip(str(error))
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
+    assert bool(list((tmp_path / "jobs").rglob("part-*.parquet"))) is not apart
     road = load_program()
     batches = by_the_plain_rule(road)
     assert found["batches"] == sorted(batches)
