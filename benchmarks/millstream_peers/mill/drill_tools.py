@@ -15,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.cli.main import run as run_command
+from millstream.mill.bit_check_table import ROWS
 from millstream.mill.manifest_table import manifest_table
 from millstream.node import DATABASE, Node
 from millstream.settings import Settings, load_settings
@@ -225,13 +226,13 @@ class Protect:
                 found[SOURCE, one["content_id"]] = one["kind"]
             for copy in report["copies"]:
                 for one in copy["findings"]:
-                    found[self._names[copy["store"]], one["content_id"]] = one["kind"]
+                    found[self._names[copy["store"]], one["content_id"]] = _kind_words(one["kind"])
         return found
 
     def _repairs(self, reports: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
         """The copies that the report names as repaired."""
         return {
-            (self._names[copy["store"]], one["content_id"]): one["kind"]
+            (self._names[copy["store"]], one["content_id"]): _kind_words(one["kind"])
             for report in reports
             for copy in report["copies"]
             for one in copy["repairs"]
@@ -351,6 +352,11 @@ def _reason_words(reason: str) -> str:
     return finding_words(row, kind)
 
 
+def _kind_words(kind: str) -> str:
+    """The same of what a report of ``protect`` names by its kind alone."""
+    return next((finding_words(number, kind) for number, row in ROWS.items() if row.kind == kind), kind)
+
+
 def _settings(data: Path) -> Settings:
     return load_settings({"data": str(data)}, config=None)[0]
 
@@ -369,6 +375,7 @@ _WORDS = {
     "B19": "corrupt, and the provider has no checksum",
     "B22": "no answer from the provider",
     "B25": "not in the manifest, and not what else was recorded",
+    "B29": "properties differ",
     "B27": "its sidecar or metadata are damaged",
 }
 _SIGNS = {"+": "found missing", "-": "found extra", "*": "found differing", "!": "found unreadable"}
