@@ -332,6 +332,19 @@ def test_a_renamed_file_that_was_touched_is_copied_with_its_new_time(desk: Desk)
         assert LocalStore(disk).info("photos", "renamed.jpg").properties["mtime"].startswith("1000000000.")
 
 
+def test_the_old_copy_of_a_renamed_file_stays_until_the_new_one_is_verified_also_where_deletions_are_followed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.protect("--deletions", "follow")
+    (desk.photos / "2013" / "1.jpg").rename(desk.photos / "renamed.jpg")
+    with monkeypatch.context() as patch:
+        patch.setattr("millstream.mill.adoption.protection.Protection._verify", lambda *_: {})
+        desk.protect()
+    assert desk.copies("2013/1.jpg") == desk.copies("renamed.jpg") == [b"photo 1"] * 2
+    code, report = desk.protect()
+    assert (code, verified(report), desk.copies("2013/1.jpg")) == (0, [6, 6], [None, None])
+
+
 def test_a_copy_that_is_lost_whole_is_named_item_by_item(
     desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

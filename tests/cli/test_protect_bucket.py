@@ -41,6 +41,30 @@ def test_a_bucket_is_copied_to_a_folder_and_another_bucket(
     assert (tmp_path / "disk" / "photos" / "2013" / "1.jpg").read_bytes() == b"edited"
 
 
+def test_objects_of_odd_names_that_were_renamed_are_recognised(
+    moto: S3Server, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source, bucket = moto.new_url(), moto.address.bucket
+    prefix = parse_address(source).prefix
+    protect = ["protect", source, "--to", str(tmp_path / "disk"), "--space", "photos", "--data", str(tmp_path / "node")]
+    renamed = {
+        "50% ä.jpg": "deep/er/50%25.jpg", ".hidden": "shown", "a//b": "a/b", "marker": "folder/", "tab\t": "new line",
+        "equal 1": "also equal", "equal 2": "equal again", "empty": " x ", "+": "&?#", "x": "x../.y",
+    }  # fmt: skip
+    content = {name: name.split()[0].encode() for name in renamed} | {"empty": b""}
+    for name, data in {**content, "other": b"other"}.items():
+        moto.client.put_object(Bucket=bucket, Key=prefix + name, Body=data, Metadata={"by": "me"})
+    assert run([*protect, "--json"]) == 0
+    for before, after in renamed.items():
+        moto.client.put_object(Bucket=bucket, Key=prefix + after, Body=content[before], Metadata={"by": "you"})
+        moto.client.delete_object(Bucket=bucket, Key=prefix + before)
+    capsysbinary.readouterr()
+    code = run([*protect, "--json"])
+    report = json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+    assert (report["adoption"]["moved"], report["vanished"], code) == (len(renamed), 0, 0)
+    assert (report["items"], report["copies"][0]["verified"]) == (11, 11)
+
+
 def test_checksums_of_the_provider_vouch_for_what_was_read(
     moto: S3Server, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

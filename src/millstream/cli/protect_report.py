@@ -80,7 +80,7 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
         yield f"  NOT READ: {report.error}"
     else:
         yield (
-            f"  {found.added:,} new, {found.changed:,} changed, {found.moved:,} of the new ones renamed, "
+            f"  {found.added:,} new, {found.changed:,} changed, {found.moved:,} renamed, "
             f"{report.vanished:,} vanished; {size_text(found.read_bytes)} read; {report.adopted_only:,} items have no "
             "checksum but ours"
         )

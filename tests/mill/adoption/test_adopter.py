@@ -11,7 +11,7 @@ import pytest
 from adopted_folder import SPACE, SourceFolder
 
 from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, Reading
-from millstream.mill.adoption.adoption_run import NOT_READ
+from millstream.mill.adoption.adoption_run import NOT_READ, AdoptionRun
 from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
 from millstream.stores.protocol import EntryKind
 
@@ -164,6 +164,76 @@ def test_a_rename_is_recognised_by_its_checksum(folder: SourceFolder) -> None:
     found = folder.adopt()
     assert (found.added, found.vanished, found.moved) == (1, 1, 1)
     assert folder.item("before").renamed_to == "after"
+
+
+def renames(folder: SourceFolder) -> dict[str, str | None]:
+    return {item.content_id: item.renamed_to for item in folder.catalog.vanished("here", SPACE)}
+
+
+@pytest.mark.parametrize(
+    ("data", "gone", "new", "expected"),
+    [
+        (b"equal", ["b", "a"], ["d", "c"], {"a": "c", "b": "d"}),
+        (b"equal", ["a", "b"], ["c"], {"a": "c", "b": None}),
+        (b"equal", ["a"], ["d", "c"], {"a": "c"}),
+        (b"", ["a"], ["c"], {"a": "c"}),
+        (b"", ["a", "b"], ["c"], {"a": None, "b": None}),
+        (b"", ["a"], ["c", "d"], {"a": None}),
+        (b"odd", ["50% \u00e4.jpg"], [".a\u0308 %2E"], {"50% \u00e4.jpg": ".a\u0308 %2E"}),
+    ],
+)
+def test_equal_files_that_were_renamed_are_paired_one_to_one(
+    folder: SourceFolder, data: bytes, gone: list[str], new: list[str], expected: dict[str, str | None]
+) -> None:
+    for name in gone:
+        folder.write(name, data)
+    folder.write("stays", data)
+    folder.adopt()
+    for name in gone:
+        (folder.root / name).unlink()
+    for name in new:
+        folder.write(name, data)
+    paired = sum(name is not None for name in expected.values())
+    assert (folder.adopt().moved, folder.adopt().moved) == (paired, paired)
+    assert renames(folder) == expected
+
+
+def test_a_rename_whose_new_name_an_interrupted_run_read_is_recognised(
+    folder: SourceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("before")
+    folder.write("other", b"different")
+    folder.adopt()
+    (folder.root / "before").rename(folder.root / "after")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(AdoptionRun, "finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        folder.adopt()
+    found = folder.adopt()
+    assert (found.read, found.moved, renames(folder)) == (0, 1, {"before": "after"})
+
+
+def test_a_file_that_is_renamed_twice_is_followed_to_its_last_name(folder: SourceFolder) -> None:
+    folder.write("a")
+    folder.adopt()
+    for before, after in (("a", "b"), ("b", "c")):
+        (folder.root / before).rename(folder.root / after)
+        folder.adopt()
+    assert renames(folder) == {"a": "c", "b": "c"}
+    (folder.root / "c").write_bytes(b"edited")
+    folder.adopt()
+    assert renames(folder) == {"a": None, "b": None}
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_file_is_renamed_to_a_name_that_another_file_had(folder: SourceFolder, is_gone: bool) -> None:
+    folder.write("old", b"old bytes")
+    folder.write("before")
+    folder.adopt()
+    if is_gone:
+        (folder.root / "old").unlink()
+        folder.adopt()
+    (folder.root / "before").rename(folder.root / "old")
+    assert (folder.adopt().moved, renames(folder)) == (1, {"before": "old"})
 
 
 def test_special_files_are_named_and_forbid_nothing_else(folder: SourceFolder) -> None:

@@ -100,7 +100,7 @@ class Adopter:
         known = self._catalog.space(self._store, space)
         self._catalog.save_space(msgspec.structs.replace(known, begun_at=now))
         until = self._reread_until(space, reading, now if known.ended_at is None else known.ended_at, now)
-        run = self._run(space, checksums, until)
+        run = AdoptionRun(self._target, space, checksums=checksums, reread_until=until, ended_at=known.ended_at)
         if reading == Reading.NONE:
             for group in groups(run.jobs(), GROUP):
                 run.plan(group)
@@ -129,12 +129,9 @@ class Adopter:
         if result.item is None or result.digests is None:
             reason = result.problem[1] if result.problem is not None else "it vanished meanwhile"
             raise NotAdoptedError(f"{content_id!r} in {self._source.url}/{space} cannot be read: {reason}")
-        accepted = self._run(space, None, None).accept(ReadJob(entry, now, ()), result.item, result.digests)
+        accepted = AdoptionRun(self._target, space).accept(ReadJob(entry, now, ()), result.item, result.digests)
         self._catalog.remove_findings(self._store, space, [content_id])
         return accepted
-
-    def _run(self, space: str, checksums: ChecksumList | None, reread_until: int | None) -> AdoptionRun:
-        return AdoptionRun(self._target, space, checksums=checksums, reread_until=reread_until)
 
     def _reread_until(self, space: str, reading: Reading, ended_at: int, now: int) -> int | None:
         """Items are due that were last read at this time or before; None where none is."""

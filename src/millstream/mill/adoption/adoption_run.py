@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from millstream.mill.adoption.catalog import (
 )
 from millstream.mill.adoption.checksum_files import ChecksumList, ExpectedChecksum
 from millstream.mill.adoption.item_reader import ReadResult
+from millstream.mill.adoption.rename_pairs import pair_renames
 from millstream.mill.adoption.sources import SourceEntry, SourceItem, SourceProblem, entries_of
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.merge_join import outer_join
@@ -34,7 +35,8 @@ class AdoptionSummary(msgspec.Struct):
     """What a run of an adoption found, in items. ``read`` and ``read_bytes`` count what was read.
 
     ``unread`` items are new or changed, and were not read because the run was for a plan; ``moved`` ones are among
-    those that vanished and those that were added; ``excluded`` ones were adopted, and are left out now.
+    those that vanished, and their new names among those that were added or changed; ``excluded`` ones were adopted, and
+    are left out now.
     """
 
     listed: int = 0
@@ -99,18 +101,19 @@ class AdoptionRun:
         *,
         checksums: ChecksumList | None = None,
         reread_until: int | None = None,
+        ended_at: int | None = None,
     ) -> None:
         self.summary = AdoptionSummary()
         self.touched: list[str] = []
         self._source, self._store, self._catalog, self._manifest, self._clock = target
         self._space = space
-        self._checksums, self._reread_until = checksums, reread_until
+        self._checksums, self._reread_until, self._ended_at = checksums, reread_until, ended_at
         self._before = {one.content_id: one for one in self._catalog.findings(self._store, space)}
         self._findings: list[AdoptionFinding] = []
         self._unlisted: list[str] = []
         self._absent: list[AdoptedItem] = []
         self._relisted: list[AdoptedItem] = []
-        self._added: dict[str, list[str]] = {}
+        self._added: set[str] = set()
         self._exclusion = exclusion_of(self._source)
         self._named = {name for name in checksums or () if not self._exclusion.covers(name)}
 
@@ -180,6 +183,8 @@ class AdoptionRun:
                 items.append(item)
                 if job.row is None or (item.sha256, item.adopted_at) != (job.row.sha256, job.row.adopted_at):
                     events.append(self._event(item))
+                if job.row is None or not job.row.is_there:
+                    self._added.add(item.content_id)
         self._manifest.writer.record(events)
         self._catalog.save(items)
 
@@ -251,8 +256,6 @@ class AdoptionRun:
     def _count(self, job: ReadJob, digests: Digests | None) -> None:
         if job.row is None:
             self.summary.added += 1
-            if digests is not None and digests.size:
-                self._added.setdefault(digests.sha256, []).append(job.content_id)
         elif digests is None or digests.sha256 != job.row.sha256:
             self.summary.changed += 1
         elif job.row.is_there:
@@ -287,19 +290,20 @@ class AdoptionRun:
         """Everything was listed: record what vanished, what was renamed, and what people have to look at."""
         now = self._clock.now()
         gone = [row for row in self._absent if not self._is_hidden(row.content_id)]
-        self._catalog.save([*self._relisted, *(self._vanished(row, now) for row in gone)])
-        self.summary.vanished = len(gone)
+        renamed = self._renamed(gone)
+        self._catalog.save([*self._relisted, *(_vanished(row, renamed.get(row.content_id), now) for row in gone)])
+        self.summary.vanished, self.summary.moved = len(gone), len(renamed)
         self._catalog.replace_findings(self._store, self._space, [*self._findings, *self._not_there(now)])
         self.summary.findings = len(self._catalog.findings(self._store, self._space))
 
-    def _vanished(self, row: AdoptedItem, now: int) -> AdoptedItem:
-        """*row* as vanished, and as renamed where an item with its bytes was added in this run."""
-        renamed_to = row.renamed_to
-        if renamed_to is None and row.kind == ItemKind.FILE and (new := self._added.get(row.sha256)):
-            renamed_to = new.pop(0)
-        self.summary.moved += renamed_to is not None
-        since = now if row.vanished_at is None else row.vanished_at
-        return msgspec.structs.replace(row, vanished_at=since, renamed_to=renamed_to, suspected=None, excluded_at=None)
+    def _renamed(self, gone: Sequence[AdoptedItem]) -> Mapping[str, str]:
+        """The new names of those of *gone* that were renamed, by their old ones."""
+        holders = self._catalog.holders(self._store, self._space, {row.sha256 for row in gone})
+        return pair_renames(gone, [item for item in holders if item.is_there], self._is_new)
+
+    def _is_new(self, item: AdoptedItem) -> bool:
+        """Whether *item* got its bytes in this run, or in one before it that was interrupted and paired nothing."""
+        return item.content_id in self._added or (self._ended_at is not None and item.adopted_at > self._ended_at)
 
     def _is_hidden(self, content_id: str) -> bool:
         """Whether *content_id* lies where the source could not be listed, so that nobody knows whether it is there."""
@@ -333,6 +337,11 @@ class AdoptionRun:
             version=version,
             found_at=now,
         )
+
+
+def _vanished(row: AdoptedItem, renamed_to: str | None, now: int) -> AdoptedItem:
+    since = now if row.vanished_at is None else row.vanished_at
+    return msgspec.structs.replace(row, vanished_at=since, renamed_to=renamed_to, suspected=None, excluded_at=None)
 
 
 def _is_same(entry: SourceEntry, row: AdoptedItem) -> bool:

@@ -227,9 +227,12 @@ class AdoptionCatalog:
                 gone = sa.delete(items_table).where(items_table.c.store == store, items_table.c.space == space)
                 connection.execute(gone.where(items_table.c.content_id.in_(ids)))
 
-    def holders(self, store: str, space: str, sha256: str) -> Sequence[AdoptedItem]:
-        """The items with these bytes, vanished ones included."""
-        return self._select(_of(items_table, store, space).where(items_table.c.sha256 == sha256))
+    def holders(self, store: str, space: str, sums: Iterable[str]) -> Sequence[AdoptedItem]:
+        """The items with one of these SHA-256 sums, vanished ones included."""
+        found: list[AdoptedItem] = []
+        for some in groups(sums, _VARIABLES):
+            found += self._select(_of(items_table, store, space).where(items_table.c.sha256.in_(some)))
+        return found
 
     def totals(self, store: str, space: str) -> SpaceTotals:
         """How much of a space is adopted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from millstream.mill.adoption.adoption_run import AdoptionTarget
-from millstream.mill.adoption.catalog import AdoptedItem
+from millstream.mill.adoption.catalog import AdoptedItem, ItemKind
 from millstream.mill.adoption.sources import item_of
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups
@@ -27,6 +27,17 @@ def forget_vanished(
         if only(item) and item_of(target.source, space, item.content_id) is None
     ]
     return _forget(target, space, gone)
+
+
+def forget_followed(target: AdoptionTarget, space: str, *, follow: bool) -> None:
+    """Follow the deletions of empty folders, and with *follow* of everything but what was renamed.
+
+    Copies of renamed items are needed until those under the new names are verified. Raises :class:`StoreError` where
+    the source does not answer.
+    """
+    forget_vanished(
+        target, space, only=lambda item: item.kind == ItemKind.FOLDER or (follow and item.renamed_to is None)
+    )
 
 
 def count_kept(target: AdoptionTarget, space: str, destination: str) -> int:

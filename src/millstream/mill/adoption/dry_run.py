@@ -19,9 +19,9 @@ from millstream.core.sqlite_file import explained
 from millstream.mill.adoption.adopted_store import AdoptedStore
 from millstream.mill.adoption.adopter import Adopter, Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
-from millstream.mill.adoption.catalog import AdoptionCatalog, AdoptionFinding, ItemKind
+from millstream.mill.adoption.catalog import AdoptionCatalog, AdoptionFinding
 from millstream.mill.adoption.checksum_files import ChecksumList
-from millstream.mill.adoption.deletions import count_kept, forget_vanished
+from millstream.mill.adoption.deletions import count_kept, forget_followed
 from millstream.mill.adoption.protection import Deletions
 from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan, count_differences
@@ -129,7 +129,7 @@ class DryRun:
 
     def _forget(self, target: AdoptionTarget, space: str) -> None:
         follow = target.catalog.space(self._store, space).deletions == Deletions.FOLLOW
-        forget_vanished(target, space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
+        forget_followed(target, space, follow=follow)
 
     def _copy_plan(self, plan: DuplicationPlan, guard: ChangeGuard, renamed: int, kept: int) -> CopyPlan:
         held = guard.check(plan) is not None

@@ -14,10 +14,10 @@ import msgspec
 
 from millstream.mill.adoption.adopter import READ_PERIOD, Adopter, Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
-from millstream.mill.adoption.catalog import AdoptionFinding, ItemKind
+from millstream.mill.adoption.catalog import AdoptionFinding
 from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.coverage import copy_coverage, kept_coverage, verification_times
-from millstream.mill.adoption.deletions import count_kept, forget_renamed, forget_vanished
+from millstream.mill.adoption.deletions import count_kept, forget_followed, forget_renamed
 from millstream.mill.adoption.lost_copies import find_lost, repaired
 from millstream.mill.adoption.renames import copy_renamed
 from millstream.mill.adoption.unknown_copies import (
@@ -217,9 +217,9 @@ class Protection:
         return copy
 
     def _forget(self) -> None:
-        """Follow the deletions of empty folders, and of everything where the space says so and something is left."""
+        """Follow deletions where the space says so and something is left."""
         follow = self._catalog.space(self._target.store, self._space).deletions == Deletions.FOLLOW
-        forget_vanished(self._target, self._space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
+        forget_followed(self._target, self._space, follow=follow)
 
     def _take_over(self, copies: dict[Pair, CopyReport], *, replace: bool) -> dict[Pair, UnknownCopies]:
         """Record again what lost its record; copies of which nobody knows whether they are right are left alone.
