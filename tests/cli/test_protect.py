@@ -130,7 +130,8 @@ def test_what_was_edited_renamed_added_and_deleted_is_told_apart(desk: Desk) -> 
 def test_a_deletion_goes_on_once_somebody_says_so(desk: Desk) -> None:
     desk.protect()
     (desk.photos / "2013" / "2.jpg").unlink()
-    assert desk.protect()[0] == 5
+    code, report = desk.protect()
+    assert (code, report["vanished_items"]) == (5, ["2013/2.jpg"])
     assert desk.call("mill", "forget", "photos", "photos", "--vanished") == (0, {"tombstones": 1})
     code, report = desk.protect()
     assert (code, verified(report), desk.copies("2013/2.jpg")) == (0, [5, 5], [None, None])
@@ -747,6 +748,7 @@ def test_people_read_what_is_wrong_and_what_to_do(desk: Desk, capsysbinary: pyte
     assert "SUSPECTED ROT  photos  2013/1.jpg" in printed
     assert "millstream mill accept photos photos ID" in printed
     assert "millstream mill forget photos photos --vanished" in printed
+    assert "vanished: '2013/2.jpg'" in printed
     assert "NOT PROTECTED" in printed
 
 

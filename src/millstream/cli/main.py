@@ -78,7 +78,8 @@ def millstream(debug: bool) -> None:
 
     \b
     Start here:  millstream demo
-    Exit codes:  0 done · 1 failed or found false · 2 bad input · 3 not found · 4 held by another · 130 interrupted
+    Exit codes:  0 done · 1 failed or found false · 2 bad input · 3 not found · 4 held by another
+                 5 waits for an approval · 130 interrupted
     """
 
 

@@ -133,6 +133,9 @@ def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
             f"  WAITING  {report.vanished:,} items vanished from the source, and their copies are kept: put them back, "
             f"or let the copies be deleted with `millstream mill forget {report.store} {report.space} --vanished`"
         )
+        yield from (f"    vanished: {name!r}" for name in report.vanished_items[:SHOWN])
+        if report.vanished > SHOWN:
+            yield f"    … and {report.vanished - SHOWN:,} more that vanished: see --json"
     for copy in report.copies:
         if copy.hold is not None:
             yield (

@@ -91,7 +91,7 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
         found = opened.spaces()
         is_empty = not opened.entries(found[0], limit=1)
     except (NotFoundError, StoreUnavailableError, IndexError) as error:
-        raise SourceMissingError(f"the source {source} cannot be listed ({error}): nothing was set up") from error
+        raise SourceMissingError(f"the source {source} cannot be listed ({error}): nothing was done") from error
     destinations = [_destination_url(one) for one in to]
     if len({_same(one) for one in destinations}) < len(destinations):
         raise SetupError("one destination is named twice: two copies in one place are one copy")

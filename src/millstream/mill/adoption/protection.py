@@ -91,8 +91,8 @@ class CopyReport(msgspec.Struct, kw_only=True):
 class ProtectionReport(msgspec.Struct, kw_only=True):
     """A space and its copies after a run. ``adopted_only`` items have a checksum that nobody but we vouch for.
 
-    ``exclude`` are the globs of what is left out, ``excluded`` the items among that which were adopted before: their
-    copies are kept.
+    ``vanished_items`` are the ids of those that vanished. ``exclude`` are the globs of what is left out, ``excluded``
+    the items among that which were adopted before: their copies are kept.
     """
 
     store: str
@@ -102,6 +102,7 @@ class ProtectionReport(msgspec.Struct, kw_only=True):
     bytes: int = 0
     adopted_only: int = 0
     vanished: int = 0
+    vanished_items: Sequence[str] = ()
     excluded: int = 0
     exclude: Sequence[str] = ()
     oldest_read: int | None = None
@@ -368,6 +369,8 @@ class Protection:
         totals = self._catalog.totals(self._target.store, self._space)
         report.items, report.bytes, report.adopted_only = totals.items, totals.bytes, totals.computed
         report.vanished, report.oldest_read = totals.vanished, totals.oldest_read
+        gone = self._catalog.vanished(self._target.store, self._space) if totals.vanished else ()
+        report.vanished_items = [item.content_id for item in gone]
         report.excluded, report.exclude = totals.excluded, exclusion_of(self._target.source).globs
         report.findings = self._catalog.findings(self._target.store, self._space)
         for pair, copy in copies.items():
