@@ -34,8 +34,9 @@ from millstream.core.sqlite_file import require_database
 from millstream.mill.adoption.adopter import Reading
 from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.adoption.checksum_files import ChecksumList
+from millstream.mill.adoption.deletions import Deletions
 from millstream.mill.adoption.dry_run import DryRun, ProtectionPlan
-from millstream.mill.adoption.protection import Deletions, Progress, Protection, ProtectionReport
+from millstream.mill.adoption.protection import Progress, Protection, ProtectionReport
 from millstream.mill.adoption.sources import count_bytes
 from millstream.mill.duplication.change_guard import ChangeBudgets
 from millstream.node import DATABASE, Node

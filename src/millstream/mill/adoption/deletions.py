@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from millstream.mill.adoption.adoption_run import AdoptionTarget
@@ -11,6 +12,13 @@ from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups
 
 _GROUP = 1000
+
+
+class Deletions(enum.StrEnum):
+    """What becomes of the copies of items that vanish from the source."""
+
+    HOLD = "hold"  # they are kept until people say that the deletion was meant
+    FOLLOW = "follow"  # they are deleted, within the change guard
 
 
 def forget_vanished(
@@ -29,12 +37,13 @@ def forget_vanished(
     return _forget(target, space, gone)
 
 
-def forget_followed(target: AdoptionTarget, space: str, *, follow: bool) -> None:
-    """Follow the deletions of empty folders, and with *follow* of everything but what was renamed.
+def forget_followed(target: AdoptionTarget, space: str) -> None:
+    """Follow the deletions of empty folders, and where *space* says so of everything but what was renamed.
 
     Copies of renamed items are needed until those under the new names are verified. Raises :class:`StoreError` where
     the source does not answer.
     """
+    follow = target.catalog.space(target.store, space).deletions == Deletions.FOLLOW
     forget_vanished(
         target, space, only=lambda item: item.kind == ItemKind.FOLDER or (follow and item.renamed_to is None)
     )

@@ -22,7 +22,6 @@ from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarge
 from millstream.mill.adoption.catalog import AdoptionCatalog, AdoptionFinding
 from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.deletions import count_kept, forget_followed
-from millstream.mill.adoption.protection import Deletions
 from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan, count_differences
 from millstream.mill.manifest import Manifest
@@ -105,7 +104,7 @@ class DryRun:
                 catalog.save_space(msgspec.structs.replace(known, deletions=deletions))
             found = Adopter(target, threads=threads).adopt(space, reading=reading, checksums=checksums)
             if found.listed:
-                self._forget(target, space)
+                forget_followed(target, space)
             stores = {self._store: AdoptedStore(self._source, self._store, catalog), **self._copies}
             providers = Providers(stores, self._clock)
             guard = ChangeGuard(engine, self._clock, manifest.count, self._budgets)
@@ -126,10 +125,6 @@ class DryRun:
                     for plan in plans
                 ],
             )
-
-    def _forget(self, target: AdoptionTarget, space: str) -> None:
-        follow = target.catalog.space(self._store, space).deletions == Deletions.FOLLOW
-        forget_followed(target, space, follow=follow)
 
     def _copy_plan(self, plan: DuplicationPlan, guard: ChangeGuard, renamed: int, kept: int) -> CopyPlan:
         held = guard.check(plan) is not None

@@ -6,7 +6,6 @@ done unasked, and the verification what a copy is worth. Running it again does w
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -41,13 +40,6 @@ from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import StoreError
 from millstream.stores.sources import exclusion_of
-
-
-class Deletions(enum.StrEnum):
-    """What becomes of the copies of items that vanish from the source."""
-
-    HOLD = "hold"  # they are kept until people say that the deletion was meant
-    FOLLOW = "follow"  # they are deleted, within the change guard
 
 
 class Progress(NamedTuple):
@@ -181,7 +173,7 @@ class Protection:
                 self._space, reading=reading, checksums=checksums, on_progress=progress.adopting
             )
             if report.adoption.listed:
-                self._forget()
+                forget_followed(self._target, self._space)
             touched = adopter.touched
         except StoreError as error:
             report.error = str(error)
@@ -216,11 +208,6 @@ class Protection:
         except StoreError as error:
             copy.error = str(error)
         return copy
-
-    def _forget(self) -> None:
-        """Follow deletions where the space says so and something is left."""
-        follow = self._catalog.space(self._target.store, self._space).deletions == Deletions.FOLLOW
-        forget_followed(self._target, self._space, follow=follow)
 
     def _take_over(self, copies: dict[Pair, CopyReport], *, replace: bool) -> dict[Pair, UnknownCopies]:
         """Record again what lost its record; copies of which nobody knows whether they are right are left alone.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,14 +17,13 @@ from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.space_reports import LATELY
-from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
+from millstream.mill.integrity.sweep import ItemToCheck, is_lately_verified, listed_or_known
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest import CheckResult, ManifestRow
+from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
 from millstream.mill.providers import Providers
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import CopyFinding, SpaceTally
-from millstream.stores.protocol import Entry
 
 GROUP = 1000
 """Items that are checked, and recorded, together."""
@@ -50,12 +48,6 @@ class Verified(msgspec.Struct):
     repairs: list[CopyFinding] = msgspec.field(default_factory=list)
     findings: list[CopyFinding] = msgspec.field(default_factory=list)
     elsewhere: dict[str, list[CopyFinding]] = msgspec.field(default_factory=dict)
-
-
-class _Item(NamedTuple):
-    content_id: str
-    entry: Entry | None
-    row: ManifestRow | None
 
 
 class CopyVerifier:
@@ -91,7 +83,7 @@ class CopyVerifier:
         verified = Verified(SpaceTally())
         until = self._providers.clock.now()
         audit = self._checker.audit_lookup
-        items = (_Item(*one) for one in listed_or_known(self._providers, self._manifest, store, space, audit))
+        items = listed_or_known(self._providers, self._manifest, store, space, audit)
         with ThreadPoolExecutor(threads, thread_name_prefix="mill-verify") as pool:
             for group in groups(items, GROUP):
                 due = [item for item in group if not _is_good(item, since, until)]
@@ -105,7 +97,7 @@ class CopyVerifier:
                     on_progress(len(group))
         return verified
 
-    def _check(self, store: str, space: str, items: Sequence[_Item]) -> list[CheckResult]:
+    def _check(self, store: str, space: str, items: Sequence[ItemToCheck]) -> list[CheckResult]:
         """The results of *items*: those that can be read together first, the others one by one."""
         rows = {item.content_id: item.row for item in items}
         together = self._checker.check_many(store, space, [item.content_id for item in items if item.entry])
@@ -210,7 +202,7 @@ def due_since(rows: Iterator[int | None], share: float, now: int, period: int) -
     return max(now - period, times[count - 1] + 1 if count else 0)
 
 
-def _is_good(item: _Item, since: int, until: int) -> bool:
+def _is_good(item: ItemToCheck, since: int, until: int) -> bool:
     """Whether the copy was read and found good since *since*, and since it was written."""
     row = item.row
     if row is None or row.verified_at is None or row.modified > row.verified_at:

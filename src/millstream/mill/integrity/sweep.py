@@ -104,7 +104,7 @@ def _check_group(
     return [check(item) if seen[item[0]] is not None else next(alone) for item in group.items]
 
 
-class ListedItem(NamedTuple):
+class ItemToCheck(NamedTuple):
     """An item that is listed, or should be: its entry in the listing and its row in the manifest, where there are."""
 
     content_id: str
@@ -128,14 +128,14 @@ def listed_or_known(
     audit_lookup: AuditLookup | None = None,
     *,
     after: str = "",
-) -> Iterator[ListedItem]:
+) -> Iterator[ItemToCheck]:
     """All that is listed above *after*, and all that manifest or audit say should be, with listing entry and row."""
     listed, known = providers.entries(store, space, after=after), manifest.scan(store, space, after=after)
     unrecorded = () if audit_lookup is None else audit_lookup.unrecorded(store, space, after=after)
     for content_id, found, lost in outer_join(outer_join(listed, known), unrecorded):
         entry, row = (found.left, found.right) if found is not None else (None, None)
         if entry is not None or lost is not None or (row is not None and not row.deleted):
-            yield ListedItem(content_id, entry, row)
+            yield ItemToCheck(content_id, entry, row)
 
 
 def is_lately_verified(entry: Entry | None, row: ManifestRow | None, since: int, until: int) -> bool:

@@ -172,7 +172,7 @@ def work_off(
 def open_bins(spark: SparkSession, data: Path) -> BinTarget:
     """Where tasks of *spark* write the bins of the result in *data*: this folder, or objects that it names.
 
-    A run that was killed goes on where it began. Raises :class:`PipelineInputError` where executors do not share the
+    A run that was killed resumes. Raises :class:`PipelineInputError` where executors do not share the
     folder, or cannot reach the storage provider.
     """
     table, url = read_table(data), results_url(spark)

@@ -139,7 +139,7 @@ class JobFolder:
         """Sync the output to the disk, then write *record*, with the list of files, and log it as one line."""
         record = msgspec.structs.replace(record, files=self.files())
         for file in record.files:
-            _sync(self.data / file.name)
+            sync_file(self.data / file.name)
         for folder in (self.data, self.attempt, self.path):
             sync_folder(folder)
         write_durably(self.path / "job.json", canonical_json(msgspec.to_builtins(record)))
@@ -242,6 +242,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Sync the file at *path* to the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -6,7 +6,6 @@ they are missing, as in jobs of earlier releases, the ids come from the output, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -17,7 +16,7 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import sync_folder
-from millstream.pipeline.jobs.job_folder import parquet_rows
+from millstream.pipeline.jobs.job_folder import parquet_rows, sync_file
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
 from millstream.pipeline.jobs.shared_output import rows_at, write_output
 from millstream.pipeline.result_parts import locations
@@ -49,8 +48,7 @@ def write_replaced(spark: SparkSession, data: Path) -> ReplacedBatches:
     counted = found.observe(figures, F.count("batch").alias("batches"), F.sum("messages").alias("messages"))
     write_output(counted.select(*_COLUMNS), folder)
     for path in folder.glob("*.parquet"):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
     sync_folder(folder)
     return ReplacedBatches(**{name: figures.get[name] or 0 for name in ReplacedBatches._fields})
 
