@@ -118,6 +118,10 @@ def test_a_newcomer_protects_a_folder(tmp_path: Path) -> None:
     follow_page(HOW_TO / "protect.md", tmp_path)
 
 
+def test_a_newcomer_restores_what_is_protected(tmp_path: Path) -> None:
+    follow_page(HOW_TO / "restore.md", tmp_path)
+
+
 def test_the_folder_of_who_reads_the_readme_alone_is_protected(tmp_path: Path) -> None:
     readme = (HOW_TO.parents[1] / "README.md").read_text("utf-8")
     (tmp_path / "section.md").write_text(readme.partition("## Protect a folder")[2].partition("\n## ")[0], "utf-8")

@@ -11,6 +11,7 @@ millstream demo
 millstream doctor
 millstream completion bash > ~/.local/share/bash-completion/completions/millstream
 millstream protect ~/photos --to /mnt/disk --to s3://bucket/copies
+millstream restore photos --to /mnt/back
 millstream status --json
 millstream log append weather readings.jsonl --jsonl
 millstream log copy sqlite:///old/log.db segments:///srv/new weather --consumers

@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": ("millstream.cli.demo:demo", "Run the whole road on real data and say what was done."),
     "doctor": ("millstream.cli.doctor:doctor", "Say what is missing on this machine, and how to get it."),
     "protect": ("millstream.cli.protect:protect", "Copy a folder or bucket to other stores, and verify the copies."),
+    "restore": ("millstream.cli.restore:restore", "Restore a space into a folder or another store."),
     "status": ("millstream.cli.status:status", "Show how well each space is protected."),
     "log": ("millstream.cli.log:log", "Write, read and check message logs."),
     "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),

@@ -85,13 +85,18 @@ class AuditLog:
             yield from found
             after = found[-1].number
 
-    def last_events(self, store: str, space: str) -> Iterator[AuditEvent]:
-        """The last event that added, copied or deleted each item of a space, in the order of the ids' bytes."""
+    def last_events(self, store: str, space: str, *, until: int | None = None) -> Iterator[AuditEvent]:
+        """The last event that added, copied or deleted each item of a space, in the order of the ids' bytes.
+
+        With *until* (microseconds) the last one that happened until then.
+        """
         last = (
             sa.select(sa.func.max(_log.c.number))
             .where(_log.c.store == store, _log.c.space == space, _log.c.action.in_(CONTENT_CHANGES))
             .group_by(_log.c.content_id)
         )
+        if until is not None:
+            last = last.where(_log.c.at <= until)
         after = ""
         while True:
             page = last.where(_log.c.content_id > after).order_by(_log.c.content_id).limit(1000)

@@ -2,7 +2,17 @@
 
 from millstream.stores.folder.path_names import decode_path, encode_path
 from millstream.stores.folder.properties import KIND, MTIME, read_kind
-from millstream.stores.folder.restoring import restore_item
+from millstream.stores.folder.restoring import find_restored, restore_item
 from millstream.stores.folder.store import FolderStore, folder_url
 
-__all__ = ["KIND", "MTIME", "FolderStore", "decode_path", "encode_path", "folder_url", "read_kind", "restore_item"]
+__all__ = [
+    "KIND",
+    "MTIME",
+    "FolderStore",
+    "decode_path",
+    "encode_path",
+    "find_restored",
+    "folder_url",
+    "read_kind",
+    "restore_item",
+]

@@ -7,13 +7,14 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from millstream.stores.folder.path_names import decode_path
 from millstream.stores.folder.properties import MTIME, parse_time, read_kind
-from millstream.stores.folders import make_folder, make_root
-from millstream.stores.hashing import copy_stream
+from millstream.stores.folders import make_folder, make_root, open_folder
+from millstream.stores.hashing import copy_stream, hash_stream
 from millstream.stores.os_errors import translated
 from millstream.stores.protocol import AlreadyExistsError, EntryKind, ItemInfo, StoreInputError
 
@@ -28,11 +29,7 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
     :class:`AlreadyExistsError`, :class:`StoreInputError` where no path has the item's id, and
     :class:`~millstream.stores.protocol.StoreError`.
     """
-    path = decode_path(info.content_id)
-    kind = read_kind(info.properties)
-    if path is None or path.endswith(b"/") != (kind == EntryKind.FOLDER):
-        raise StoreInputError(f"no {kind} of a folder has the id {info.content_id!r}: copy it to a store instead")
-    *above, name = [os.fsdecode(one) for one in path.removesuffix(b"/").split(b"/")]
+    above, name, kind = _path_of(info)
     mtime = parse_time(info.properties.get(MTIME))
     with translated(f"restoring {info.content_id!r} below {target}"):
         make_root(target)
@@ -47,6 +44,57 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
             raise AlreadyExistsError(f"{info.content_id!r} exists below {target} already") from error
         finally:
             os.close(folder)
+
+
+def find_restored(target: Path, info: ItemInfo) -> str | None:
+    """What stands below *target* where the item *info* would be restored to: the SHA-256 (hex) of its bytes.
+
+    None where nothing stands there, an empty text where it is something else than the item was. Raises
+    :class:`StoreInputError` where no path has the item's id, and :class:`~millstream.stores.protocol.StoreError`.
+    """
+    above, name, kind = _path_of(info)
+    with translated(f"reading {info.content_id!r} below {target}"):
+        try:
+            folder = open_folder(str(target), above)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            return ""  # a file or a link where a folder would be
+        try:
+            return _hash_in(folder, name, kind)
+        finally:
+            os.close(folder)
+
+
+def _hash_in(folder: int, name: str, kind: EntryKind) -> str | None:
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if not _IS_KIND[kind](mode):
+            return ""
+        if kind == EntryKind.FOLDER:
+            return hashlib.sha256().hexdigest()
+        if kind == EntryKind.SYMLINK:
+            return hashlib.sha256(os.fsencode(os.readlink(name, dir_fd=folder))).hexdigest()
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        return hash_stream(file).sha256
+
+
+_IS_KIND = {EntryKind.FILE: stat.S_ISREG, EntryKind.SYMLINK: stat.S_ISLNK, EntryKind.FOLDER: stat.S_ISDIR}
+
+
+def _path_of(info: ItemInfo) -> tuple[list[str], str, EntryKind]:
+    """The folders above an item, its name, and what it was. Raises :class:`StoreInputError` where it has no path."""
+    path = decode_path(info.content_id)
+    kind = read_kind(info.properties)
+    if path is None or path.endswith(b"/") != (kind == EntryKind.FOLDER):
+        raise StoreInputError(f"no {kind} of a folder has the id {info.content_id!r}: restore it to a store instead")
+    *above, name = [os.fsdecode(one) for one in path.removesuffix(b"/").split(b"/")]
+    return above, name, kind
 
 
 def _make_empty(folder: int, name: str, mtime: int | None) -> None:

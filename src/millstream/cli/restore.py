@@ -1,0 +1,189 @@
+"""``millstream restore``: items of a space, verified on the way, into a folder or another store."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import click
+import msgspec
+from rich.progress import DownloadColumn, TextColumn, TransferSpeedColumn
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.open_changes import print_open_changes
+from millstream.cli.parameter_types import Timestamp
+from millstream.cli.progress import drawn
+from millstream.cli.restore_target import open_target
+from millstream.core.amounts import size_text
+from millstream.mill.errors import UnknownSpaceError, UnknownStoreError
+from millstream.mill.restore.listing import ItemListing, RestorableItem
+from millstream.mill.restore.past import PastListing
+from millstream.mill.restore.restorer import RestoredItem, RestoreOutcome, Restorer, sample
+from millstream.mill.restore.targets import RestoreTarget
+from millstream.node import Node
+from millstream.settings import Settings
+
+MOST_NAMED = 1000
+"""Items that are named when they were not restored; all of them are counted."""
+
+
+class RestoreReport(msgspec.Struct, kw_only=True):
+    """The result of a restore: items by outcome, the bytes that were read, and what was not restored.
+
+    ``bad_copies`` counts copies that could not be used, by store; ``named`` are the items that have one or were not
+    restored, :data:`MOST_NAMED` at most.
+    """
+
+    space: str
+    outcomes: Counter[str] = msgspec.field(default_factory=Counter)
+    bytes: int = 0
+    bad_copies: Counter[str] = msgspec.field(default_factory=Counter)
+    named: list[RestoredItem] = msgspec.field(default_factory=list)
+    seed: str | None = None
+
+    @property
+    def items(self) -> int:
+        """All items."""
+        return sum(self.outcomes.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every item is at the target, or was verified."""
+        return not self.outcomes[RestoreOutcome.DIFFERENT] and not self.outcomes[RestoreOutcome.FAILED]
+
+    def add(self, item: RestoredItem) -> None:
+        """Count *item*, and name it if something is wrong."""
+        self.outcomes[item.outcome] += 1
+        if item.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.VERIFIED):
+            self.bytes += item.size
+        self.bad_copies.update(copy.store for copy in item.bad)
+        if (item.bad or not item.is_good) and len(self.named) < MOST_NAMED:
+            self.named.append(item)
+
+
+@click.command()
+@click.argument("space")
+@click.argument("prefix", default="")
+@click.option("--to", metavar="FOLDER|URL", help="Folder, or URL of a store, to write to.")
+@click.option("--test", "is_test", is_flag=True, help="Read and verify a sample, and write nothing.")
+@click.option("--from", "from_store", metavar="STORE", help="Only from this store (default: the best copy of each).")
+@click.option("--as-of", "at", type=Timestamp(), metavar="TIME", help="The state at this time, by the audit log.")
+@click.option("--overwrite", is_flag=True, help="Replace what stands at the target and differs.")
+@click.option("--sample", "count", type=click.IntRange(1), default=100, show_default=True, help="Items of --test.")
+@click.option("--seed", help="Choose the items of --test again as before.")
+@data_options
+@json_option
+def restore(
+    settings: Settings,
+    *,
+    space: str,
+    prefix: str,
+    to: str | None,
+    is_test: bool,
+    from_store: str | None,
+    at: int | None,
+    overwrite: bool,
+    count: int,
+    seed: str | None,
+    as_json: bool,
+) -> int:
+    """Restore the items of SPACE, or those whose ids begin with PREFIX, into a folder or another store.
+
+    Each item is read from a good copy and verified against the recorded checksum before it appears at the target,
+    with its properties; in a folder, links, empty folders and times are restored. A damaged copy is named, and the
+    next one is used. The same command resumes a restore that was interrupted. What stands at the target and differs is
+    left as it is. With --as-of the state at a time is restored, as far as the audit log knows it and copies still have
+    the bytes; the rest is listed.
+
+    Exit code 0 if every item is at the target (with --test: every item of the sample is good), 1 otherwise.
+    """
+    if is_test == (to is not None):
+        raise click.UsageError("name a target with --to, or verify a sample with --test")
+    if is_test and overwrite:
+        raise click.UsageError("--test writes nothing: --overwrite does not apply")
+    if at is not None and from_store is not None:
+        raise click.UsageError("--as-of takes each item from a copy that has the bytes of then: --from does not apply")
+    with Node.open(settings) as node:
+        _require_known(node, space, from_store)
+        target = None if to is None else open_target(node, to, space)
+        report = RestoreReport(space=space)
+        items = _items(node, space, prefix, from_store, at)
+        if is_test:
+            report.seed = seed or secrets.token_hex(4)
+            items = iter(sample(items, count, report.seed))
+        _run(node, items, target, report, overwrite=overwrite)
+        has_open = at is not None and print_open_changes(node, space=space)
+    _print(report, to, as_json)
+    return 0 if report.is_complete and not has_open else 1
+
+
+def _require_known(node: Node, space: str, store: str | None) -> None:
+    if store is not None and store not in node.stores.providers:
+        known = ", ".join(sorted(node.stores.providers))
+        raise UnknownStoreError(f"no store {store!r} is configured (there are: {known})")
+    spaces = {name for _, name in (*node.stores.manifest.spaces(), *node.mill.audit.log.spaces())}
+    if space not in spaces:
+        raise UnknownSpaceError(
+            f"the manifest knows no space {space!r}; where its stores still exist, `millstream mill rebuild` reads them"
+        )
+
+
+def _items(node: Node, space: str, prefix: str, from_store: str | None, at: int | None) -> Iterator[RestorableItem]:
+    lookup = node.mill.audit.lookup
+    listing = ItemListing(
+        node.stores.providers,
+        node.stores.manifest,
+        space,
+        sources=node.policies.current.sources(space),
+        audit_lookup=lookup,
+    )
+    if at is None:
+        return listing.items(prefix, from_store)
+    past = PastListing(node.mill.audit.log, node.stores.manifest, listing, space, audited=lookup.audited)
+    return past.items(at, prefix)
+
+
+def _run(
+    node: Node,
+    items: Iterable[RestorableItem],
+    target: RestoreTarget | None,
+    report: RestoreReport,
+    *,
+    overwrite: bool,
+) -> None:
+    restorer = Restorer(node.stores.providers, target, overwrite=overwrite, threads=node.settings.mill.workers)
+    columns = (TextColumn("{task.description} {task.fields[items]:,} items"), DownloadColumn(), TransferSpeedColumn())
+    with drawn(*columns) as bars:
+        bar = bars.add_task("testing" if target is None else "restoring", total=None, items=0)
+        for item in restorer.run(items):
+            report.add(item)
+            bars.update(bar, completed=report.bytes, items=report.items)
+
+
+def _print(report: RestoreReport, to: str | None, as_json: bool) -> None:
+    if as_json:
+        print_json({**msgspec.to_builtins(report), "complete": report.is_complete, "items": report.items})
+        return
+    for item in report.named:
+        for copy in item.bad:
+            click.echo(f"{item.content_id!r}: the copy in store {copy.store} was not used: {copy.reason}")
+        if not item.is_good:
+            click.echo(f"{item.content_id!r} was not restored: {item.reason}")
+    unnamed = sum(report.outcomes[one] for one in (RestoreOutcome.DIFFERENT, RestoreOutcome.FAILED)) - len(
+        [item for item in report.named if not item.is_good]
+    )
+    if unnamed > 0:
+        click.echo(f"and {unnamed:,} more that were not restored")
+    counts = ", ".join(f"{count:,} {_WORDS[RestoreOutcome(name)]}" for name, count in sorted(report.outcomes.items()))
+    where = f"to {to}" if report.seed is None else f"tested (--seed {report.seed})"
+    click.echo(f"{report.space} {where}: {counts or 'no items'}; {size_text(report.bytes)} read and verified")
+
+
+_WORDS = {
+    RestoreOutcome.RESTORED: "restored",
+    RestoreOutcome.VERIFIED: "verified",
+    RestoreOutcome.PRESENT: "there already",
+    RestoreOutcome.DIFFERENT: "different at the target",
+    RestoreOutcome.FAILED: "not restored",
+}

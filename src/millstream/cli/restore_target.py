@@ -1,0 +1,73 @@
+"""The target of a restore: a folder or a store that this node does not use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from millstream.core.errors import InputError
+from millstream.core.mounts import lies_in
+from millstream.mill.restore.targets import FolderTarget, RestoreTarget, StoreTarget
+from millstream.node import Node
+from millstream.stores import open_provider
+
+
+class TargetRefusedError(InputError):
+    """Nothing is restored to this folder or store."""
+
+
+def open_target(node: Node, to: str, space: str) -> RestoreTarget:
+    """The target *to*, a folder's path or a store's URL, in which *space* is made where it is missing.
+
+    Raises :class:`TargetRefusedError` for one that overlaps the node's folder or one of its stores.
+    """
+    if not to:
+        raise TargetRefusedError("--to is empty: is a variable of the shell unset?")
+    if "://" not in to and not to.startswith("memory:"):
+        folder = Path(to).expanduser().absolute()
+        _require_apart(node, folder, to)
+        if folder.exists() and not folder.is_dir():
+            raise TargetRefusedError(f"{to} is a file: name a folder")
+        return FolderTarget(folder)
+    parts = urlsplit(to)
+    if parts.scheme not in ("file", "s3") or "space" in dict(parse_qsl(parts.query)):
+        raise TargetRefusedError(
+            f"{to!r} is not a store to restore to: name a folder, file:///folder or s3://bucket/prefix"
+        )
+    if parts.scheme == "file":
+        _require_apart(node, Path(unquote(parts.path)), to)
+    else:
+        _require_other_objects(node, to)
+    store = open_provider(to, create=True)
+    store.create_space(space)
+    return StoreTarget(store, space)
+
+
+def _require_apart(node: Node, folder: Path, to: str) -> None:
+    places = {"the node's folder": node.folder}
+    for name, store in node.stores.providers.items():
+        parts = urlsplit(store.url)
+        if parts.scheme in ("file", "folder", "cas"):
+            places[f"the store {name!r}"] = Path(unquote(parts.path))
+    for what, place in places.items():
+        if lies_in(folder, place) or lies_in(place, folder):
+            raise TargetRefusedError(f"{to} overlaps {what} ({place}): restore to another folder")
+
+
+def _require_other_objects(node: Node, to: str) -> None:
+    for name, store in node.stores.providers.items():
+        if urlsplit(store.url).scheme == "s3" and _overlap(store.url, to):
+            raise TargetRefusedError(f"{to} overlaps the store {name!r} ({store.url}): restore to another prefix")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two URLs of buckets have objects in common."""
+    if _bucket(one) != _bucket(other):
+        return False
+    first, second = (f"{urlsplit(url).path.strip('/')}/".lstrip("/") for url in (one, other))
+    return first.startswith(second) or second.startswith(first)
+
+
+def _bucket(url: str) -> tuple[str, str | None]:
+    parts = urlsplit(url)
+    return parts.netloc, dict(parse_qsl(parts.query)).get("endpoint")

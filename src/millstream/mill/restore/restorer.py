@@ -1,0 +1,211 @@
+"""Restoring items, and reading a sample of them as a test that a restore would succeed."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import heapq
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, cast
+
+import msgspec
+
+from millstream.mill.duplication.transfer import HashingReader
+from millstream.mill.errors import MillError
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.merge_join import groups, one_behind
+from millstream.mill.providers import Providers
+from millstream.mill.restore.listing import RestorableItem
+from millstream.mill.restore.targets import RestoreTarget, TargetState
+from millstream.stores.protocol import AlreadyExistsError, ChecksumMismatchError, ItemInfo, StoreError
+
+SMALL = 1 << 20
+"""Items of so many bytes are read and verified before anything of them is written."""
+
+_GROUP = 64
+
+
+class RestoreOutcome(enum.StrEnum):
+    """What happened to one item."""
+
+    RESTORED = "restored"
+    VERIFIED = "verified"  # read in a test, and good
+    PRESENT = "present"  # the target had it already
+    DIFFERENT = "different"  # the target has something else, which was left as it is
+    FAILED = "failed"
+
+
+class BadCopy(msgspec.Struct, frozen=True):
+    """A copy that could not be used, and why."""
+
+    store: str
+    reason: str
+
+
+class RestoredItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What happened to one item: ``store`` is where its bytes came from, ``reason`` says why it was not restored.
+
+    ``bad`` are the copies that were tried before.
+    """
+
+    content_id: str
+    outcome: RestoreOutcome
+    size: int = 0
+    store: str = ""
+    reason: str = ""
+    bad: tuple[BadCopy, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the item is at the target, or was verified."""
+        return self.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.VERIFIED, RestoreOutcome.PRESENT)
+
+
+class TargetError(MillError):
+    """Nothing can be written to the target of a restore."""
+
+
+class VerifyingReader(HashingReader):
+    """Reads from *source*; its end raises :class:`ChecksumMismatchError` if the bytes do not hash to *sha256*.
+
+    ``has_failed`` tells whether reading was what failed, whoever read.
+    """
+
+    def __init__(self, source: BinaryIO, sha256: str, place: ItemRef) -> None:
+        super().__init__(source)
+        self._expected, self._place = sha256, place
+        self.has_failed = False
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            data = super().read(size)
+        except Exception:
+            self.has_failed = True
+            raise
+        if (size < 0 or (size > 0 and not data)) and self.sha256 != self._expected:
+            self.has_failed = True
+            raise ChecksumMismatchError(f"{self._place} is damaged: its bytes hash to {self.sha256}")
+        return data
+
+
+class Restorer:
+    """Writes items to *target*, or only reads them where there is none, *threads* of them at the same time.
+
+    An item is taken from the first of its copies whose bytes have the recorded checksum. What stands at the target
+    under its id and differs is replaced only with *overwrite*.
+    """
+
+    def __init__(
+        self, providers: Providers, target: RestoreTarget | None, *, overwrite: bool = False, threads: int = 8
+    ) -> None:
+        self._providers, self._target, self._overwrite, self._threads = providers, target, overwrite, threads
+
+    def run(self, items: Iterable[RestorableItem]) -> Iterator[RestoredItem]:
+        """What happened to each of *items*, in their order."""
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="mill-restore") as pool:
+            submitted = ([pool.submit(self._restore, item) for item in some] for some in groups(items, _GROUP))
+            try:
+                for futures in one_behind(submitted):
+                    for future in futures:
+                        yield future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _restore(self, item: RestorableItem) -> RestoredItem:
+        bad: list[BadCopy] = []
+        for place in item.copies:
+            try:
+                info = self._find(item, place)
+                return self._take(item, place, info, bad)
+            except AlreadyExistsError:
+                return _result(item, RestoreOutcome.DIFFERENT, bad, reason="something else stands there (--overwrite)")
+            except _RefusedByTargetError as error:
+                return _result(item, RestoreOutcome.FAILED, bad, reason=str(error))
+            except StoreError as error:
+                bad.append(BadCopy(place.store, str(error)))
+        reason = item.reason or ("no copy of it can be used" if bad else "no store has it any more")
+        return _result(item, RestoreOutcome.FAILED, bad, reason=reason)
+
+    def _find(self, item: RestorableItem, place: ItemRef) -> ItemInfo:
+        info = self._providers.find(place)
+        if info is None:
+            raise StoreError(f"{place} is gone")
+        # the copy of another item with the same bytes may be what is left of this one
+        return msgspec.structs.replace(info, content_id=item.content_id)
+
+    def _take(self, item: RestorableItem, place: ItemRef, info: ItemInfo, bad: Sequence[BadCopy]) -> RestoredItem:
+        outcome = RestoreOutcome.VERIFIED
+        if self._target is not None:
+            with _errors_of_target():
+                state = self._target.state(info, item.sha256)
+            if state == TargetState.SAME:
+                return _result(item, RestoreOutcome.PRESENT, bad, info=info)
+            if state == TargetState.DIFFERENT and not self._overwrite:
+                raise AlreadyExistsError
+            outcome = RestoreOutcome.RESTORED
+        self._providers.call(lambda: self._copy(item, place, info))
+        return _result(item, outcome, bad, info=info, store=place.store)
+
+    def _copy(self, item: RestorableItem, place: ItemRef, info: ItemInfo) -> None:
+        """Read the bytes at *place* to their end, verify them, and write them to the target."""
+        with self._providers[place.store].open(place.space, place.content_id) as file:
+            reader = VerifyingReader(file, item.sha256, place)
+            source = cast(BinaryIO, reader)
+            if info.size <= SMALL:
+                source = io.BytesIO(reader.read())
+            if self._target is None:
+                while source.read(SMALL):
+                    pass
+                return
+            with _errors_of_target(reader):
+                self._target.write(info, source, item.sha256, replace=self._overwrite)
+
+
+class _RefusedByTargetError(StoreError):
+    """The target never takes this item."""
+
+
+@contextlib.contextmanager
+def _errors_of_target(reader: VerifyingReader | None = None) -> Iterator[None]:
+    """Tell errors of the target from those of the copy that *reader* reads.
+
+    Raises :class:`TargetError` for one that the other items would meet as well.
+    """
+    try:
+        yield
+    except AlreadyExistsError:
+        raise
+    except StoreError as error:
+        if reader is not None and (reader.has_failed or isinstance(error, ChecksumMismatchError)):
+            raise
+        if error.permanent:
+            raise _RefusedByTargetError(str(error)) from error
+        raise TargetError(f"the target cannot be written, so the restore was stopped: {error}") from error
+
+
+def sample(items: Iterable[RestorableItem], count: int, seed: str) -> list[RestorableItem]:
+    """*count* of *items*, the same ones for the same *seed*, in the order of their ids."""
+
+    def draw(item: RestorableItem) -> bytes:
+        return hashlib.sha256(f"{seed}\0{item.content_id}".encode()).digest()
+
+    return sorted(heapq.nsmallest(count, items, key=draw), key=lambda item: item.content_id)
+
+
+def _result(
+    item: RestorableItem,
+    outcome: RestoreOutcome,
+    bad: Iterable[BadCopy],
+    *,
+    info: ItemInfo | None = None,
+    store: str = "",
+    reason: str = "",
+) -> RestoredItem:
+    size = item.size if info is None else info.size
+    return RestoredItem(
+        content_id=item.content_id, outcome=outcome, size=size, store=store, reason=reason, bad=tuple(bad)
+    )

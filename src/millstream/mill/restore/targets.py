@@ -1,0 +1,83 @@
+"""Where items are restored to: a folder, as the files that they were, or a space of another store."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from millstream.mill.duplication.decision_table import clean_properties
+from millstream.stores.folder import find_restored, restore_item
+from millstream.stores.hashing import hash_stream
+from millstream.stores.protocol import ItemInfo, ItemNotFoundError, Store
+
+
+class TargetState(enum.StrEnum):
+    """What stands at the target under an item's id."""
+
+    ABSENT = "absent"
+    SAME = "same"
+    DIFFERENT = "different"
+
+
+class RestoreTarget(Protocol):
+    """Where items are written, whole or not at all, and durable when a call returns. Thread-safe."""
+
+    def state(self, info: ItemInfo, sha256: str) -> TargetState:
+        """Whether the item *info*, of which the bytes have *sha256* (hex), stands there already."""
+        ...
+
+    def write(self, info: ItemInfo, source: BinaryIO, sha256: str, *, replace: bool) -> None:
+        """Write the item *info* with the bytes of *source*. What stands there is replaced only with *replace*.
+
+        Raises :class:`~millstream.stores.AlreadyExistsError` and, for bytes that do not hash to *sha256*,
+        :class:`~millstream.stores.ChecksumMismatchError`.
+        """
+        ...
+
+
+class FolderTarget:
+    """The folder *root*: files, symbolic links and empty folders below it, with their times."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def state(self, info: ItemInfo, sha256: str) -> TargetState:
+        found = find_restored(self._root, info)
+        if found is None:
+            return TargetState.ABSENT
+        return TargetState.SAME if found == sha256 else TargetState.DIFFERENT
+
+    def write(self, info: ItemInfo, source: BinaryIO, sha256: str, *, replace: bool) -> None:  # noqa: ARG002
+        restore_item(self._root, info, source, replace=replace)  # *source* itself ends with an error if it is damaged
+
+
+class StoreTarget:
+    """The space *space* of *store*: bytes, type and properties."""
+
+    def __init__(self, store: Store, space: str) -> None:
+        self._store, self._space = store, space
+
+    def state(self, info: ItemInfo, sha256: str) -> TargetState:
+        try:
+            found = self._store.info(self._space, info.content_id)
+        except ItemNotFoundError:
+            return TargetState.ABSENT
+        if (found.mimetype, clean_properties(found.properties)) != (info.mimetype, clean_properties(info.properties)):
+            return TargetState.DIFFERENT
+        return TargetState.SAME if (found.checksum() or self._read(info)) == sha256 else TargetState.DIFFERENT
+
+    def _read(self, info: ItemInfo) -> str:
+        with self._store.open(self._space, info.content_id) as file:
+            return hash_stream(file).sha256
+
+    def write(self, info: ItemInfo, source: BinaryIO, sha256: str, *, replace: bool) -> None:
+        self._store.put(
+            self._space,
+            info.content_id,
+            source,
+            mimetype=info.mimetype,
+            properties=clean_properties(info.properties),
+            sha256=sha256,
+            create_only=not replace,
+        )
