@@ -345,6 +345,18 @@ def test_what_is_not_set_is_the_same_in_every_format(tmp_path: Path, ending: str
     messages, refused = parsed(tmp_path, ParsingRules("record", record))
     assert [(m.key, m.event_time, json.loads(m.body)["body"]) for m in messages] == [("k", None, None)]
     assert [(r.reason, r.why) for r in refused] == [("member", "the payload has no $.key")]
+    record = PlainJson(TOPIC, TOPIC, parse_selector("$.event_time"), parse_selector("$.key"))
+    messages, refused = parsed(tmp_path, ParsingRules("record", record))
+    assert ([m.body for m in messages], [(r.reason, r.why) for r in refused]) == (
+        [b'"k"'],
+        [("member", "the payload has no $.key")],
+    )
+
+
+def test_texts_of_messages_in_a_table_may_look_like_numbers(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("body,key,source,event_time\n39.020,7,1e5,8\n")
+    (message,), _ = parsed(tmp_path, ParsingRules())
+    assert (message.body, message.key, message.source, message.event_time) == (b"39.020", "7", "1e5", 8)
 
 
 def test_a_line_that_is_too_long_is_put_aside_and_the_next_is_read(

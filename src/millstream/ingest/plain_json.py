@@ -43,7 +43,7 @@ class PlainJson(msgspec.Struct, frozen=True):
             check_json(arrival.payload)
             return arrival.payload
         raw = self.value.find(arrival)
-        if raw is None:
+        if raw is None or is_null(raw):
             raise MalformedError("member", f"the payload has no {self.value.text}")
         return bytes(raw)
 

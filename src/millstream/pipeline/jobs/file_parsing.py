@@ -9,7 +9,7 @@ import io
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
@@ -88,7 +88,11 @@ def parse_split(split: Split, rules: ParsingRules) -> Iterator[Found]:
     """
     file = split.file
     objects = partial(_objects, nanoseconds=rules.nanoseconds)
-    readers: dict[str, Callable[[Split], Iterator[SourceRow]]] = {"jsonl": _lines, "csv": _table, "parquet": objects}
+    readers: dict[str, Callable[[Split], Iterator[SourceRow]]] = {
+        "jsonl": _lines,
+        "csv": partial(_table, rules=rules),
+        "parquet": objects,
+    }
     try:
         status = Path(file.path).stat()
         if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
@@ -187,8 +191,9 @@ def _read_line(file: BinaryIO) -> tuple[bytes, int]:
     return line, length
 
 
-def _table(split: Split) -> Iterator[SourceRow]:
+def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
     """The rows of a CSV file (with tabs where its ending says so) as objects; numbers stay as they are written."""
+    texts = _TEXT_COLUMNS if rules.shape == "message" else frozenset()
     csv.field_size_limit(MAX_ROW_BYTES)
     delimiter = "\t" if split.file.path.removesuffix(PACKED).endswith(".tsv") else ","
     with _opened(split.file) as raw:
@@ -207,27 +212,31 @@ def _table(split: Split) -> Iterator[SourceRow]:
                 yield SourceRow(place, b"", str(error))
                 continue
             if values:
-                yield _row_of(place, names, values)
+                yield _row_of(place, names, values, texts)
 
 
-def _row_of(place: str, names: list[str], values: list[str]) -> SourceRow:
-    """A line of a table as an object; a number stays as it is written."""
+_TEXT_COLUMNS = frozenset({"body", "body_base64", "source", "key"})
+"""Columns of a message that are text, also where a value looks like a number."""
+
+
+def _row_of(place: str, names: list[str], values: list[str], texts: Collection[str]) -> SourceRow:
+    """A line of a table as an object; a number stays as it is written, but for the columns *texts*."""
     text = "\t".join(values).encode("utf-8", "surrogateescape")
     if len(values) != len(names):
         return SourceRow(place, text, f"{len(values)} values for {len(names)} columns")
     try:
-        found = {name: _value(value) for name, value in zip(names, values, strict=True)}
+        found = {name: _value(value, name in texts) for name, value in zip(names, values, strict=True)}
     except UnicodeEncodeError:
         return SourceRow(place, text, "not UTF-8")
     return SourceRow(place, msgspec.json.encode(found))
 
 
-def _value(text: str) -> msgspec.Raw | str:
+def _value(text: str, is_text: bool) -> msgspec.Raw | str:
     """*text* as a JSON value; an empty one is not set."""
     if not text:
         return msgspec.Raw(b"null")
     data = text.encode()
-    return msgspec.Raw(data) if _NUMBER.fullmatch(text) else text
+    return msgspec.Raw(data) if not is_text and _NUMBER.fullmatch(text) else text
 
 
 def _objects(split: Split, nanoseconds: Nanoseconds) -> Iterator[SourceRow]:
