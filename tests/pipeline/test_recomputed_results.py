@@ -1,0 +1,207 @@
+"""Results of jobs, equal to the row to those computed from the same input by other programs.
+
+The helpers ``support.recompute_…`` know the input and the documentation, not the jobs: they are plain Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+from millstream.log import LogSpec, Message, open_store
+from millstream.node.spark import SparkPart
+from millstream.pipeline.result_parts import SETTING
+from suite.sizes import sized
+from support.commands import run_command
+from support.recompute_batches import Batch, Override, Refusal, Row, Rules, batches_of
+from support.recompute_difference import assert_same_rows
+from support.recompute_files import GRACE, MAX_DELAY, SOURCES, WINDOW, write_message_files, write_record_files
+from support.recompute_ingest import Places, Rejected, Taken, ingested
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+
+ROWS = sized(quick=3000, ci=10_000, long=300_000)
+SEED = 2013
+PLACES = Places("station", "sensor", "value")
+AS_RECORDS = ["--shape", "record", "--source", "$.station", "--key", "$.sensor", "--value", "$.value"]
+
+
+@pytest.fixture(scope="module")
+def in_tests_session(spark: SparkSession) -> Iterator[None]:
+    """Commands run in the Spark session of the tests."""
+
+    @contextlib.contextmanager
+    def shared(part: SparkPart) -> Iterator[SparkSession]:
+        spark.conf.set(SETTING, part.options.results)
+        yield spark
+        spark.conf.unset(SETTING)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkPart, "session", shared)
+        yield
+
+
+class Node(NamedTuple):
+    """A node's folder."""
+
+    data: Path
+
+    def run(self, *command: str, code: int = 0) -> dict[str, Any]:
+        """Run a command that prints one JSON object and ends with *code*."""
+        result = run_command(*command, "--data", str(self.data), "--json")
+        assert result.code == code, result.err
+        answer: dict[str, Any] = json.loads(result.out)
+        return answer
+
+    def messages(self, log: str) -> list[Message]:
+        """All messages of a log."""
+        with open_store(f"sqlite:///{self.data / 'log.db'}") as store:
+            return [message for batch in store.log(LogSpec(log)).read() for message in batch]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, in_tests_session: None) -> Node:
+    """A node with the messages and the records of a folder of files in its logs, and the files beside it."""
+    folder = tmp_path_factory.mktemp("recomputed")
+    write_message_files(folder / "messages", random.Random(SEED), ROWS)
+    write_record_files(folder / "records", random.Random(SEED), ROWS // 2)
+    node = Node(folder / "data")
+    (folder / "data").mkdir()
+    node.run("pipeline", "ingest", str(folder / "messages"), "--log", "messages", code=1)
+    node.run("pipeline", "ingest", str(folder / "records"), "--log", "records", *AS_RECORDS, code=1)
+    return node
+
+
+@pytest.mark.parametrize(("log", "places"), [("messages", None), ("records", PLACES)])
+def test_ingest_takes_and_puts_aside_the_rows_that_another_program_does(
+    node: Node, log: str, places: Places | None
+) -> None:
+    expected = ingested(node.data.parent / log, places)
+    assert expected.taken
+    assert (
+        {row.key for row in expected.rejected} >= {"message", "row", "file"} if places is None else {"member", "time"}
+    )
+    messages = node.messages(log)
+    assert [message.id for message in messages] == list(range(1, len(messages) + 1))
+    taken = [_taken(message, row) for message, row in zip(messages, expected.taken, strict=False)]
+    assert_same_rows([*taken, *messages[len(taken) :]], expected.taken)
+    rejects = node.messages(f"{log}.rejects")
+    rejected = [_rejected(message, row) for message, row in zip(rejects, expected.rejected, strict=False)]
+    assert_same_rows([*rejected, *rejects[len(rejected) :]], expected.rejected)
+    files = [json.loads(message.body) for message in node.messages(f"{log}.files")]
+    assert [file["place"] for file in files] == list(range(1, len(files) + 1))
+    found = [(file["path"], file["sha256"] if not file["unusable"] else "", not file["unusable"]) for file in files]
+    assert_same_rows(found, expected.files)
+
+
+def _taken(message: Message, expected: Taken) -> Taken:
+    """A message of the log as a row; times that were not set are left out, if the log set them as documented."""
+    event_time, received_at = message.event_time, message.received_at
+    if expected.event_time is None and event_time == received_at:
+        event_time = None
+    if expected.received_at is None and received_at is not None and received_at > 2**50:
+        received_at = None
+    return Taken(message.source, message.key, event_time, received_at, message.body, message.headers)
+
+
+def _rejected(message: Message, expected: Rejected) -> Rejected:
+    headers = {name: value.decode() for name, value in message.headers}
+    why = headers["why"]
+    where = expected.where if why.startswith(expected.where) and why > expected.where else why
+    return Rejected(message.source, message.key, message.body, headers["file"], where)
+
+
+RULES = {
+    "plain": Rules(window=WINDOW, max_delay=MAX_DELAY),
+    "capped": Rules(
+        window=WINDOW, max_delay=MAX_DELAY, leap=WINDOW, max_count=4, max_bytes=300, late="side", grace=GRACE
+    ),
+    "amended": Rules(window=WINDOW, max_delay=MAX_DELAY, conflict_cut="midpoint", late="amend", grace=GRACE),
+}
+OVERRIDES = [
+    Override(SOURCES[1], "", Rules(window=5 * WINDOW, max_delay=2 * MAX_DELAY)),
+    Override("", "temp", Rules(window=0, max_delay=MAX_DELAY)),
+    Override(SOURCES[0], "dewp", Rules(window=WINDOW, max_delay=0, leap=0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("rules", "overrides", "flush"),
+    [("plain", OVERRIDES, False), ("capped", [], True), ("amended", [], True)],
+    ids=["overrides", "caps and side batches", "midpoint and amendments"],
+)
+def test_batch_makes_the_batches_that_another_program_makes(
+    node: Node, tmp_path: Path, rules: str, overrides: list[Override], flush: bool
+) -> None:
+    messages = node.messages("messages")
+    settings = tmp_path / "rules.toml"
+    settings.write_text(_settings(RULES[rules], overrides))
+    command = ["pipeline", "batch", "messages", "--config", str(settings), "--flush" if flush else "--no-flush"]
+    answer = node.run(*command)
+    rows = [_row(message) for message in messages]
+    batches, refusals = batches_of(rows, RULES[rules], overrides, flush=flush)
+    parts = sorted(Path(answer["data"]).glob("*.parquet"))
+    found = [row for part in parts for row in pq.read_table(part).to_pylist()]
+    assert_same_rows([_batch(row) for row in found if row["batch"]], sorted(batches, key=_place))
+    refused = [Refusal(row["ids"][0], row["reason"], row["source"], row["start"]) for row in found if row["reason"]]
+    assert_same_rows(sorted(refused), sorted(refusals))
+    settled = {number for batch in batches for number in batch.events} | {refusal.id for refusal in refusals}
+    assert answer["counts"]["open"] == len(rows) - len(settled)
+    assert len(batches) > ROWS / 20
+    assert {batch.cut for batch in batches} >= ({"window", "conflict"} if flush else {"window"})
+    assert {batch.kind for batch in batches} == {"batch"} | {"side": {"side"}, "amend": {"amendment"}}.get(
+        RULES[rules].late, set()
+    )
+    assert {refusal.reason for refusal in refusals} == {"late", "future", "duplicate", "conflicting_duplicate"}
+
+
+def _settings(rules: Rules, overrides: list[Override]) -> str:
+    tables = [f"[batching]\n{_table(rules)}"]
+    for source, key, own in overrides:
+        names = {"source": source, "key": key}
+        named = "\n".join(f"{name} = {json.dumps(value)}" for name, value in names.items() if value)
+        tables.append(f"[[batching.override]]\n{named}\n{_table(own)}")
+    return "\n".join(tables)
+
+
+def _table(rules: Rules) -> str:
+    values: dict[str, object] = {
+        "window": f"{rules.window}us", "max_delay": f"{rules.max_delay}us", "leap": f"{rules.most_leap}us",
+        "conflict_cut": rules.conflict_cut, "late": rules.late,
+    }  # fmt: skip
+    caps = {
+        "max_count": rules.max_count,
+        "max_bytes": rules.max_bytes,
+        "grace": f"{rules.grace}us" if rules.grace else None,
+    }
+    values |= {name: value for name, value in caps.items() if value is not None}
+    return "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items()) + "\n"
+
+
+def _row(message: Message) -> Row:
+    assert message.event_time is not None
+    assert message.received_at is not None
+    return Row(
+        message.id, message.source, message.key, message.event_time, message.received_at, message.body, message.headers
+    )
+
+
+def _batch(row: dict[str, Any]) -> Batch:
+    return Batch(
+        row["batch"], row["source"], row["start"], row["end"], row["closed_at"], row["cut"], row["kind"],
+        tuple(row["amends"]), tuple(row["ids"]), row["root"], row["lines"],
+    )  # fmt: skip
+
+
+def _place(batch: Batch) -> tuple[int, bytes, str]:
+    return batch.start, batch.source.encode(), batch.batch
