@@ -18,6 +18,7 @@ USES = {
     "mysql": "logs, queues and registries in MariaDB and MySQL",
     "postgresql": "logs in PostgreSQL",
     "s3": "stores on S3",
+    "bagit": "bags of archives",
     "mqtt": "messages of MQTT brokers",
     "messaging": "the broker, and clients of RocketMQ 5",
     "telemetry": "traces of OpenTelemetry",

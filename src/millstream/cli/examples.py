@@ -69,7 +69,9 @@ millstream verify proof.json
 millstream store acl primary photos --set group-readers=read
 millstream store make second photos
 millstream store cp primary photos 2013/a.jpg backup
+millstream store export primary photos --bagit bag
 millstream store get primary photos 2013/a.jpg a.jpg
+millstream store import primary photos --bagit bag --create
 millstream store ls primary photos --prefix 2013/
 millstream store props primary photos 2013/a.jpg --set reviewed=yes
 millstream store put primary photos 2013/ --create

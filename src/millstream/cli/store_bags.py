@@ -1,0 +1,302 @@
+"""``millstream store export`` and ``store import``: bags, and lists of checksums."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.store_opening import open_store
+from millstream.core.amounts import size_text
+from millstream.core.clock import SystemClock
+from millstream.core.durable import replacing, write_durably
+from millstream.mill.item_ref import ItemRef
+from millstream.mill.merge_join import groups
+from millstream.mill.providers import Providers
+from millstream.mill.restore.listing import RestorableItem
+from millstream.mill.restore.restorer import Restorer
+from millstream.mill.restore.targets import FolderTarget, StoreTarget, TargetState
+from millstream.settings import Settings
+from millstream.stores import ChecksumMismatchError, EntryKind, ItemInfo
+from millstream.stores.bags import ITEMS, PAYLOAD, BagError, BagItem, OpenBag, check_name, finish_bag, guess_type
+from millstream.stores.folder import KIND, decode_path, encode_path, read_kind
+from millstream.stores.folders import open_plain
+from millstream.stores.hashing import hash_stream
+
+THREADS = 8
+"""Files that are read and written at the same time."""
+
+_GROUP = 500
+
+
+class ExportReport(msgspec.Struct, kw_only=True):
+    """What was exported: items and their bytes, and the items that were not, with the reasons."""
+
+    items: int = 0
+    bytes: int = 0
+    failed: dict[str, str] = {}
+
+
+class ImportReport(msgspec.Struct, kw_only=True):
+    """What was imported: the number of items, the bytes that were written, what was there, and what was left."""
+
+    imported: int = 0
+    present: int = 0
+    bytes: int = 0
+    different: list[str] = []
+
+
+@click.command("export")
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.argument("prefix", default="")
+@click.option("--bagit", "bag", type=click.Path(path_type=Path), metavar="FOLDER", help="Write a bag (RFC 8493).")
+@click.option(
+    "--sha256sums",
+    "sums",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="Write a list for sha256sum -c (- for standard output).",
+)
+@click.option("--read", "is_read", is_flag=True, help="Compute checksums from the bytes, also where some are recorded.")
+@data_options
+@json_option
+def export(
+    settings: Settings,
+    store_name: str,
+    space: str,
+    prefix: str,
+    *,
+    bag: Path | None,
+    sums: Path | None,
+    is_read: bool,
+    as_json: bool,
+) -> int:
+    """Export SPACE, or the items whose ids begin with PREFIX, as a bag or as a list of checksums.
+
+    A bag has a file for each item, verified on the way, and a tag file with the properties, links and empty folders;
+    the same command resumes an export that was interrupted. Exit code 1 if an item could not be exported.
+    """
+    if (bag is None) == (sums is None):
+        raise click.UsageError("name a folder with --bagit or a file with --sha256sums")
+    providers = Providers({store_name: open_store(settings, store_name)}, SystemClock())
+    described = _described(providers, ItemRef(store_name, space, prefix), is_read=is_read)
+    report = _write_bag(providers, space, described, bag) if bag else _write_sums(described, sums or Path("-"))
+    for name, reason in report.failed.items():
+        click.echo(f"{name!r} was not exported: {reason}", err=True)
+    if as_json:
+        print_json(report)
+    elif str(sums) != "-":
+        what = f"{report.items:,} items, {size_text(report.bytes)}"
+        click.echo(f"exported {what}, of {space} in {store_name} to {bag or sums}")
+    return 1 if report.failed else 0
+
+
+@click.command("import")
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.option("--bagit", "bag", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="The bag.")
+@click.option("--prefix", default="", help="Prefix of every id, such as 2026/.")
+@click.option("--fetch", is_flag=True, help="Fetch the files that the bag lists in fetch.txt, into the bag.")
+@click.option("--overwrite", is_flag=True, help="Replace items that differ.")
+@click.option("--create", is_flag=True, help="Create the store's folder or bucket, and the space, if missing.")
+@data_options
+@json_option
+def import_bag(
+    settings: Settings,
+    store_name: str,
+    space: str,
+    *,
+    bag: Path,
+    prefix: str,
+    fetch: bool,
+    overwrite: bool,
+    create: bool,
+    as_json: bool,
+) -> int:
+    """Import a bag (RFC 8493) into SPACE: each payload file becomes an item with its path as id.
+
+    The bag is validated first: payload, tag files, and both kinds of manifests. A file that then has other bytes is
+    not imported. Exit code 1 if an item that differs was left as it is.
+    """
+    opened = OpenBag(bag, fetch=fetch)
+    store = open_store(settings, store_name, create=create)
+    if create:
+        store.create_space(space)
+    target, report = StoreTarget(store, space), ImportReport()
+
+    def take(item: _Import) -> TargetState:
+        sha256, size = item.digest()
+        info = ItemInfo(prefix + item.name, size, (), item.described.mimetype, item.described.properties)
+        state = target.state(info, sha256)
+        if state == TargetState.ABSENT or (state == TargetState.DIFFERENT and overwrite):
+            with item.open() as source:
+                target.write(info, source, sha256, replace=overwrite)
+            report.bytes += size
+            return TargetState.ABSENT
+        return state
+
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="import") as pool:
+        for some in groups(_imports(opened), _GROUP):
+            for item, state in zip(some, pool.map(take, some), strict=True):
+                report.imported += state == TargetState.ABSENT
+                report.present += state == TargetState.SAME
+                if state == TargetState.DIFFERENT:
+                    report.different.append(prefix + item.name)
+    _print_import(report, f"{space} of {store_name}", as_json)
+    return 1 if report.different else 0
+
+
+class _Export(NamedTuple):
+    """An item that is to be exported; ``reason`` says why it cannot be."""
+
+    info: ItemInfo
+    place: ItemRef
+    sha256: str
+    kind: EntryKind
+
+
+class _Import(NamedTuple):
+    """An item of a bag: a file with its checksums, or the text in its description."""
+
+    name: str
+    described: BagItem
+    path: Path | None
+    sums: Mapping[str, str]
+
+    def open(self) -> BinaryIO:
+        """The bytes of the item."""
+        return io.BytesIO((self.described.text or "").encode()) if self.path is None else open_plain(self.path)
+
+    def digest(self) -> tuple[str, int]:
+        """The SHA-256 (hex) and the size, once the bytes are what the manifests say."""
+        with self.open() as file:
+            found = hash_stream(file, {"sha256", *self.sums})
+        for algorithm, value in self.sums.items():
+            if found.sums[algorithm] != value.lower():
+                raise ChecksumMismatchError(f"{self.path} was changed since the bag was validated: validate it again")
+        return found.sha256, found.size
+
+
+def _described(providers: Providers, first: ItemRef, *, is_read: bool) -> Iterator[_Export]:
+    """Every item of a space whose id begins with that of *first*, with the checksum that its store recorded."""
+    store, space = first.store, first.space
+    for entries in groups(providers.entries(store, space, prefix=first.content_id), _GROUP):
+        infos = providers.find_many(store, space, [entry.content_id for entry in entries])
+        for info in infos:
+            if info is None:
+                continue  # deleted since it was listed
+            place = ItemRef(store, space, info.content_id)
+            sha256 = None if is_read else info.checksum()
+            yield _Export(info, place, sha256 or providers.hash(place).sha256, read_kind(info.properties))
+
+
+def _write_sums(items: Iterable[_Export], path: Path) -> ExportReport:
+    report = ExportReport()
+
+    def lines() -> Iterator[bytes]:
+        for item in items:
+            if item.kind != EntryKind.FILE:
+                continue  # sha256sum would follow a link, and has no line for a folder
+            report.items += 1
+            report.bytes += item.info.size
+            yield _sum_line(item.sha256, decode_path(item.info.content_id) or item.info.content_id.encode())
+
+    if str(path) == "-":
+        sys.stdout.buffer.writelines(lines())
+        sys.stdout.buffer.flush()
+    else:
+        with replacing(path) as file:
+            file.writelines(lines())
+    return report
+
+
+def _sum_line(sha256: str, name: bytes) -> bytes:
+    """A line as sha256sum writes it: a backslash in front says that the name is escaped."""
+    escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+    return (b"\\" if escaped != name else b"") + sha256.encode() + b"  " + escaped + b"\n"
+
+
+def _write_bag(providers: Providers, space: str, items: Iterable[_Export], folder: Path) -> ExportReport:
+    if (folder / "bagit.txt").exists():
+        raise BagError(f"{folder} is a bag already: export into another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PAYLOAD).mkdir(exist_ok=True)
+    report, described, sums = ExportReport(), list[BagItem](), dict[str, str]()
+
+    def files() -> Iterator[RestorableItem]:
+        for item in items:
+            reason = check_name(item.info.content_id) if item.kind == EntryKind.FILE else None
+            if reason:
+                report.failed[item.info.content_id] = reason
+                continue
+            described.append(_describe(providers, item))
+            if item.kind == EntryKind.FILE:
+                sums[item.info.content_id] = item.sha256
+                yield RestorableItem(content_id=item.info.content_id, sha256=item.sha256, copies=(item.place,))
+            else:
+                report.items += 1
+
+    for done in Restorer(providers, _PayloadTarget(folder / PAYLOAD), threads=THREADS).run(files()):
+        if done.is_good:
+            report.items += 1
+            report.bytes += done.size
+        else:
+            report.failed[done.content_id] = "; ".join(copy.reason for copy in done.bad) or done.reason
+            del sums[done.content_id]
+    lines = [msgspec.json.encode(one) + b"\n" for one in described if one.is_needed]
+    if lines:
+        write_durably(folder / ITEMS, b"".join(lines))
+    finish_bag(folder, sums, space=space, processes=os.cpu_count() or 1)
+    return report
+
+
+def _describe(providers: Providers, item: _Export) -> BagItem:
+    text = None
+    if item.kind != EntryKind.FILE:
+        with providers[item.place.store].open(item.place.space, item.place.content_id) as file:
+            text = file.read().decode("utf-8", "surrogateescape")
+    return BagItem(item.info.content_id, item.info.mimetype, dict(item.info.properties), text)
+
+
+class _PayloadTarget(FolderTarget):
+    """The payload of a bag, in which an item's id is its path as it stands."""
+
+    def state(self, info: ItemInfo, sha256: str) -> TargetState:
+        return super().state(_as_file(info), sha256)
+
+    def write(self, info: ItemInfo, source: BinaryIO, sha256: str, *, replace: bool) -> None:
+        super().write(_as_file(info), source, sha256, replace=replace)
+
+
+def _as_file(info: ItemInfo) -> ItemInfo:
+    properties = {name: value for name, value in info.properties.items() if name != KIND}
+    return msgspec.structs.replace(info, content_id=encode_path(info.content_id.encode()), properties=properties)
+
+
+def _imports(bag: OpenBag) -> Iterator[_Import]:
+    described = dict(bag.items())
+    for name, path, sums in bag.files():
+        yield _Import(name, described.pop(name, BagItem(name, guess_type(name))), path, sums)
+    for name, item in described.items():
+        if item.text is None:
+            raise BagError(f"{ITEMS} describes {name!r}, which is no file of the bag")
+        yield _Import(name, item, None, {})
+
+
+def _print_import(report: ImportReport, where: str, as_json: bool) -> None:
+    if as_json:
+        print_json(report)
+        return
+    for name in report.different:
+        click.echo(f"{name!r} differs there and was left as it is (--overwrite)", err=True)
+    there = f", {report.present:,} were there already" if report.present else ""
+    click.echo(f"imported {report.imported:,} items, {size_text(report.bytes)}, into {where}{there}")

@@ -1,0 +1,33 @@
+"""The store that a command names: one of the settings, or a URL."""
+
+from __future__ import annotations
+
+import getpass
+
+import click
+
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.stores import NoSuchStoreError, Store, open_provider
+
+
+def open_store(settings: Settings, name: str, *, create: bool = False) -> Store:
+    """The store *name*, of the settings or by URL, as this user changes it. Raises :class:`NoSuchStoreError`."""
+    urls = settings.store_urls
+    if name in urls:
+        opened = open_provider(urls[name], create=create or settings.owns(name))
+        return _audited(settings, name, opened)
+    if ":" not in name:
+        known = ", ".join(sorted(urls))
+        raise NoSuchStoreError(
+            f"there is no store {name!r} in the settings (there is {known}); name one, or give a URL"
+        )
+    return open_provider(name, create=create)
+
+
+def _audited(settings: Settings, name: str, opened: Store) -> Store:
+    """The store as this user changes it; the node's database is open until the command ends."""
+    if name not in settings.stores or not settings.stores[name].audited:
+        return opened
+    node = click.get_current_context().with_resource(Node.open(settings, create=True))
+    return node.stores.audited(name, opened, user=getpass.getuser())
