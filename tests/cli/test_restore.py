@@ -8,15 +8,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 
 from millstream.cli.main import run
-from millstream.stores import FolderStore, LocalStore
+from millstream.stores import FolderStore, LocalStore, all_entries
 from millstream.testing.damage import flip_bit
+from suite.sizes import sized
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -177,15 +179,24 @@ _KILLED = """
 import os, signal, sys
 from millstream.cli.main import run
 from millstream.mill.restore import targets
-write, left = targets.FolderTarget.write, [int(sys.argv[1])]
-def counted(self, *args, **kwargs):
-    left[0] -= 1
-    if left[0] < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write(self, *args, **kwargs)
-targets.FolderTarget.write = counted
+def counting(write, left):
+    def counted(*args, **kwargs):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(*args, **kwargs)
+    return counted
+left = [int(sys.argv[1])]
+for target in (targets.FolderTarget, targets.StoreTarget):
+    target.write = counting(target.write, left)
 sys.exit(run(sys.argv[2:]))
 """
+
+
+def killed_after(writes: int, *command: str) -> bool:
+    """Run *command* in a process that is killed when it begins the write after so many; whether it was."""
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(writes), *command], capture_output=True, check=False)
+    return done.returncode == -signal.SIGKILL
 
 
 def test_a_restore_that_is_killed_again_and_again_resumes(protected: Protected, tmp_path: Path) -> None:
@@ -193,11 +204,65 @@ def test_a_restore_that_is_killed_again_and_again_resumes(protected: Protected, 
     command = ["restore", "photos", "--to", str(back), "--data", str(protected.data)]
     killed = 0
     for _ in range(4):
-        done = subprocess.run([sys.executable, "-c", _KILLED, "3", *command], capture_output=True, check=False)
-        killed += done.returncode == -signal.SIGKILL
+        killed += killed_after(3, *command)
         for name, data in contents(back).items():
             if ".millstream" not in name:
                 assert data == (protected.photos / name).read_bytes()
     code, _ = protected.restore("--to", str(back))
     assert (code, killed >= 3) == (0, True)
     assert tree(back) == tree(protected.photos)
+
+
+ITEMS, KILLS = sized(ci=60, long=5_000), sized(ci=2, long=20)
+
+
+def test_what_was_put_outlives_the_source_and_the_folder_of_the_node(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    data, files, stores = tmp_path / "node", tmp_path / "files", ("primary", "second", "third")
+    random = Random(5)
+    bodies = {
+        f"{n % 100:02}/item {n} %41.bin": random.randbytes(random.choice((0, 9, 900, 9_000))) for n in range(ITEMS)
+    }
+    for name, body in bodies.items():
+        (files / name).parent.mkdir(parents=True, exist_ok=True)
+        (files / name).write_bytes(body)
+    name_stores(data, {store: tmp_path / store for store in stores})
+    policy = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": copy} for copy in stores[1:]]}
+    (tmp_path / "policy.json").write_text(json.dumps(policy))
+    for line in (
+        ["store", "put", "primary", "s", str(files), "--create", "--property", "owner=änn"],
+        *(["store", "make", copy, "s"] for copy in stores[1:]),
+        ["mill", "policy", "save", "local", str(tmp_path / "policy.json")],
+        ["mill", "duplicate"],
+    ):
+        assert run([*line, "--data", str(data)]) == 0
+    before = described(tmp_path / "primary")
+    assert before.keys() == bodies.keys()
+    shutil.rmtree(data)
+    shutil.rmtree(tmp_path / "primary")
+    name_stores(data, {store: tmp_path / store for store in stores[1:]})
+    assert run(["mill", "rebuild", "content-index", "--data", str(data)]) == 0
+    back = ["restore", "s", "--to", (tmp_path / "back").as_uri(), "--data", str(data)]
+    killed = [killed_after(ITEMS // (KILLS + 1) // 2, *back) for _ in range(KILLS)]
+    assert (run(back), all(killed)) == (0, True)
+    assert described(tmp_path / "back") == before
+    restored = LocalStore(tmp_path / "back")
+    for name, body in bodies.items():
+        with restored.open("s", name) as file:
+            assert file.read() == body
+
+
+def name_stores(data: Path, stores: Mapping[str, Path]) -> None:
+    """Write the settings of a new node with *stores*, whose folders are made where they are missing."""
+    data.mkdir()
+    text = "\n".join(f'[stores.{name}]\nurl = "{path.as_uri()}"\n' for name, path in stores.items())
+    (data / "millstream.toml").write_text(text)
+    for path in stores.values():
+        path.mkdir(exist_ok=True)
+
+
+def described(store: Path) -> dict[str, Any]:
+    opened = LocalStore(store)
+    infos = [opened.info("s", entry.content_id) for entry in all_entries(opened, "s")]
+    return {info.content_id: (info.checksum(), info.mimetype, dict(info.properties)) for info in infos}
