@@ -290,7 +290,10 @@ def test_sources_are_adopted_on_spark_and_protect_then_reads_nothing_of_them(
     assert run(["pipeline", "inventory", "--adopt", "--space", "photos", "--data", str(data)]) == 1
 
 
-def test_integrity_on_spark_names_stray_and_absent_items(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("third", ["no space", "empty space", "tombstone"])
+def test_integrity_on_spark_names_stray_and_absent_items(
+    data: Path, capfd: pytest.CaptureFixture[str], third: str
+) -> None:
     stores = [f'[stores.{name}]\nurl = "file://{data}/stores/{name}"\n' for name in ("primary", "second", "third")]
     (data / "millstream.toml").write_text("".join(stores))
     pairs = [{"srcStoreId": "primary", "destStoreId": copy} for copy in ("second", "third")]
@@ -300,14 +303,19 @@ def test_integrity_on_spark_names_stray_and_absent_items(data: Path, capfd: pyte
     second = LocalStore(data / "stores" / "second")
     second.create_space("docs")
     second.put("docs", "foreign", io.BytesIO(b"of another program"))
-    LocalStore(data / "stores" / "third")
+    empty = LocalStore(data / "stores" / "third")
+    if third != "no space":
+        empty.create_space("docs")
+    if third == "tombstone":
+        with Node.open(load_settings({"data": str(data)}, config=None)[0]) as node:
+            node.stores.manifest.writer.record([ManifestEvent("third", "docs", "readme", 1, deleted=True)])
     command = ["pipeline", "integrity", "--data", str(data), "--space", "docs"]
     assert run([*command, "--json"]) == 1
     found = {report["store"]: report for report in lines(capfd)}
     assert (found["primary"]["result"], found["second"]["result"]) == ("SUCCESS", "FAILURE")
     assert found["second"]["strays"] == {"count": 1, "first": ["foreign"]}
     assert found["second"]["absent"] == found["third"]["absent"] == {"count": 1, "first": ["readme"]}
-    assert (found["third"]["result"], found["third"]["listed"]) == ("INCOMPLETE", 0)  # the space is not there
+    assert (found["third"]["result"], found["third"]["listed"]) == ("INCOMPLETE", 0)
     assert run(command) == 1
     assert "1 stray items, neither at the source (primary)" in capfd.readouterr().out
 

@@ -148,7 +148,7 @@ def integrity(
             msgspec.structs.replace(space, report=reporter.keep(space.report))
             for space in judged.spaces(overtaken, unrecorded)
         ]
-        found += _not_there(node, found)
+        found += _empty_copies(node, found)
         remove_old_jobs(node.spark.jobs, before=node.clock.now() - settings.pipeline.keep_jobs)
     _print_spaces(found, as_json=as_json)
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
@@ -173,17 +173,18 @@ def report(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
     return 0 if latest.result == ReportResult.SUCCESS else 1
 
 
-def _not_there(node: Node, found: Sequence[SpaceSweep]) -> list[SpaceSweep]:
-    """Reports on spaces that the policies copy from those *found*, and that are neither listed nor recorded."""
+def _empty_copies(node: Node, found: Sequence[SpaceSweep]) -> list[SpaceSweep]:
+    """Reports on copies of the spaces *found* in which nothing is listed and nothing recorded, there or not."""
     from millstream.pipeline.jobs.report import SpaceSweep
 
     providers, reporter, reports = node.stores.providers, node.mill.reports.reporter, list[SpaceSweep]()
     places = {(space.report.store, space.report.space) for space in found}
-    for store, space in sorted(asked_spaces(node, places) - places - set(node.stores.manifest.spaces())):
+    for store, space in sorted(asked_spaces(node, places) - places):
+        if node.stores.manifest.count(store, space):
+            continue  # nothing of it was due
         tally, now = SpaceTally(), node.clock.now()
         try:
-            if space in providers.spaces(store):
-                continue
+            providers.spaces(store)
         except StoreError as error:
             tally.fail(f"the listing broke off: {error}")
         reports.append(SpaceSweep(reporter.keep(reporter.make(tally, store, space, since=now, until=now)), 0.0))
