@@ -97,7 +97,10 @@ def forget(
         print_json({"tombstones": len(recorded), **({"unknown": unknown} if unknown else {})})
     else:
         if recorded or not unknown:
-            click.echo(f"{len(recorded)} tombstones recorded; `millstream mill duplicate` deletes the copies")
+            click.echo(
+                f"{len(recorded)} tombstones recorded; the next `millstream protect`, or `millstream mill duplicate`, "
+                "deletes the copies"
+            )
         for name in unknown:
             click.echo(f"unknown item {name!r} in space {space!r}: no store has it, and nothing is recorded", err=True)
     return 1 if unknown else 0

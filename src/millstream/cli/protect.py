@@ -164,6 +164,7 @@ def _plan(
             scratch=Path(scratch),
             clock=SystemClock(),
             budgets=ChangeBudgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval),
+            audited=[name for name, store in settings.stores.items() if store.audited],
         )
         reading = Reading.ALL if read_all else Reading.NONE
         threads = settings.mill.workers

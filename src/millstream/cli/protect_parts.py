@@ -16,7 +16,7 @@ from millstream.mill.adoption.adopted_store import adopted_store
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.checksum_files import ChecksumList, read_checksums
 from millstream.mill.adoption.protection import ProtectionParts
-from millstream.mill.adoption.verification import CopyVerifier
+from millstream.mill.adoption.verification import CopyChecker, CopyVerifier
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.stores.folder import encode_path
@@ -72,7 +72,7 @@ def protection_parts(node: Node, store: str) -> ProtectionParts:
         CopyVerifier(
             target,
             node.stores.providers,
-            node.mill.checks.checker,
+            CopyChecker(target, node.stores.providers, node.mill.checks.checker),
             node.mill.checks.writer,
             node.mill.repairs.repairer,
         ),

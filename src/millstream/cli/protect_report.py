@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
@@ -13,6 +13,7 @@ from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.dry_run import ProtectionPlan
 from millstream.mill.adoption.protection import CopyReport, ProtectionReport, findings_of
 from millstream.mill.reports.page import age_text
+from millstream.mill.reports.report import CopyFinding
 
 SHOWN = 20
 """Findings, and repairs, that are printed; the report of ``--json`` has all."""
@@ -65,6 +66,13 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
             f"  {copy.store}: would copy {copy.copies:,}, replace {copy.replaced:,}, delete {copy.deletes:,}, keep "
             f"{copy.held:,} without an original{held}; {size_text(copy.bytes)} to write, at {copy.url}"
         )
+        if copy.unread:
+            yield f"  {copy.store}: NOT READ: {copy.unread:,} copies; with --read all this plan is exact"
+        if copy.taken_over:
+            yield f"  {copy.store}: would take over {copy.taken_over:,} that are there without a record"
+    repairs = [(copy.store, one) for copy in plan.copies for one in copy.repairs]
+    yield from _named("WOULD REPAIR", repairs)
+    yield from _named("", [(copy.store, one) for copy in plan.copies for one in copy.findings])
     for one in list(plan.findings)[:SHOWN]:
         yield f"  {one.kind.upper()}  {plan.store}  {one.content_id}: {one.detail}"
     if len(plan.findings) > SHOWN:
@@ -107,11 +115,19 @@ def _copy_lines(report: ProtectionReport, copy: CopyReport, now: int) -> Iterato
 
 
 def _repair_lines(report: ProtectionReport) -> Iterator[str]:
-    repairs = [(copy.store, one) for copy in report.copies for one in copy.repairs]
-    for store, one in repairs[:SHOWN]:
-        yield f"  REPAIRED  {store}  {one.content_id}: {one.kind}: {one.detail}"
-    if len(repairs) > SHOWN:
-        yield f"  … and {len(repairs) - SHOWN:,} more that were repaired: see --json"
+    yield from _named("REPAIRED", [(copy.store, one) for copy in report.copies for one in copy.repairs])
+
+
+def _named(word: str, found: Sequence[tuple[str, CopyFinding]]) -> Iterator[str]:
+    """A line for each of *found* (store and finding) after *word*, or after its kind where there is none."""
+    for store, one in found[:SHOWN]:
+        said = f"{one.kind}: {one.detail}" if word else one.detail
+        yield f"  {word or one.kind.upper()}  {store}  {one.content_id}: {said}"
+    if len(found) > SHOWN:
+        yield f"  … and {len(found) - SHOWN:,} more {_MORE[word]}: see --json"
+
+
+_MORE = {"REPAIRED": "that were repaired", "WOULD REPAIR": "that would be repaired", "": "findings"}
 
 
 def _finding_lines(report: ProtectionReport) -> Iterator[str]:

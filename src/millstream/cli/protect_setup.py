@@ -32,6 +32,8 @@ class SetupError(InputError):
 class SourceMissingError(NotFoundError):
     """There is no such folder or bucket."""
 
+    exit_code = 1  # whatever is wrong but the arguments: nothing is protected
+
 
 class SourceEmptyError(SetupError):
     """There is nothing in the source."""

@@ -26,15 +26,23 @@ def forget_vanished(
 ) -> Sequence[str]:
     """Record that the items of *space* that vanished, and are still gone, were deleted; returns their ids.
 
-    Their copies are then deleted by the next duplication, within the change guard. Raises :class:`StoreError` where the
-    source does not answer.
+    Their copies are then deleted by the next duplication, within the change guard. An item that was renamed is not
+    among them: its copies may be the only ones until those under the new name are verified (:func:`forget_renamed`).
+    Raises :class:`StoreError` where the source does not answer.
     """
-    gone = [
-        item
-        for item in target.catalog.vanished(target.store, space)
-        if only(item) and item_of(target.source, space, item.content_id) is None
-    ]
-    return _forget(target, space, gone)
+    vanished = list(target.catalog.vanished(target.store, space))
+    gone = {item.content_id for item in vanished}
+    return _forget(
+        target,
+        space,
+        [
+            item
+            for item in vanished
+            if only(item)
+            and (item.renamed_to is None or item.renamed_to in gone)
+            and item_of(target.source, space, item.content_id) is None
+        ],
+    )
 
 
 def forget_followed(target: AdoptionTarget, space: str) -> None:
@@ -44,9 +52,7 @@ def forget_followed(target: AdoptionTarget, space: str) -> None:
     the source does not answer.
     """
     follow = target.catalog.space(target.store, space).deletions == Deletions.FOLLOW
-    forget_vanished(
-        target, space, only=lambda item: item.kind == ItemKind.FOLDER or (follow and item.renamed_to is None)
-    )
+    forget_vanished(target, space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
 
 
 def count_kept(target: AdoptionTarget, space: str, destination: str) -> int:

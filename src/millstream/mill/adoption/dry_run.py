@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,16 +22,36 @@ from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarge
 from millstream.mill.adoption.catalog import AdoptionCatalog, AdoptionFinding
 from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.deletions import count_kept, forget_followed
+from millstream.mill.adoption.expected_repairs import RepairForecast
+from millstream.mill.adoption.unknown_copies import (
+    UnknownCopies,
+    as_copy_findings,
+    examine_unknown,
+    record_source,
+    take_over,
+)
+from millstream.mill.adoption.verification import CopyChecker
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan, count_differences
+from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
+from millstream.mill.repair.repair_log import RepairLog
+from millstream.mill.repair.repairer import Repairer
+from millstream.mill.reports.report import CopyFinding
+from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import Store
 
 
 class CopyPlan(msgspec.Struct, kw_only=True):
-    """What would be done to the copy of a space in one store, in items; nothing of it where ``is_held``."""
+    """What would be done to the copy of a space in one store, in items; nothing of it where ``is_held``.
+
+    ``unread`` copies were not read. Where all were, ``repairs`` are those that would be repaired, ``findings`` those
+    that would stay as they are, and ``taken_over`` items are there without a record and are what is adopted.
+    """
 
     store: str
     url: str
@@ -41,6 +61,10 @@ class CopyPlan(msgspec.Struct, kw_only=True):
     held: int
     bytes: int
     is_held: bool
+    unread: int = 0
+    taken_over: int = 0
+    repairs: list[CopyFinding] = []
+    findings: list[CopyFinding] = []
 
 
 class ProtectionPlan(msgspec.Struct, kw_only=True):
@@ -59,7 +83,7 @@ class ProtectionPlan(msgspec.Struct, kw_only=True):
     @property
     def exit_code(self) -> int:
         """1 where the run would find something that no approval settles, 5 where something would wait for one."""
-        if self.findings:
+        if self.findings or any(copy.findings for copy in self.copies):
             return 1
         return 5 if self.vanished or any(copy.is_held or copy.held for copy in self.copies) else 0
 
@@ -67,7 +91,8 @@ class ProtectionPlan(msgspec.Struct, kw_only=True):
 class DryRun:
     """Plans the protection of spaces of *source*, called *store*, in *copies* (URLs and stores by name).
 
-    *database* is the node's, or None where there is no node yet; *scratch* is a folder for a copy of it.
+    *database* is the node's, or None where there is no node yet; *scratch* is a folder for a copy of it. The stores
+    *audited* have an audit log there.
     """
 
     def __init__(
@@ -80,11 +105,13 @@ class DryRun:
         scratch: Path,
         clock: Clock,
         budgets: ChangeBudgets,
+        audited: Collection[str] = (),
     ) -> None:
         self._source, self._store = source, store
         self._urls = {name: url for name, (url, _) in copies.items()}
         self._copies = {name: opened for name, (_, opened) in copies.items()}
         self._database, self._scratch, self._clock, self._budgets = database, scratch, clock, budgets
+        self._audited = frozenset(audited)
 
     def plan(
         self,
@@ -102,14 +129,34 @@ class DryRun:
             if deletions is not None:
                 known = catalog.space(self._store, space)
                 catalog.save_space(msgspec.structs.replace(known, deletions=deletions))
-            found = Adopter(target, threads=threads).adopt(space, reading=reading, checksums=checksums)
+            adopter = Adopter(target, threads=threads)
+            found = adopter.adopt(space, reading=reading, checksums=checksums)
             if found.listed:
                 forget_followed(target, space)
             stores = {self._store: AdoptedStore(self._source, self._store, catalog), **self._copies}
             providers = Providers(stores, self._clock)
             guard = ChangeGuard(engine, self._clock, manifest.count, self._budgets)
-            plans = [count_differences(providers, manifest, Pair(self._store, name), space) for name in self._copies]
+            unknown = dict[str, UnknownCopies]()
+            if reading == Reading.ALL:
+                unknown = self._take_over(target, providers, space, threads)
+            plans = {
+                name: count_differences(
+                    providers, manifest, Pair(self._store, name), space,
+                    skip={one.content_id for one in unknown.get(name, UnknownCopies()).differing},
+                )
+                for name in self._copies
+            }  # fmt: skip
             renamed = sum(item.renamed_to is not None for item in catalog.vanished(self._store, space))
+            copies = [
+                self._copy_plan(plan, guard, renamed, count_kept(target, space, name)) for name, plan in plans.items()
+            ]
+            if reading == Reading.ALL:
+                forecaster = self._forecaster(engine, target, providers, space)
+                for copy in copies:
+                    self._forecast(copy, unknown[copy.store], forecaster, adopter.touched, threads)
+            else:
+                for copy in copies:
+                    copy.unread = manifest.count(copy.store, space)
             totals = catalog.totals(self._store, space)
             return ProtectionPlan(
                 store=self._store,
@@ -120,11 +167,45 @@ class DryRun:
                 vanished=totals.vanished - renamed,
                 adoption=found,
                 findings=catalog.findings(self._store, space),
-                copies=[
-                    self._copy_plan(plan, guard, renamed, count_kept(target, space, plan.pair.destination))
-                    for plan in plans
-                ],
+                copies=copies,
             )
+
+    def _take_over(
+        self, target: AdoptionTarget, providers: Providers, space: str, threads: int
+    ) -> dict[str, UnknownCopies]:
+        """What lies in the copies without a record, recorded in the copied tables as a run would record it."""
+        record_source(target, space)
+        unknown = {name: examine_unknown(target, providers, space, name, threads=threads) for name in self._copies}
+        for name, found in unknown.items():
+            take_over(target, space, name, found)
+        return unknown
+
+    def _forecaster(
+        self, engine: sa.Engine, target: AdoptionTarget, providers: Providers, space: str
+    ) -> RepairForecast:
+        lookup = AuditLookup(AuditLog(engine), AuditOutbox(engine, self._clock), self._audited & {*self._copies})
+        checker = CopyChecker(target, providers, BitChecker(providers, target.manifest, lookup))
+        repairer = Repairer(
+            providers,
+            target.manifest,
+            RepairLog(engine),
+            sources=lambda _: frozenset({self._store}),
+            audit_lookup=lookup,
+        )
+        return RepairForecast(target, providers, checker, repairer, space)
+
+    @staticmethod
+    def _forecast(
+        copy: CopyPlan, unknown: UnknownCopies, forecaster: RepairForecast, touched: Sequence[str], threads: int
+    ) -> None:
+        """Add to *copy* what reading every copy shows."""
+        differing = list(as_copy_findings(unknown.differing))
+        skip = {one.content_id for one in (*differing, *unknown.outdated)}
+        updated = {*touched, *unknown.same}
+        expected = forecaster.forecast(copy.store, skip=skip, updated=updated, threads=threads)
+        copy.taken_over = len(unknown.same)
+        copy.repairs = [*unknown.outdated, *expected.repairs]
+        copy.findings = [*differing, *expected.findings]
 
     def _copy_plan(self, plan: DuplicationPlan, guard: ChangeGuard, renamed: int, kept: int) -> CopyPlan:
         held = guard.check(plan) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.adoption.shared_files import find_shared_store
-from millstream.mill.bit_check_table import ROWS, Verdict
+from millstream.mill.bit_check_table import ROWS, SourceAnswer, Verdict
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
@@ -29,10 +30,13 @@ GROUP = 1000
 """Items that are checked, and recorded, together."""
 
 _TOGETHER = 100
-_SHARED = "B28"
+SHARED = "B28"
 """The row of a copy that is in order, in a file that is also that of another store."""
 
-_PROPERTIES = "B29"
+STRAY = "stray"
+"""The kind of a finding on an item that only a copy has."""
+
+PROPERTIES = "B29"
 """The row of a copy whose bytes are in order and whose properties are not those of its source."""
 
 
@@ -50,17 +54,64 @@ class Verified(msgspec.Struct):
     elsewhere: dict[str, list[CopyFinding]] = msgspec.field(default_factory=dict)
 
 
-class CopyVerifier:
-    """Reads copies of the items of *target*, repairs what can be repaired, and records the results.
+class CopyChecker:
+    """Reads copies of the items of *target*, and compares their bytes with the manifest and their properties with those
+    that were adopted. Nothing is recorded."""
 
-    Their bytes are compared with the manifest, their properties with those that were adopted.
-    """
+    def __init__(self, target: AdoptionTarget, providers: Providers, checker: BitChecker) -> None:
+        self._target, self._providers, self._checker = target, providers, checker
+        self.audit_lookup = checker.audit_lookup
+
+    def check_many(self, store: str, space: str, items: Sequence[ItemToCheck]) -> list[CheckResult]:
+        """The results of *items*: those that can be read together first, the others one by one."""
+        rows = {item.content_id: item.row for item in items}
+        together = self._checker.check_many(store, space, [item.content_id for item in items if item.entry])
+        checked = {one.result.content_id: one for one in together if one.outcome.verdict == Verdict.SUCCESS}
+        for name, row in rows.items():
+            if name not in checked:
+                checked[name] = self._checker.sweep(ItemRef(store, space, name), row)
+        adopted = self._target.catalog.get_many(self._target.store, space, list(rows))
+        return [self._whole(checked[item.content_id], adopted.get(item.content_id)) for item in items]
+
+    def check(self, place: ItemRef) -> CheckResult:
+        """The result of a copy as it is now."""
+        adopted = self._target.catalog.get_many(self._target.store, place.space, [place.content_id])
+        return self._whole(self._checker.check(place), adopted.get(place.content_id))
+
+    def _whole(self, checked: CheckedItem, adopted: AdoptedItem | None) -> CheckResult:
+        """What was *checked*, or that a copy with good bytes is no copy of its own, or has other properties."""
+        found = checked.result
+        if found.verdict != Verdict.SUCCESS:
+            return found
+        other = find_shared_store(self._providers, ItemRef(found.store, found.space, found.content_id))
+        if other is not None:
+            return _failed(found, SHARED, ROWS[SHARED].kind, f"{ROWS[SHARED].detail} (store {other})")
+        if adopted is None or adopted.sha256 != found.content or checked.properties is None:
+            return found
+        detail = _differing(clean_properties(adopted.properties), clean_properties(checked.properties))
+        return _failed(found, PROPERTIES, ROWS[PROPERTIES].kind, detail) if detail else found
+
+
+def stray_finding(target: AdoptionTarget, found: CheckResult) -> CopyFinding | None:
+    """What to say of an item that only a copy has: neither is it at the source, nor was it ever recorded; else None."""
+    if found.content == SourceAnswer.MISSING or target.manifest.replicas(found.space, found.content_id):
+        return None
+    if target.catalog.get_many(target.store, found.space, [found.content_id]):
+        return None
+    remove = shlex.join(["millstream", "store", "rm", found.store, found.space, found.content_id])
+    return CopyFinding(
+        found.content_id, STRAY, f"only this copy has it: put it at the source, or delete it (`{remove}`)"
+    )
+
+
+class CopyVerifier:
+    """Reads copies with *checker*, repairs what can be repaired, and records the results."""
 
     def __init__(
         self,
         target: AdoptionTarget,
         providers: Providers,
-        checker: BitChecker,
+        checker: CopyChecker,
         writer: CheckWriter,
         repairer: Repairer,
     ) -> None:
@@ -90,60 +141,35 @@ class CopyVerifier:
                 for item in group:
                     if _is_good(item, since, until):
                         verified.tally.count(Verdict.SUCCESS, LATELY)
-                parts = pool.map(lambda some: self._check(store, space, some), groups(due, _TOGETHER))
+                parts = pool.map(lambda some: self._checker.check_many(store, space, some), groups(due, _TOGETHER))
                 for results in parts:
                     self._record(verified, results)
                 if on_progress is not None:
                     on_progress(len(group))
         return verified
 
-    def _check(self, store: str, space: str, items: Sequence[ItemToCheck]) -> list[CheckResult]:
-        """The results of *items*: those that can be read together first, the others one by one."""
-        rows = {item.content_id: item.row for item in items}
-        together = self._checker.check_many(store, space, [item.content_id for item in items if item.entry])
-        checked = {one.result.content_id: one for one in together if one.outcome.verdict == Verdict.SUCCESS}
-        for name, row in rows.items():
-            if name not in checked:
-                checked[name] = self._checker.sweep(ItemRef(store, space, name), row)
-        adopted = self._target.catalog.get_many(self._target.store, space, list(rows))
-        return [self._whole(checked[item.content_id], adopted.get(item.content_id)) for item in items]
-
-    def _check_again(self, place: ItemRef) -> CheckResult:
-        """The result of a copy as it is now."""
-        adopted = self._target.catalog.get_many(self._target.store, place.space, [place.content_id])
-        return self._whole(self._checker.check(place), adopted.get(place.content_id))
-
-    def _whole(self, checked: CheckedItem, adopted: AdoptedItem | None) -> CheckResult:
-        """What was *checked*, or that a copy with good bytes is no copy of its own, or has other properties."""
-        found = checked.result
-        if found.verdict != Verdict.SUCCESS:
-            return found
-        other = find_shared_store(self._providers, ItemRef(found.store, found.space, found.content_id))
-        if other is not None:
-            return _failed(found, _SHARED, ROWS[_SHARED].kind, f"{ROWS[_SHARED].detail} (store {other})")
-        if adopted is None or adopted.sha256 != found.content or checked.properties is None:
-            return found
-        detail = _differing(clean_properties(adopted.properties), clean_properties(checked.properties))
-        return _failed(found, _PROPERTIES, ROWS[_PROPERTIES].kind, detail) if detail else found
-
     def _record(self, verified: Verified, results: Sequence[CheckResult]) -> None:
         self._writer.write(results)
         verified.read += len(results)
-        final = [self._repaired(verified, one) if _is_bad(one) else one for one in results]
+        final = [self._repaired(verified, one) if is_bad(one) else one for one in results]
         self._writer.write([after for before, after in zip(results, final, strict=True) if after is not before])
         verified.tally.add(final)
 
     def _repaired(self, verified: Verified, found: CheckResult) -> CheckResult:
         """What the copy is once its repair was tried; what is still wrong becomes a finding."""
+        stray = stray_finding(self._target, found)
+        if stray is not None:
+            verified.findings.append(stray)
+            return found
         reasons: list[str] = []
         after = found
         place = ItemRef(found.store, found.space, found.content_id)
         cause = f"{found.store}: {found.row} {found.kind}"
         try:
-            if found.row == _SHARED:
+            if found.row == SHARED:
                 self._repairer.write_anew(place, cause)
-                return self._counted(verified, found, self._check_again(place), [])
-            if found.row == _PROPERTIES:
+                return self._counted(verified, found, self._checker.check(place), [])
+            if found.row == PROPERTIES:
                 after = self._with_properties(place, cause)
                 return self._counted(verified, found, after, [])
             done = self._repairer.repair(found.space, found.content_id, cause)
@@ -155,7 +181,7 @@ class CopyVerifier:
                     also = CopyFinding(found.content_id, found.kind, detail)
                     verified.elsewhere.setdefault(store, []).append(also)
             if found.store in repaired_in:
-                after = self._check_again(place)
+                after = self._checker.check(place)
         except MillstreamError as error:
             reasons = [str(error)]
         return self._counted(verified, found, after, reasons)
@@ -163,12 +189,12 @@ class CopyVerifier:
     def _with_properties(self, place: ItemRef, cause: str) -> CheckResult:
         adopted = self._target.catalog.get_many(self._target.store, place.space, [place.content_id])
         self._repairer.restore_properties(place, clean_properties(adopted[place.content_id].properties), cause)
-        return self._check_again(place)
+        return self._checker.check(place)
 
     @staticmethod
     def _counted(verified: Verified, found: CheckResult, after: CheckResult, reasons: Sequence[str]) -> CheckResult:
         """*after*, counted as a repair of what was *found*, or as a finding."""
-        if _is_bad(after):
+        if is_bad(after):
             detail = "; ".join([after.detail, *(f"not repaired: {reason}" for reason in reasons)])
             verified.findings.append(CopyFinding(after.content_id, after.kind, detail))
         else:
@@ -184,7 +210,7 @@ def _differing(adopted: Mapping[str, str], copied: Mapping[str, str]) -> str:
     """How the properties of a copy differ from those of its source; empty where they do not."""
     names = sorted(name for name in {*adopted, *copied} if adopted.get(name) != copied.get(name))
     differing = (f"{name} is {_text(copied.get(name))} instead of {_text(adopted.get(name))}" for name in names)
-    return f"{ROWS[_PROPERTIES].detail}: {', '.join(differing)}" if names else ""
+    return f"{ROWS[PROPERTIES].detail}: {', '.join(differing)}" if names else ""
 
 
 def _text(value: str | None) -> str:
@@ -210,6 +236,6 @@ def _is_good(item: ItemToCheck, since: int, until: int) -> bool:
     return is_lately_verified(item.entry, row, since, until)
 
 
-def _is_bad(result: CheckResult) -> bool:
+def is_bad(result: CheckResult) -> bool:
     """Whether the copy is not as it should be; what is rightly gone is explained."""
     return result.verdict != Verdict.SUCCESS and result.row not in ("B20", "B21")
