@@ -598,7 +598,7 @@ def test_a_stray_in_a_copy_is_named_with_what_to_do_about_it(desk: Desk) -> None
     (finding,) = report["copies"][0]["findings"]
     assert (code, finding["content_id"], finding["kind"]) == (1, "it's stray", "stray")
     command = finding["detail"].partition("(`")[2].removesuffix("`)")
-    assert desk.call(*shlex.split(command)[1:])[0] == 0
+    assert run([*shlex.split(command)[1:], "--data", str(desk.data)]) == 0
     assert desk.protect()[0] == 0
 
 
