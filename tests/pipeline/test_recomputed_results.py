@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
+import millstream.node
 from millstream.log import LogSpec, Message, open_store
+from millstream.mill.manifest import ManifestEvent
 from millstream.node.spark import SparkPart
 from millstream.pipeline.result_parts import SETTING
+from millstream.settings import load_settings
 from suite.sizes import sized
 from support.commands import run_command
 from support.recompute_batches import Batch, Override, Refusal, Row, Rules, batches_of
+from support.recompute_copies import Outcome, Planned, Sizes, outcomes_of, plan_of, reports_of, sizes_of
 from support.recompute_difference import assert_same_rows
 from support.recompute_files import GRACE, MAX_DELAY, SOURCES, WINDOW, write_message_files, write_record_files
 from support.recompute_ingest import Places, Rejected, Taken, ingested
+from support.recompute_stores import DAY, SPACES, STORES, Copy, changed_copies, made_copies, write_copies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,10 +63,14 @@ class Node(NamedTuple):
 
     def run(self, *command: str, code: int = 0) -> dict[str, Any]:
         """Run a command that prints one JSON object and ends with *code*."""
+        (answer,) = self.run_lines(*command, code=code)
+        return answer
+
+    def run_lines(self, *command: str, code: int = 0) -> list[dict[str, Any]]:
+        """Run a command that prints a JSON object a line and ends with *code*."""
         result = run_command(*command, "--data", str(self.data), "--json")
         assert result.code == code, result.err
-        answer: dict[str, Any] = json.loads(result.out)
-        return answer
+        return [json.loads(line) for line in result.out.splitlines()]
 
     def messages(self, log: str) -> list[Message]:
         """All messages of a log."""
@@ -205,3 +214,101 @@ def _batch(row: dict[str, Any]) -> Batch:
 
 def _place(batch: Batch) -> tuple[int, bytes, str]:
     return batch.start, batch.source.encode(), batch.batch
+
+
+PAIRS = [("primary", "second"), ("primary", "third")]
+
+
+class StoresNode(NamedTuple):
+    """A node with three stores, and what is there and recorded of each item."""
+
+    node: Node
+    copies: list[Copy]
+    made_at: int
+
+    @property
+    def stores(self) -> Path:
+        return self.node.data / "stores"
+
+    def rows(self, job: str, **inputs: object) -> list[dict[str, Any]]:
+        """The rows of the last result of *job* with those *inputs*."""
+        folders = [
+            path.parent
+            for path in sorted(
+                (self.node.data / "jobs").glob(f"{job}-*/inputs.json"), key=lambda path: path.stat().st_mtime
+            )
+            if json.loads(path.read_text()).items() >= inputs.items()
+        ]
+        parts = folders[-1].glob("attempt-*/data/*.parquet")
+        return [row for part in sorted(parts) for row in pq.read_table(part).to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def stores_node(tmp_path_factory: pytest.TempPathFactory, in_tests_session: None) -> StoresNode:
+    """A node whose three stores have items with every kind of difference between bytes, providers and the manifest."""
+    node = Node(tmp_path_factory.mktemp("stores"))
+    tables = [f'[stores.{name}]\nurl = "file://{{data}}/stores/{name}"\n' for name in STORES]
+    (node.data / "millstream.toml").write_text("".join(tables))
+    pairs = [{"srcStoreId": source, "destStoreId": destination} for source, destination in PAIRS]
+    (node.data / "policies").mkdir()
+    (node.data / "policies" / "local-duplication-policy.json").write_text(json.dumps({"defaultPolicies": pairs}))
+    (node.data / "policies" / "duplication-accounts.json").write_text('["local"]')
+    for store in STORES:
+        for space in SPACES:
+            assert run_command("store", "make", store, space, "--data", str(node.data)).code == 0
+    made_at = (node.data / "stores" / STORES[0]).stat().st_mtime_ns
+    copies = made_copies(node.data / "stores", random.Random(SEED), ROWS // 3, made_at)
+    recorded_at = made_at // 1000 - 2 * DAY * 1_000_000
+    events = [
+        ManifestEvent(
+            copy.store, copy.space, copy.content_id, recorded_at, copy.manifest, copy.size, deleted=copy.deleted
+        )
+        for copy in copies
+        if copy.manifest is not None or copy.deleted
+    ]
+    with millstream.node.Node.open(load_settings({"data": str(node.data)}, environment={})[0]) as opened:
+        for start in range(0, len(events), 5000):
+            opened.stores.manifest.writer.record(events[start : start + 5000])
+    return StoresNode(node, copies, made_at)
+
+
+def test_duplication_plans_what_another_program_plans(stores_node: StoresNode) -> None:
+    plans = stores_node.node.run_lines("pipeline", "duplication", "--dry-run", "--name", "plan")
+    assert len(plans) == len(PAIRS) * len(SPACES)
+    for told in plans:
+        source, destination, space = told["pair"]["source"], told["pair"]["destination"], told["space"]
+        plan, figures = plan_of(stores_node.copies, source, destination, space)
+        inputs = {"run": "plan", "source": source, "destination": destination, "space": space}
+        rows = stores_node.rows("duplication", **inputs)
+        assert_same_rows([Planned(**row) for row in rows], sorted(plan, key=lambda one: one.content_id.encode()))
+        assert {name: told[name] for name in figures} == figures
+
+
+def test_integrity_and_report_find_what_another_program_finds(stores_node: StoresNode) -> None:
+    outcomes = sorted(outcomes_of(stores_node.copies))
+    assert {outcome.row for outcome in outcomes} == ROWS_OF_THE_TABLE
+    expected = reports_of(stores_node.copies, PAIRS)
+    told = stores_node.node.run_lines("pipeline", "integrity", code=1)
+    rows = stores_node.rows("report")
+    assert_same_rows(sorted(Outcome(**{name: row[name] for name in Outcome._fields}) for row in rows), outcomes)
+    assert {(report["store"], report["space"]) for report in told} == set(expected)
+    for (store, space), figures in expected.items():
+        report = stores_node.node.run(
+            "pipeline", "report", store, space, code=0 if figures["result"] == "SUCCESS" else 1
+        )
+        report["findings"] = [tuple(one[name] for name in FINDING) for one in report["findings"]]
+        assert_same_rows(report["findings"], figures["findings"])
+        assert {name: report[name] for name in figures} == figures
+        assert report["coverage"] == 1
+
+
+FINDING = ("content_id", "row", "kind", "manifest", "provider", "content")
+ROWS_OF_THE_TABLE = {"B1", "B3", "B7", "B9", "B10", "B11", "B15", "B16", "B18", "B19", "B24", "B27"}
+
+
+def test_statistics_count_what_another_program_counts(stores_node: StoresNode) -> None:
+    stores_node.node.run_lines("pipeline", "statistics")
+    after = changed_copies(random.Random(SEED), stores_node.copies)
+    write_copies(stores_node.stores, after, stores_node.made_at)
+    told = stores_node.node.run_lines("pipeline", "statistics")
+    assert_same_rows([Sizes(**row) for row in told], sizes_of(stores_node.copies, after))
