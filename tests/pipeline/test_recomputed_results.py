@@ -23,9 +23,10 @@ from millstream.pipeline.result_parts import SETTING
 from millstream.settings import load_settings
 from suite.sizes import sized
 from support.commands import run_command
+from support.recompute_anchors import Fact, audited
 from support.recompute_batches import Batch, Override, Refusal, Row, Rules, batches_of
 from support.recompute_copies import Outcome, Planned, Sizes, outcomes_of, plan_of, reports_of, sizes_of
-from support.recompute_difference import assert_same_rows
+from support.recompute_difference import assert_same_rows, assert_same_set
 from support.recompute_files import GRACE, MAX_DELAY, SOURCES, WINDOW, write_message_files, write_record_files
 from support.recompute_ingest import Places, Rejected, Taken, ingested
 from support.recompute_stores import DAY, SPACES, STORES, Copy, changed_copies, made_copies, write_copies
@@ -214,6 +215,64 @@ def _batch(row: dict[str, Any]) -> Batch:
 
 def _place(batch: Batch) -> tuple[int, bytes, str]:
     return batch.start, batch.source.encode(), batch.batch
+
+
+def test_audit_finds_what_another_program_finds(node: Node, tmp_path: Path) -> None:
+    settings = tmp_path / "rules.toml"
+    settings.write_text(_settings(RULES["plain"], []))
+    for log in ("messages", "records"):
+        node.run("pipeline", "anchor", log, "--flush", "--config", str(settings))
+    cas = node.data / "cas"
+    entries = node.run_lines("anchor", "ledger")
+    expected = audited(entries, cas)
+    assert not expected.damaged
+    for log in ("messages", "records"):
+        batches, refusals = batches_of([_row(message) for message in node.messages(log)], RULES["plain"], flush=True)
+        headers = [header for header in expected.headers if header["log"] == log]
+        anchored = [
+            (header["batch"], header["root"], header["ids"], header["closed_at"], header["cut"]) for header in headers
+        ]
+        assert_same_set(anchored, [(one.batch, one.root, one.events, one.closed_at, one.cut) for one in batches])
+        refused = [(number, reason) for of, number, reason in expected.rejects if of == log]
+        assert_same_rows(sorted(refused), sorted((one.id, one.reason) for one in refusals))
+    answer = node.run("pipeline", "audit")
+    assert_same_rows(_facts(node), sorted(expected.facts))
+    anchors = [fact for fact in expected.facts if fact.ordinal < 0]
+    assert (answer["rows_in"], answer["bytes"], answer["findings"]) == (
+        len(entries),
+        sum(fact.bytes for fact in anchors),
+        [],
+    )
+    assert answer["inputs"]["head"] == entries[-1]["hash"]
+    assert answer["counts"] == {
+        "batches": len(expected.headers),
+        "files": sum(fact.files for fact in anchors),
+        "findings": 0,
+        "invalid": 0,
+        "messages": sum(len(fact.ids) for fact in expected.facts),
+        "refused": 0,
+    }
+    _damage(cas, json.loads((cas / entries[0]["anchor_string"].partition(".")[2]).read_bytes())["files"][-1]["uri"])
+    expected = audited(entries, cas)
+    damaged = node.run("pipeline", "audit", code=1)
+    assert_same_rows(_facts(node), sorted(expected.facts))
+    found = [(one["number"], one["what"]) for one in damaged["findings"]]
+    assert found == [(number, "file") for number, _ in expected.damaged] == [(1, "file")]
+    assert expected.damaged[0][1] in damaged["findings"][0]["reason"]
+
+
+def _facts(node: Node) -> list[Fact]:
+    """The rows of the last audit, without those of its findings, by number and place."""
+    folder = max((node.data / "jobs").glob("audit-*/job.json"), key=lambda path: path.stat().st_mtime).parent
+    rows = [row for part in folder.glob("attempt-*/data/*.parquet") for row in pq.read_table(part).to_pylist()]
+    named = [{name: row[name] for name in Fact._fields} for row in rows if row["what"] is None]
+    return sorted(Fact(**row | {"ids": tuple(row["ids"])}) for row in named)
+
+
+def _damage(cas: Path, cid: str) -> None:
+    data = bytearray((cas / cid).read_bytes())
+    data[len(data) // 2] ^= 1
+    (cas / cid).write_bytes(data)
 
 
 PAIRS = [("primary", "second"), ("primary", "third")]

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from millstream.anchoring import Cas, LedgerEntry, LocalCas, StoreBackedCas
 from millstream.anchoring.content import read_anchor
+from millstream.anchoring.cut_manifest import encode_manifest
 from millstream.anchoring.errors import BatchFormatError, CasError
 from millstream.anchoring.ledger import check_seal
 from millstream.core.canonical import canonical_json
@@ -125,11 +126,12 @@ def _anchor_rows(cas: Cas, entry: LedgerEntry) -> list[dict[str, Any]]:
     except CasError as error:
         return [row | {"what": "file", "reason": str(error)}]
     sizes = [file.bytes for file in content.manifest.files] + [file.bytes for file in content.manifest.rejects.files]
+    sizes.append(len(encode_manifest(content.manifest)))
     row["log"] = content.manifest.log
     whole = {
         "batch": content.manifest_cid,
         "rejects": len(content.rejects),
-        "files": 1 + len(sizes),
+        "files": len(sizes),
         "bytes": sum(sizes),
     }
     batches = [
