@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from millstream.anchoring import BatchState, BatchStatus, CutLimits
+from millstream.anchoring import BatchJournal, BatchState, BatchStatus, CutLimits
 from millstream.anchoring.errors import BatchFormatError, CasNotFoundError, JournalBusyError
 from millstream.anchoring.packing import PackedCut, pack_cut
 from millstream.anchoring.records import EncodedBatch
@@ -103,16 +104,74 @@ class TestLeftAlone:
         self.check(road, [make_batch([1], name="twin"), make_batch([2, 3], name="twin")], 1)
 
 
-def test_a_batch_file_that_is_lost_before_the_cut_is_finished_is_named_and_the_cut_goes_on_when_it_is_back(
-    road: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = list(make_batches(4))
+def interrupted(road: Any, batches: list[EncodedBatch]) -> PackedCut:
+    """A cut of *batches* that was written down, and of which nothing came yet."""
     cut = packed(road, batches)
     with pytest.MonkeyPatch.context() as fatal:
         fatal.setattr(road.ledger, "append", lambda *_, **__: (_ for _ in ()).throw(JournalBusyError()))
         with pytest.raises(JournalBusyError):
             take(road, cut)
-    assert road.journal.batch_of("weather", batches[0].ids[0]) == batches[0].batch
+    return cut
+
+
+def stored(road: Any, table: str) -> list[Any]:
+    with road.engine.connect() as connection:
+        return list(connection.exec_driver_sql(f"SELECT * FROM {table}"))
+
+
+def test_message_ids_of_a_packed_cut_are_one_row_until_it_is_observed(road: Any) -> None:
+    batches = list(make_batches(5))
+    interrupted(road, batches)
+    assert (len(stored(road, "anchor_packed_cuts")), len(stored(road, "anchor_payloads"))) == (1, 0)
+    for batch in batches:
+        for number in batch.ids:
+            assert road.journal.batch_of("weather", number) == batch.batch
+    assert road.journal.batch_of("weather", 999_999) is None
+    assert road.journal.batch_of("rain", batches[0].ids[0]) is None
+    road.writer.recover()
+    assert stored(road, "anchor_packed_cuts") == stored(road, "anchor_payloads") == []
+    assert road.journal.batch_of("weather", batches[0].ids[0]) is None
+
+
+def test_a_refused_batch_of_a_packed_cut_still_says_which_messages_it_has(road: Any) -> None:
+    batches = in_order(list(make_batches(4)))
+    interrupted(road, batches)
+    (cut,) = road.journal.open_cuts()
+    road.journal.observed(cut, {batches[2].batch: "refused by the test"})
+    assert [road.journal.batch_of("weather", batch.ids[-1]) for batch in batches] == [
+        None,
+        None,
+        batches[2].batch,
+        None,
+    ]
+    assert road.journal.rejected() == [("weather", batches[2].batch, "refused by the test")]
+    assert stored(road, "anchor_packed_cuts") == []
+
+
+def test_a_packed_cut_that_an_earlier_version_left_open_is_finished(road: Any) -> None:
+    batches = in_order(list(make_batches(4)))
+    interrupted(road, batches)
+    with road.engine.begin() as connection:  # a payload a batch, as it was before
+        connection.exec_driver_sql("DROP TABLE anchor_packed_cuts")
+        for seq, name in connection.exec_driver_sql("SELECT seq, batch FROM anchor_batches").all():
+            ids = next(batch.ids for batch in batches if batch.batch == name)
+            own = (seq, np.array(ids, "<u8").tobytes(), b"", b"")
+            connection.exec_driver_sql("INSERT INTO anchor_payloads VALUES (?, ?, ?, ?)", own)
+    reopened = BatchJournal(road.engine)
+    (cut,) = reopened.open_cuts()
+    assert reopened.is_packed(cut)
+    assert reopened.batch_of("weather", batches[1].ids[0]) == batches[1].batch
+    (entry,) = road.writer.recover()
+    assert entry.anchor_string.startswith("4.")
+    assert stored(road, "anchor_payloads") == []
+    assert road.replay().findings == ()
+
+
+def test_a_batch_file_that_is_lost_before_the_cut_is_finished_is_named_and_the_cut_goes_on_when_it_is_back(
+    road: Any,
+) -> None:
+    batches = list(make_batches(4))
+    cut = interrupted(road, batches)
     lost = road.cas.root / cut.files[0].uri
     data = lost.read_bytes()
     lost.unlink()

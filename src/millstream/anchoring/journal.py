@@ -17,7 +17,15 @@ from millstream.anchoring import journal_tables as t
 from millstream.anchoring.database import among, metadata
 from millstream.anchoring.errors import JournalBusyError
 from millstream.anchoring.files import BatchFilePart
-from millstream.anchoring.journal_writing import accept, insert_packed, known_roots, stream_of
+from millstream.anchoring.journal_writing import (
+    KEEP_IDS,
+    accept,
+    drop_payloads,
+    insert_packed,
+    known_roots,
+    packed_ids,
+    stream_of,
+)
 from millstream.anchoring.packing import PackedBatch
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import (
@@ -33,7 +41,6 @@ from millstream.anchoring.states import (
 from millstream.core.sql import make_tables, writing
 
 _ID_BYTES = 8
-_KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")
 
 
 class BatchJournal:
@@ -111,7 +118,7 @@ class BatchJournal:
         values = [{"at": seq, "why": why} for seq, why in reasons.items()]
         with writing(self._engine) as connection:
             connection.execute(update.values(reason=sa.bindparam("why")), values)
-            connection.execute(_KEEP_IDS.where(among(t.payloads.c.seq, reasons)))
+            connection.execute(KEEP_IDS.where(among(t.payloads.c.seq, reasons)))
 
     def prepare(self, plan: CutPlan) -> JournalCut:
         """Write the cut down before anything of it leaves this database.
@@ -141,6 +148,9 @@ class BatchJournal:
 
     def is_packed(self, cut: JournalCut) -> bool:
         """Whether the batch files of *cut*, which is not observed yet, lay in storage before it was written down."""
+        if self._rows(sa.select(t.packed.c.cut).where(t.packed.c.cut == cut.cut)):
+            return True
+        # a cut that an earlier version wrote down has a payload without lines for each of its batches
         query = sa.select(sa.func.length(t.payloads.c.header)).join(t.batches, t.batches.c.seq == t.payloads.c.seq)
         rows = self._rows(query.where(t.batches.c.cut == cut.cut).limit(1))
         return bool(rows) and rows[0][0] == 0
@@ -171,9 +181,7 @@ class BatchJournal:
             if refused:
                 values = [{"name": name, "why": why} for name, why in refused.items()]
                 connection.execute(refusal.values(reason=sa.bindparam("why")), values)
-            own, refused_ones = sa.select(t.batches.c.seq).where(mine), t.batches.c.reason.is_not(None)
-            connection.execute(_KEEP_IDS.where(t.payloads.c.seq.in_(own.where(refused_ones))))
-            connection.execute(sa.delete(t.payloads).where(t.payloads.c.seq.in_(own.where(~refused_ones))))
+            drop_payloads(connection, cut.cut)
             connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(state=BatchState.OBSERVED))
 
     def status(self, log: str, batch: str) -> BatchStatus | None:
@@ -191,6 +199,11 @@ class BatchJournal:
             for batch, ids in connection.execute(query.where(t.batches.c.log == log)):
                 if message_id in np.frombuffer(ids, "<u8"):
                     return str(batch)
+            for packed in packed_ids(connection, t.packed.c.log == log):
+                if (place := packed.holder(message_id)) is not None:
+                    return str(
+                        connection.execute(sa.select(t.batches.c.batch).where(t.batches.c.seq == place)).scalar_one()
+                    )
         return None
 
     def reject_reason(self, log: str, message_id: int) -> str | None:

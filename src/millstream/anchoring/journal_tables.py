@@ -43,6 +43,17 @@ payloads = sa.Table(
     sa.Column("header", sa.LargeBinary, nullable=False),
     sa.Column("lines", sa.LargeBinary, nullable=False),
 )
+packed = sa.Table(
+    "anchor_packed_cuts",
+    metadata,
+    sa.Column("cut", _number, primary_key=True, autoincrement=False),
+    sa.Column("log", sa.Text, nullable=False),
+    sa.Column("first", _number, nullable=False),
+    sa.Column("ids", sa.LargeBinary, nullable=False),
+    sa.Column("sizes", sa.LargeBinary, nullable=False),
+)
+"""The message ids of cuts that were packed before they were written down, until they are observed: all of a cut as one
+array (little-endian uint64), with the number of ids of each batch (uint32), whose places count up from ``first``."""
 rejects = sa.Table(
     "anchor_rejects",
     metadata,
@@ -72,4 +83,4 @@ WAITING = sa.and_(batches.c.cut.is_(None), batches.c.reason.is_(None))
 OPEN = cuts.c.state != BatchState.OBSERVED
 """Cuts that are under way."""
 
-ALL = [streams, batches, payloads, rejects, cuts]
+ALL = [streams, batches, payloads, packed, rejects, cuts]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
@@ -19,6 +22,9 @@ from millstream.core.canonical import canonical_json
 
 MAX_CONFIG_CHARACTERS = 100_000
 """The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""
+
+KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")
+"""Of payloads the message ids stay."""
 
 _BATCH = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "end", "ended")
 _PACKED = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "cut", "end", "ended")
@@ -100,15 +106,57 @@ def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: S
 
 
 def insert_packed(connection: sa.Connection, stream: BatchStream, cut: int, batches: Sequence[PackedBatch]) -> None:
-    """Insert *batches* as members of *cut*. Their lines lie in storage; of their payloads there are the ids alone."""
-    rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
-    for seq, batch in enumerate(batches, _last_place(connection) + 1):
+    """Insert *batches* as members of *cut*. Their lines lie in storage; of their payloads there are the ids alone, in
+    one row for all of them."""
+    rows, first = list[tuple[Any, ...]](), _last_place(connection) + 1
+    for seq, batch in enumerate(batches, first):
         read = batch.read
         own = (read.batch, batch.source, batch.start, read.size, batch.root, cut, batch.end, batch.ended)
         rows.append((seq, stream.stream, stream.log, *own))
-        payloads.append((seq, np.array(read.ids, "<u8").tobytes(), b"", b""))
     insert_rows(connection, t.batches, _PACKED, rows)
-    insert_rows(connection, t.payloads, _PAYLOAD, payloads)
+    sizes = np.fromiter((len(batch.read.ids) for batch in batches), "<u4", len(batches))
+    ids = np.fromiter(itertools.chain.from_iterable(batch.read.ids for batch in batches), "<u8", int(sizes.sum()))
+    values = {"cut": cut, "log": stream.log, "first": first, "ids": ids.tobytes(), "sizes": sizes.tobytes()}
+    connection.execute(sa.insert(t.packed), [values])
+
+
+def drop_payloads(connection: sa.Connection, cut: int) -> None:
+    """Delete what is kept of the members of *cut*, but for the message ids of those that were refused."""
+    own = sa.select(t.batches.c.seq).where(t.batches.c.cut == cut)
+    refused = t.batches.c.reason.is_not(None)
+    connection.execute(KEEP_IDS.where(t.payloads.c.seq.in_(own.where(refused))))
+    connection.execute(sa.delete(t.payloads).where(t.payloads.c.seq.in_(own.where(~refused))))
+    for ids in packed_ids(connection, t.packed.c.cut == cut):
+        places = connection.execute(own.where(refused)).scalars()
+        kept = [(place, ids.of(place).tobytes(), b"", b"") for place in places]
+        insert_rows(connection, t.payloads, _PAYLOAD, kept)
+    connection.execute(sa.delete(t.packed).where(t.packed.c.cut == cut))
+
+
+class PackedIds(msgspec.Struct, frozen=True):
+    """The message ids of a packed cut: of all its batches, and where those of each end; the first batch has the place
+    ``first``."""
+
+    first: int
+    ids: npt.NDArray[np.uint64]
+    ends: npt.NDArray[np.int64]
+
+    def of(self, place: int) -> npt.NDArray[np.uint64]:
+        """The ids of the batch at *place*."""
+        at = place - self.first
+        return self.ids[self.ends[at - 1] if at else 0 : self.ends[at]]
+
+    def holder(self, message_id: int) -> int | None:
+        """The place of the batch with this message; None where there is none."""
+        found = np.flatnonzero(self.ids == message_id)
+        return self.first + int(np.searchsorted(self.ends, found[0], "right")) if len(found) else None
+
+
+def packed_ids(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> Iterator[PackedIds]:
+    """The message ids of the *chosen* packed cuts that are not observed yet."""
+    query = sa.select(t.packed.c.first, t.packed.c.ids, t.packed.c.sizes)
+    for first, ids, sizes in connection.execute(query.where(chosen)):
+        yield PackedIds(first, np.frombuffer(ids, "<u8"), np.cumsum(np.frombuffer(sizes, "<u4"), dtype=np.int64))
 
 
 def _last_place(connection: sa.Connection) -> int:
