@@ -904,6 +904,34 @@ def test_the_status_is_not_well_after_a_run_that_was_not(
     assert desk.call("status")[0] == 0
 
 
+def test_the_status_names_what_is_wrong_and_counts_what_it_does_not_name(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for number in range(25):
+        (desk.photos / f"gone {number:02d}.jpg").write_bytes(b"gone %d" % number)
+    desk.protect()
+    for number in range(25):
+        (desk.photos / f"gone {number:02d}.jpg").unlink()
+    desk.rot("2013/1.jpg", b"phXto 1")
+    for disk in desk.disks:
+        flip_bit(disk / "photos" / "2013" / "1.jpg")
+    (desk.disks[1] / "photos" / "stray").write_bytes(b"whose?")
+    assert desk.protect("--read", "all")[0] == 1
+    _, status = desk.call("status")
+    named = [(one["content_id"], one["kind"]) for one in status["named"]]
+    assert named == [
+        ("2013/1.jpg", "suspected rot"),
+        *((f"gone {number:02d}.jpg", "vanished") for number in range(20)),
+    ]
+    in_copies = [[(one["content_id"], one["kind"]) for one in copy["named"]] for copy in status["copies"]]
+    assert in_copies[0] == [("2013/1.jpg", "checksum-mismatch")]
+    assert [content_id for content_id, _ in in_copies[1]] == ["2013/1.jpg", "stray"]
+    assert run(["status", "--data", str(desk.data)]) == 1
+    printed = capsysbinary.readouterr().out.decode()
+    assert "SUSPECTED ROT  2013/1.jpg: " in printed and "CHECKSUM-MISMATCH  2013/1.jpg: " in printed
+    assert "VANISHED  gone 19.jpg" in printed and "gone 20.jpg" not in printed and "VANISHED  … and 5 more" in printed
+
+
 def test_damage_of_all_copies_of_what_is_left_out_is_not_well(desk: Desk) -> None:
     desk.protect()
     assert desk.protect("--exclude", "1.jpg")[0] == 0

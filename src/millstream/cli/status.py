@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import click
 import msgspec
@@ -14,10 +15,11 @@ from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import size_text
 from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.adopted_store import AdoptedStore, find_adopted_store
-from millstream.mill.adoption.status import CopyStatus, OpenWork, ProtectionStatus, SpaceStatus
+from millstream.mill.adoption.coverage import NOT_COPIED
+from millstream.mill.adoption.status import VANISHED, CopyStatus, OpenWork, ProtectionStatus, SpaceStatus
 from millstream.mill.errors import TaskError
 from millstream.mill.reports.page import age_text
-from millstream.mill.reports.report import ReportResult
+from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
 from millstream.node import Node
 from millstream.queue import DeadTask
@@ -33,6 +35,8 @@ MOST_DEAD = 100_000
 @json_option
 def status(settings: Settings, as_json: bool) -> int:
     """Show for each space its items, its copies, when they were last read, what is wrong, and what waits.
+
+    The first 20 items of each kind that are not in order are named.
 
     Exit code 0 if every item has all its copies verified, every store can be used and nothing waits; 1 otherwise.
     """
@@ -106,17 +110,18 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
     if space.problem:
         yield f"  NOT AVAILABLE: {space.problem}"
     if space.damaged:
-        yield f"  {space.damaged:,} items of the source are missing or damaged: see `millstream mill check`"
+        yield f"  {space.damaged:,} items of the source are missing or damaged"
     yield from _report_lines(space.report, space.store, space.space)
     for copy in space.copies:
         yield from _copy_lines(copy, space.space, now)
     for kind, count in space.findings.items():
-        yield f"  {count:,} {kind}: run `millstream protect` again, which names them"
+        yield f"  {count:,} {kind}: run `millstream protect` again, which says what to do"
     for queue, count in space.dead_tasks.items():
         yield f"  {count:,} tasks failed for good: see `millstream queue dead {queue}`, then `millstream queue redrive`"
     if space.vanished:
         forget = f"`millstream mill forget {space.store} {space.space} --vanished`"
         yield f"  {space.vanished:,} items vanished from the source and wait: put them back, or {forget}"
+    yield from _name_lines(space.named, {**space.findings, VANISHED: space.vanished})
     if space.excluded:
         yield f"  {space.excluded:,} items are left out (--exclude) since they were copied; their copies are kept"
     yield f"  {'well' if space.is_well else 'NOT WELL'}"
@@ -125,6 +130,15 @@ def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:
 def _report_lines(report: ReportResult | None, store: str, space: str) -> Iterator[str]:
     if report not in (None, ReportResult.SUCCESS):
         yield f"  the last report on {store} says {report}: see `millstream mill report {store} {space}`"
+
+
+def _name_lines(named: Sequence[CopyFinding], counts: Mapping[str, int]) -> Iterator[str]:
+    """A line for each of *named*, and how many more of its kind there are, where *counts* tells it."""
+    for kind, some in groupby(named, lambda one: one.kind):
+        shown = list(some)
+        yield from (f"  {kind.upper()}  {one.content_id}: {one.detail}" for one in shown)
+        if (more := counts.get(kind, 0) - len(shown)) > 0:
+            yield f"  {kind.upper()}  … and {more:,} more"
 
 
 def _copy_lines(copy: CopyStatus, space: str, now: int) -> Iterator[str]:
@@ -138,7 +152,8 @@ def _copy_lines(copy: CopyStatus, space: str, now: int) -> Iterator[str]:
     if copy.problem:
         yield f"    NOT AVAILABLE: {copy.problem}"
     for kind, count in copy.findings.items():
-        yield f"    {count:,} {kind}: run `millstream protect` again, which names them"
+        yield f"    {count:,} {kind}: run `millstream protect` again, which says what to do"
+    yield from (f"  {line}" for line in _name_lines(copy.named, {**copy.findings, NOT_COPIED: copy.pending}))
     yield from (f"  {line}" for line in _report_lines(copy.report, copy.store, space))
     for number in copy.holds:
         yield f"    waits for an approval: `millstream mill approve {number}`"

@@ -203,10 +203,10 @@ class AdoptionCatalog:
                 return
             after = page[-1].content_id
 
-    def vanished(self, store: str, space: str) -> Sequence[AdoptedItem]:
-        """The items that have vanished from the source, in the order of the ids."""
+    def vanished(self, store: str, space: str, *, limit: int | None = None) -> Sequence[AdoptedItem]:
+        """The items that have vanished from the source, in the order of the ids: the first *limit*, or all."""
         query = _of(items_table, store, space).where(items_table.c.vanished_at.is_not(None))
-        return self._select(query.order_by(items_table.c.content_id))
+        return self._select(query.order_by(items_table.c.content_id).limit(limit))
 
     def excluded(self, store: str, space: str) -> Sequence[AdoptedItem]:
         """The items that are left out on purpose, in the order of the ids."""

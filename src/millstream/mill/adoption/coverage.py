@@ -8,8 +8,12 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptionCatalog, ChecksumEvidence, is_listed, items_table
+from millstream.mill.bit_check_table import Verdict
 from millstream.mill.manifest_table import manifest_table
-from millstream.mill.reports.report import AdoptedShare
+from millstream.mill.reports.report import AdoptedShare, CopyFinding
+
+NOT_COPIED = "not copied"
+"""The kind of an item that has no copy of its recorded version in a store."""
 
 
 class CopyCoverage(msgspec.Struct, frozen=True):
@@ -49,24 +53,77 @@ def recorded_coverage(engine: sa.Engine, source: str, space: str, copy: str) -> 
 
 def recorded_damage(engine: sa.Engine, store: str, space: str) -> int:
     """How many items of *space* in *store* were missing or damaged when they were last checked."""
-    row = manifest_table.c
-    is_bad = sa.or_(row.missing.is_(True), row.outcome.in_(("FAILURE", "ERROR")))
-    query = sa.select(sa.func.count()).where(row.store == store, row.space == space, row.deleted.is_(False), is_bad)
+    query = sa.select(sa.func.count()).where(*_damaged_rows(store, space))
     with engine.connect() as connection:
         return int(connection.execute(query).scalar_one())
+
+
+def name_recorded_damage(engine: sa.Engine, store: str, space: str, limit: int) -> list[CopyFinding]:
+    """The first *limit* items that :func:`recorded_damage` counts."""
+    row = manifest_table.c
+    query = sa.select(row.content_id, row.outcome, row.detail).where(*_damaged_rows(store, space))
+    with engine.connect() as connection:
+        return [_damage(*found) for found in connection.execute(query.order_by(row.content_id).limit(limit))]
+
+
+def name_uncovered(
+    engine: sa.Engine, source: str, space: str, copy: str, *, is_adopted: bool, limit: int
+) -> list[CopyFinding]:
+    """The first *limit* copies in the store *copy* that are not in order, and the first *limit* items without one."""
+    recorded = manifest_table.alias("recorded")
+    items: sa.FromClause = items_table if is_adopted else recorded
+    there = items_table.c.vanished_at.is_(None) if is_adopted else recorded.c.deleted.is_(False)
+    joined, copied, good = _join_copies(items, space, copy)
+    item, row = items.c, manifest_table.c
+    query = sa.select(item.content_id, row.outcome, row.detail).select_from(joined).order_by(item.content_id)
+    query = query.where(item.store == source, item.space == space, there).limit(limit)
+    is_pending: sa.ColumnElement[bool] = sa.func.coalesce(copied, sa.false()).is_(False)
+    if is_adopted:
+        is_pending = sa.and_(is_pending, is_listed(items_table))
+    with engine.connect() as connection:
+        damaged = connection.execute(query.where(copied, sa.func.coalesce(good, sa.false()).is_(False)))
+        found = [_damage(*one) for one in damaged]
+        found += [
+            CopyFinding(one.content_id, NOT_COPIED, "this store has no copy of the recorded version")
+            for one in connection.execute(query.where(is_pending))
+        ]
+    return found
+
+
+def _damage(content_id: str, outcome: str | None, detail: str | None) -> CopyFinding:
+    """What the last check of a copy said of it."""
+    if outcome in (None, Verdict.SUCCESS) or not detail:
+        return CopyFinding(content_id, "not read", "it was not read since it was written")
+    name, _, text = detail.partition(": ")
+    return CopyFinding(content_id, name.partition(" ")[2], text)
+
+
+def _damaged_rows(store: str, space: str) -> tuple[sa.ColumnElement[bool], ...]:
+    row = manifest_table.c
+    is_bad = sa.or_(row.missing.is_(True), row.outcome.in_(("FAILURE", "ERROR")))
+    return row.store == store, row.space == space, row.deleted.is_(False), is_bad
+
+
+def _join_copies(
+    items: sa.FromClause, space: str, copy: str
+) -> tuple[sa.FromClause, sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    """*items* with the rows of their copies in the store *copy*; whether one is of the version, and whether it is
+    verified. Both are NULL where there is no row."""
+    item, row = items.c, manifest_table.c
+    copied = sa.and_(row.deleted.is_(False), row.sha256 == item.sha256)
+    good = sa.and_(copied, row.missing.is_(False), row.outcome == "SUCCESS", row.verified_at >= row.modified)
+    joined = items.outerjoin(
+        manifest_table, sa.and_(row.store == copy, row.space == space, row.content_id == item.content_id)
+    )
+    return joined, copied, good
 
 
 def _coverage(
     engine: sa.Engine, items: sa.FromClause, there: sa.ColumnElement[bool], names: tuple[str, str, str]
 ) -> CopyCoverage:
     source, space, copy = names
-    item, row = items.c, manifest_table.c
-    copied = sa.and_(row.deleted.is_(False), row.sha256 == item.sha256)
-    good = sa.and_(copied, row.missing.is_(False), row.outcome == "SUCCESS", row.verified_at >= row.modified)
-    count = sa.func.count
-    joined = items.outerjoin(
-        manifest_table, sa.and_(row.store == copy, row.space == space, row.content_id == item.content_id)
-    )
+    item, row, count = items.c, manifest_table.c, sa.func.count
+    joined, copied, good = _join_copies(items, space, copy)
     query = (
         sa.select(
             count(),

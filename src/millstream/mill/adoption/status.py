@@ -13,23 +13,33 @@ from millstream.mill.adoption.coverage import (
     CopyCoverage,
     copy_coverage,
     kept_coverage,
+    name_recorded_damage,
+    name_uncovered,
     recorded_coverage,
     recorded_damage,
 )
+from millstream.mill.adoption.verification import STRAY
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.repository import Policies
-from millstream.mill.reports.report import IntegrityReport, ReportResult
+from millstream.mill.reports.report import CopyFinding, IntegrityReport, ReportResult
 
 OVERDUE = 31 * 24 * 3600 * 1_000_000
 """A copy that was not read for longer (microseconds) is named, as runs once a day read all of them in 30 days."""
+
+NAMED = 20
+"""Items of each kind that are named; the counts beside them are of all."""
+
+VANISHED = "vanished"
+"""The kind of an item that is gone from the source, and whose copies are kept."""
 
 
 class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The copy of a space in one store. ``problem`` says why the store cannot be used, ``holds`` what waits for it.
 
     ``findings`` are copies that differ and of which no record says whether they are right, by kind; ``report`` is the
-    result of the last integrity report, None where there is none.
+    result of the last integrity report, None where there is none. ``named`` are the first items of each kind that are
+    not in order here, also those that the last report names (findings and strays).
     """
 
     store: str
@@ -43,6 +53,7 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     holds: Sequence[int] = ()
     findings: Mapping[str, int] = {}
     report: ReportResult | None = None
+    named: Sequence[CopyFinding] = ()
     problem: str = ""
 
     @property
@@ -60,6 +71,7 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     None where it did not end or is not known; ``excluded`` ones are left out now, and have copies. ``damaged`` items of
     the source are missing or were found damaged by its last check, where it records checksums of its own; ``report`` is
     the result of its last integrity report. ``dead_tasks`` are tasks for this space that failed for good, by queue.
+    ``named`` are the first items of each kind at the source that people have to look at.
     """
 
     store: str
@@ -77,6 +89,7 @@ class SpaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     damaged: int = 0
     report: ReportResult | None = None
     dead_tasks: Mapping[str, int] = {}
+    named: Sequence[CopyFinding] = ()
     problem: str = ""
 
     @property
@@ -148,19 +161,43 @@ class ProtectionStatus:
             damaged=0 if is_adopted else recorded_damage(self._engine, store, space),
             report=self._report(store, space, since=known.ended_at if is_adopted else None),
             dead_tasks=self._work.dead_tasks.get(space, {}),
-            copies=[self._copy(found, store, space, name, kept[name]) for name, found in covered.items()],
+            named=self._named_at_source(store, space, is_adopted=is_adopted),
+            copies=[
+                self._copy(found, store, space, name, kept[name], is_adopted=is_adopted)
+                for name, found in covered.items()
+            ],
             problem=self._work.problems.get(store, ""),
         )
 
     def _findings(self, store: str, space: str) -> Mapping[str, int]:
         return Counter(finding.kind for finding in self._catalog.findings(store, space))
 
+    def _named_at_source(self, store: str, space: str, *, is_adopted: bool) -> Sequence[CopyFinding]:
+        found = [CopyFinding(one.content_id, one.kind, one.detail) for one in self._catalog.findings(store, space)]
+        if is_adopted:
+            gone = self._catalog.vanished(store, space, limit=NAMED)
+            found += [CopyFinding(item.content_id, VANISHED, "its copies are kept") for item in gone]
+        else:
+            found += name_recorded_damage(self._engine, store, space, NAMED)
+        return _first_of_each_kind(found)
+
+    def _named_copies(self, source: str, space: str, store: str, *, is_adopted: bool) -> Sequence[CopyFinding]:
+        found = [CopyFinding(one.content_id, one.kind, one.detail) for one in self._catalog.findings(store, space)]
+        found += name_uncovered(self._engine, source, space, store, is_adopted=is_adopted, limit=NAMED)
+        report = self._latest(store, space)
+        if report is not None:
+            found += [CopyFinding(one.content_id, one.kind, one.detail) for one in report.findings]
+            found += [CopyFinding(name, STRAY, "only this copy has it") for name in report.strays.first]
+        return _first_of_each_kind(found)
+
     def _report(self, store: str, space: str, *, since: int | None) -> ReportResult | None:
         """The result of the last report, unless a run of `protect` *since* then has settled it (microseconds)."""
         report = self._latest(store, space)
         return None if report is None or (since is not None and report.ended_at < since) else report.result
 
-    def _copy(self, found: CopyCoverage, source: str, space: str, store: str, kept_damaged: int) -> CopyStatus:
+    def _copy(
+        self, found: CopyCoverage, source: str, space: str, store: str, kept_damaged: int, *, is_adopted: bool
+    ) -> CopyStatus:
         return CopyStatus(
             store=store,
             items=found.items,
@@ -177,5 +214,15 @@ class ProtectionStatus:
             ],
             findings=self._findings(store, space),
             report=self._report(store, space, since=None),
+            named=self._named_copies(source, space, store, is_adopted=is_adopted),
             problem=self._work.problems.get(store, ""),
         )
+
+
+def _first_of_each_kind(found: Sequence[CopyFinding]) -> Sequence[CopyFinding]:
+    """The first :data:`NAMED` of *found* of each kind, and each item once: as what it was found to be first."""
+    once = {one.content_id: one for one in reversed(found)}
+    first: list[CopyFinding] = []
+    for kind in dict.fromkeys(one.kind for one in found):
+        first += sorted((one for one in once.values() if one.kind == kind), key=lambda one: one.content_id)[:NAMED]
+    return first
