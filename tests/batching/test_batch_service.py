@@ -115,6 +115,18 @@ def test_a_batch_is_a_message_under_its_source_identity_and_start(store, tmp_pat
     assert body["events"] == [1]
 
 
+def test_messages_with_times_that_no_batch_file_holds_are_refused(store, tmp_path):
+    beyond = [(2**53, 130), (-(2**63), 140), (1, 2**53), (2**63 - 1, 2**63 - 1)]
+    with store.log(LogSpec("in")).writer() as writer:
+        writer.append([Message(b"1", "a", "pump", 110, 120), *(Message(b"2", "a", "pump", *times) for times in beyond)])
+    service = serve(store, tmp_path)
+    service.step()
+    service.close()
+    batches, rejects = given(store.log(LogSpec("out")))
+    assert len(batches) == 1
+    assert rejects == [(number, "time") for number in (2, 3, 4, 5)]
+
+
 def test_ticks_close_quiet_sources_and_a_replay_needs_no_timer(tmp_path):
     clock = VirtualClock()
     start = clock.now()

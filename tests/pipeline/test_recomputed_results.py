@@ -172,7 +172,7 @@ def test_batch_makes_the_batches_that_another_program_makes(
     assert {batch.kind for batch in batches} == {"batch"} | {"side": {"side"}, "amend": {"amendment"}}.get(
         RULES[rules].late, set()
     )
-    assert {refusal.reason for refusal in refusals} == {"late", "future", "duplicate", "conflicting_duplicate"}
+    assert {refusal.reason for refusal in refusals} == {"late", "future", "duplicate", "conflicting_duplicate", "time"}
 
 
 def _settings(rules: Rules, overrides: list[Override]) -> str:

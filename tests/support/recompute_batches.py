@@ -18,6 +18,10 @@ Time = int
 """Microseconds since the epoch."""
 
 
+LAST_TIME = 2**53 - 1
+"""The last time that a line of a batch file can hold."""
+
+
 class Row(NamedTuple):
     """A message of a log."""
 
@@ -112,13 +116,15 @@ def batches_of(
 ) -> tuple[list[Batch], list[Refusal]]:
     """The batches and refusals of a whole log; without *flush* only what no later message can change."""
     rows = list(rows)
-    clock = max(row.received_at for row in rows)
+    clock = min(max(row.received_at for row in rows), LAST_TIME)
     shares: dict[tuple[str, Rules], list[Row]] = defaultdict(list)
     batches: list[Batch] = []
     refusals: list[Refusal] = []
     for row in rows:
         if row.source == "millstream.tick":
             refusals.append(Refusal(row.id, "tick", row.source, row.received_at))
+        elif max(abs(row.event_time), abs(row.received_at)) > LAST_TIME:
+            refusals.append(Refusal(row.id, "time", row.source, row.received_at))
         else:
             shares[row.source, _rules_for(row, rules, overrides)].append(row)
     for (source, own), share in shares.items():

@@ -65,9 +65,8 @@ def sent_messages(draw: random.Random, count: int) -> list[Sent]:
     while len(sent) < count:
         message = _sent(draw, count, len(sent))
         sent.append(message)
-        if draw.random() < 0.05 and message.event_time not in (None, LARGE):
+        if draw.random() < 0.05 and message.event_time is not None:
             body = message.body if draw.random() < 0.5 else message.body + b"'"
-            assert message.event_time is not None
             received = message.event_time + draw.randrange(MAX_DELAY)
             sent.append(message._replace(body=body, received_at=received))
     draw.shuffle(sent)
@@ -89,11 +88,11 @@ def _sent(draw: random.Random, count: int, number: int) -> Sent:
     if chance < 0.04:
         delay = MAX_DELAY + draw.choice([0, 1, GRACE - 1, GRACE, GRACE + 1, draw.randrange(2 * GRACE)])
     elif chance < 0.06:
-        delay = -MAX_DELAY - draw.choice([0, 1, draw.randrange(SECOND)])
+        delay = -MAX_DELAY - draw.choice([0, 1, draw.randrange(SECOND), 3 * SECOND])
     received_at: int | None = event_time + delay
     if chance > 0.99:
         event_time, received_at = draw.choice(
-            [(event_time, None), (None, received_at), (None, None), (LARGE, received_at)]
+            [(event_time, None), (None, received_at), (None, None), (LARGE, received_at), (-(2**63), 2**63 - 1)]
         )
     key = draw.choice(KEYS) if draw.random() < 0.85 else draw.choice([None, ""])
     source = SOURCES[0] if draw.random() < 0.9 else draw.choice([*SOURCES[1:], None])
@@ -170,7 +169,7 @@ def _json_header(name: str, value: bytes) -> Values:
 
 def _written(time: int | None, draw: random.Random) -> int | str | None:
     """A time as a number, or as ISO 8601 in one of several zones, where such a time has whole minutes of offset."""
-    if time is None or draw.random() < 0.5:
+    if time is None or draw.random() < 0.5 or abs(time) > LARGE:
         return time
     moment = (EPOCH + timedelta(microseconds=time)).astimezone(draw.choice(ZONES))
     offset = moment.utcoffset()

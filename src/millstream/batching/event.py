@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-Reason = Literal["late", "future", "duplicate", "conflicting_duplicate", "tick"]
+Reason = Literal["late", "future", "duplicate", "conflicting_duplicate", "tick", "time"]
 """Why a record is in no batch; a tick (``message_events.py``) is none, and only a job over a log names it."""
 
 CutReason = Literal["window", "conflict", "size", "neighbour", "flush"]

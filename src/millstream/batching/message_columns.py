@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.column_state import EVENT_SCHEMA
+from millstream.batching.columns import REJECT_SCHEMA
+from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.digests import sha256_after
 
 COLUMNS = ("id", "event_time", "received_at", "source", "key", "body")
@@ -26,6 +28,23 @@ def event_columns(messages: pa.RecordBatch) -> pa.Table:
     columns = packed_columns(messages)
     columns["digest"] = hex_digests(columns["digest"])
     return pa.table([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
+
+
+def out_of_range(rows: pa.RecordBatch | pa.Table) -> Any:
+    """Which of *rows* (messages or events) have a time beyond the numbers of JSON, which no batch file can hold."""
+    times = [rows.column(name) for name in ("event_time", "received_at")]
+    beyond = [pc.or_(pc.greater(time, MAX_SAFE_INTEGER), pc.less(time, -MAX_SAFE_INTEGER)) for time in times]
+    return pc.or_(*beyond)
+
+
+def split_out_of_range(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """*rows* without those that are :func:`out_of_range`, and the rejects of these (``REJECT_SCHEMA``)."""
+    beyond = out_of_range(rows)
+    if not pc.any(beyond).as_py():
+        return rows, REJECT_SCHEMA.empty_table()
+    ids = rows.filter(beyond).column("id").combine_chunks()
+    reasons = pa.array(["time"] * len(ids), pa.string())
+    return rows.filter(pc.invert(beyond)), pa.table([ids, reasons], schema=REJECT_SCHEMA)
 
 
 def packed_columns(messages: pa.RecordBatch) -> dict[str, Any]:

@@ -22,11 +22,12 @@ from millstream.batching.batch_log import output_messages, output_rows
 from millstream.batching.batching_metrics import record_closed, record_delays, record_open
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import BatchServiceError
-from millstream.batching.message_columns import COLUMNS, event_columns
+from millstream.batching.message_columns import COLUMNS, event_columns, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.service_state import ServiceState, read_state, write_state
 from millstream.batching.ticks import Ticker
+from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.log import Log
@@ -164,7 +165,9 @@ class BatchService:
         last_id, bound = messages.column("id")[-1].as_py(), messages.column("received_at")[-1].as_py()
         records = messages.filter(pc.not_equal(messages.column("source"), TICK_SOURCE))
         self._torn = True
-        closed = self._batcher.step(event_columns(records), bound)
+        events, beyond = split_out_of_range(event_columns(records))
+        closed = self._batcher.step(events, min(bound, MAX_SAFE_INTEGER))
+        closed = closed._replace(rejects=pa.concat_tables([closed.rejects, beyond]))
         self._writer.append(output_messages([output_rows(closed)]), sequence=last_id)
         self._position, self._torn = last_id, False
         record_delays(self._metrics, records)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pyarrow.compute as pc
 
+from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock
 from millstream.log import Log, LogInfo, LogSpec
 from millstream.pipeline.errors import PipelineInputError
@@ -14,7 +15,10 @@ from millstream.stores.tiers import open_store
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """Messages *first_id* to *last_id* of *log*, received between *received_from* and *received_to*."""
+    """Messages *first_id* to *last_id* of *log*, received between *received_from* and *received_to*.
+
+    Both times are within the numbers of JSON: what was received beyond them is in no batch.
+    """
 
     log: str
     first_id: int
@@ -51,7 +55,9 @@ def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | No
         if last_id < begin:
             what = f"up to {last_id}" if first_id is None else f"from {begin} to {last_id}"
             raise PipelineInputError(f"log {log!r} has no messages {what}: append some first")
-        return LogRange(log, begin, last_id, *_receive_times(opened, info, begin, last_id))
+        times = _receive_times(opened, info, begin, last_id)
+        received_from, received_to = (max(min(time, MAX_SAFE_INTEGER), -MAX_SAFE_INTEGER) for time in times)
+        return LogRange(log, begin, last_id, received_from, received_to)
 
 
 def _receive_times(log: Log, info: LogInfo, first_id: int, last_id: int) -> tuple[int, int]:

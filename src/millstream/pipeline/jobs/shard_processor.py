@@ -15,6 +15,8 @@ from millstream.batching.batch_log import OUTPUT_SCHEMA, output_rows
 from millstream.batching.batching_metrics import record_closed, record_delays
 from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.column_engines import ClosedTables
+from millstream.batching.message_columns import split_out_of_range
+from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.schema import spark_schema
@@ -68,8 +70,9 @@ class ShardBatchProcessor(StatefulProcessor):
         kept = self._state.get()
         batcher = ColumnBatcher(self._rules, kept[0] if kept else tick.seed)
         shares = sorted((row for row in parts if not row.tick), key=lambda row: row.first_id)
-        events = events_of(read_share(row.share) for row in shares)
-        closed = batcher.step(events, tick.received_to)
+        events, beyond = split_out_of_range(events_of(read_share(row.share) for row in shares))
+        closed = batcher.step(events, min(tick.received_to, MAX_SAFE_INTEGER))
+        closed = closed._replace(rejects=pa.concat_tables([closed.rejects, beyond]))
         self._state.update((batcher.snapshot(),))
         told = (int(key[0]), tick.first_id, tick.last_id, batcher.due, _write(output_rows(closed)))
         yield _frame((*told, *_counts(closed), batcher.open_sources, _figures(events, closed)))

@@ -16,8 +16,9 @@ from millstream.batching import Rulebook
 from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.column_engines import ClosedTables
 from millstream.batching.column_state import EVENT_SCHEMA
-from millstream.batching.message_columns import event_columns
+from millstream.batching.message_columns import event_columns, out_of_range, split_out_of_range
 from millstream.batching.message_events import TICK_SOURCE
+from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.pipeline.shard_shares import events_of, read_share
 
@@ -95,7 +96,7 @@ class ShardBatching:
         rows = size = 0
         for _, received_from, data in shares:
             if rows >= STEP_ROWS or size >= STEP_BYTES:
-                yield from self.step(pending, received_from)
+                yield from self.step(pending, min(received_from, MAX_SAFE_INTEGER))
                 pending, rows, size = [], 0, 0
             pending.append(read_share(data))
             rows, size = rows + len(pending[-1]), size + len(data)
@@ -109,15 +110,17 @@ class ShardBatching:
         """Take *shares*; no later message was received before *bound*."""
         if self._waiting is not None:
             messages = pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *shares])
-            ticks = pc.equal(messages["source"], TICK_SOURCE)
-            if pc.any(ticks).as_py():
-                yield _tick_rows(messages.filter(ticks))
-                messages = messages.filter(pc.invert(ticks))
+            for reason, no_records in (("tick", _is_tick), ("time", out_of_range)):
+                found = no_records(messages)
+                if pc.any(found).as_py():
+                    yield _no_record_rows(messages.filter(found), reason)
+                    messages = messages.filter(pc.invert(found))
             self._waiting = pa.concat_tables([self._waiting, messages])
             parts = [event_columns(batch) for batch in messages.to_batches()]
             events = pa.concat_tables([EVENT_SCHEMA.empty_table(), *parts])
         else:
-            events = events_of(shares)
+            events, beyond = split_out_of_range(events_of(shares))
+            yield _reject_rows(beyond, None)
         if self._sorted:
             events = events.sort_by([("received_at", "ascending"), ("id", "ascending")])
         yield self._rows(self._batcher.step(events, bound))
@@ -171,9 +174,13 @@ def _reject_rows(rejects: pa.Table, messages: pa.Table | None) -> pa.Table:
     return _table(columns, count)
 
 
-def _tick_rows(ticks: pa.Table) -> pa.Table:
-    columns = {"source": ticks["source"], "start": ticks["received_at"], "ids": _lists(_one(ticks["id"]))}
-    return _table(columns | {"reason": _repeated("tick", len(ticks))}, len(ticks))
+def _is_tick(messages: pa.Table) -> Any:
+    return pc.equal(messages["source"], TICK_SOURCE)
+
+
+def _no_record_rows(messages: pa.Table, reason: str) -> pa.Table:
+    columns = {"source": messages["source"], "start": messages["received_at"], "ids": _lists(_one(messages["id"]))}
+    return _table(columns | {"reason": _repeated(reason, len(messages))}, len(messages))
 
 
 def _snapshot_row(snapshot: bytes, bound: int) -> pa.Table:
