@@ -252,8 +252,14 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         (BrokerSettings(tls_certificate=certificate), "broker.tls_key is missing"),
         (BrokerSettings(tls_client_ca=certificate), "needs a tls_certificate"),
         (BrokerSettings(tls_certificate=certificate, tls_key=str(tmp_path / "no")), "cannot read"),
-        (BrokerSettings(tls_certificate=certificate, tls_key=other), "are not a certificate and its key"),
-        (BrokerSettings(tls_certificate=str(junk), tls_key=key), "are not a certificate and its key"),
+        (
+            BrokerSettings(tls_certificate=certificate, tls_key=other),
+            "must be a PEM certificate and its unencrypted private key",
+        ),
+        (
+            BrokerSettings(tls_certificate=str(junk), tls_key=key),
+            "must be a PEM certificate and its unencrypted private key",
+        ),
         (BrokerSettings(tls_certificate=certificate, tls_key=key, tls_client_ca=str(junk)), "is not a certificate"),
     ):
         with pytest.raises(BrokerCredentialsError, match=message):

@@ -77,7 +77,7 @@ def observe(
             _follow(node, changed.follow, as_json=as_json, forever=follow)
         return
     if cas or profile or method or follow or interval:
-        raise click.UsageError("--ledger is missing: it names the ledger that these options belong to")
+        raise click.UsageError("--cas, --profile, --method, --follow and --interval need --ledger")
     with Node.open(settings) as node:
         seen = node.anchoring.observer.observe()
         node.registry.instance.observer.observe()

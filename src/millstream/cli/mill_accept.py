@@ -45,7 +45,7 @@ def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[
             if as_json:
                 print_json({"content_id": content_id, "sha256": item.sha256, "size": item.size})
             else:
-                click.echo(f"{content_id}: adopted as {item.sha256}")
+                click.echo(f"{content_id}: accepted, sha256 {item.sha256}")
     return 1 if failed else 0
 
 

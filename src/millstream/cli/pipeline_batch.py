@@ -69,7 +69,9 @@ def _history(
     from millstream.pipeline.jobs import batch as history
 
     if flush and hand_over:
-        raise click.UsageError("--flush closes everything: so nothing is left for --hand-over")
+        raise click.UsageError(
+            "--flush and --hand-over exclude each other: --flush leaves no open records to hand over"
+        )
     if hand_over:
         user_log(hand_over)
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "batch"):

@@ -138,7 +138,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
         if with_console:
             await _serve_console(stack, node, broker, chosen=chosen)
         await stop.wait()
-        _log.info("stopping: what is in hand is finished; a second signal ends it at once")
+        _log.info("stopping: current work is finished first; a second signal aborts it")
         roles.stop()
 
 

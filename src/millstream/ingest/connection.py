@@ -73,7 +73,7 @@ class MqttConnection:
             raise BrokerRefusedError(f"{self._place.url} is not trusted: {error.verify_message}") from error
         except (OSError, ValueError) as error:
             raise BrokerUnavailableError(f"{self._place.url} cannot be reached: {error}") from error
-        self._await("an answer to our request", lambda: self._paho.welcome is not None)
+        self._await("CONNECT", lambda: self._paho.welcome is not None)
         assert self._paho.welcome is not None
         code, session_present = self._paho.welcome
         if code.is_failure:
@@ -93,7 +93,7 @@ class MqttConnection:
             return
         self._paho.granted.clear()
         self._paho.subscribe([(topic, self._subscription(qos)) for topic, qos in fresh.items()])
-        self._await("an answer to our subscription", lambda: bool(self._paho.granted))
+        self._await("SUBSCRIBE", lambda: bool(self._paho.granted))
         for (topic, qos), code in zip(fresh.items(), self._paho.granted, strict=True):
             if code.is_failure:
                 raise BrokerRefusedError(f"{self._place.url} refuses the subscription to {topic!r}: {code}")
@@ -159,7 +159,7 @@ class MqttConnection:
                 "the same ingest running elsewhere?"
             )
 
-    def _await(self, what: str, arrived: Callable[[], bool]) -> None:
+    def _await(self, packet: str, arrived: Callable[[], bool]) -> None:
         deadline = self._clock.monotonic() + self._options.timeout
         while not arrived():
             left = deadline - self._clock.monotonic()
@@ -167,9 +167,12 @@ class MqttConnection:
             if arrived():
                 return
             if code != MQTTErrorCode.MQTT_ERR_SUCCESS or left <= 0:
-                why = "it closed the connection" if left > 0 else f"none in {self._options.timeout:g} seconds"
+                how = "it closed the connection" if left > 0 else f"waited {self._options.timeout:g} s"
                 self._paho.drop()
-                raise BrokerUnavailableError(f"{self._place.url} gave no {what.removeprefix('an ')}: {why}")
+                raise BrokerUnavailableError(
+                    f"{self._place.url} did not answer {packet} ({how}): check that the broker runs and accepts this "
+                    "client"
+                )
 
     def _subscription(self, qos: int) -> Any:
         """What paho takes for a topic. Retained messages come with a new subscription, or not at all."""

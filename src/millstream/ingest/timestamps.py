@@ -31,7 +31,9 @@ def read_timestamp(raw: bytes | msgspec.Raw, unit: Unit = "s") -> int:
     except (msgspec.DecodeError, UnicodeDecodeError, ArithmeticError) as error:
         raise MalformedError("time", "the time is neither ISO 8601 nor a count since the epoch") from error
     if not -_FARTHEST < moment < _FARTHEST:
-        raise MalformedError("time", f"the time is out of range: {moment} microseconds; is a count in the right unit?")
+        raise MalformedError(
+            "time", f"time out of range: {moment} microseconds since the epoch; check the unit (--unit)"
+        )
     return moment
 
 

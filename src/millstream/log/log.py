@@ -216,7 +216,10 @@ class Log:
         self._refuse_users("trimmed")
         last_id, policy = self.last_id, self.retention
         if policy is not None and policy.keep_all:
-            raise LogInputError(f"the log {self.name!r} is kept whole (its policy is keep_all): nothing is trimmed")
+            raise LogInputError(
+                f"log {self.name!r} cannot be trimmed: its retention policy keeps everything (keep_all); change the "
+                "policy first"
+            )
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"{self.name!r} ends at id {last_id}: it cannot be trimmed to begin at {first_id}")
         raise_watermarks(self._backend, self.name, first_id=first_id)

@@ -111,7 +111,7 @@ class _Handler:
         principal = await run_in_threadpool(require_role, request, self._app.access, role)
         form = request.query_params.get("format", "json")
         if form not in ("json", "csv") or (form == "csv" and not endpoint.is_table):
-            raise QueryError(f"the format {form[:20]!r} is not to be had here")
+            raise QueryError(f"unsupported format {form[:20]!r}: use json, or csv for a list")
         query = query_of(endpoint, request)
         body: Any = NoBody()
         if endpoint.body is not NoBody:

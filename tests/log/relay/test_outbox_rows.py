@@ -42,7 +42,7 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
     [
         ((None, "", "", None, None), "body is NoneType"),
         ((b"", b"\xff", "", None, None), "key is not UTF-8"),
-        ((b"", "", "", "noon", None), "'noon' is not a time"),
+        ((b"", "", "", "noon", None), "invalid event time 'noon'"),
         ((b"", "", "", 2**63, None), "64 bits"),
         ((b"", "", "", None, "{"), "headers"),
         ((b"", "", "", None, '{"a": 1}'), "headers"),

@@ -84,7 +84,7 @@ def _head(kind: int, length: int) -> bytes:
 def _urls(data: bytes) -> Sequence[str]:
     """The URLs in *data*. Raises :class:`RequestError` and ``IndexError``."""
     if data[:2] != bytes([_MAP | 1, _URLS]):
-        raise RequestError("hashlink", "the links are not a CBOR map from 15 to URLs")
+        raise RequestError("hashlink", "the metadata of a hashlink must be a CBOR map whose key 15 is a list of URLs")
     count, at = _length(data, 2, {_LIST})
     links = list[str]()
     for _ in range(count):

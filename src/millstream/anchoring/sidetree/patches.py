@@ -72,7 +72,9 @@ def _check_document(document: object) -> None:
 def _check_keys(keys: object) -> None:
     for key in _objects(keys, "publicKeys"):
         if not {"id", "type", "publicKeyJwk"} <= set(key) <= {"id", "type", "publicKeyJwk", "purposes"}:
-            raise _wrong("a public key has 'id', 'type', 'publicKeyJwk', and perhaps 'purposes'")
+            raise _wrong(
+                "invalid public key: its members must be 'id', 'type', 'publicKeyJwk' and optionally 'purposes'"
+            )
         if not isinstance(key["publicKeyJwk"], dict) or not isinstance(key["type"], str):
             raise _wrong("a public key's publicKeyJwk must be an object, and its type text")
         _check_purposes(key.get("purposes", []))

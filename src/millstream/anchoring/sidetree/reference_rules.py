@@ -53,7 +53,7 @@ def own_members(value: object) -> Object:
     if isinstance(value, list | str):
         return {str(place): item for place, item in enumerate(value[:_FEW])}
     if value is None:
-        raise RequestError("reference", "null instead of an object")
+        raise RequestError("reference", "expected an object, found null")
     return {}
 
 

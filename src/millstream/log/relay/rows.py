@@ -68,7 +68,9 @@ def _time(value: Any) -> int | None:
     try:
         moment = datetime.fromisoformat(_text(value, "event time"))
     except ValueError as error:
-        raise RowError(f"its event time {str(value)[:80]!r} is not a time: microseconds or ISO 8601") from error
+        raise RowError(
+            f"invalid event time {str(value)[:80]!r}: use microseconds since the epoch, or ISO 8601"
+        ) from error
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -94,7 +94,9 @@ class JobFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise JobBusyError(f"another process is at the job in {self.path}: let it finish or end it") from error
+                raise JobBusyError(
+                    f"another process is running the job in {self.path}: wait for it, or stop it"
+                ) from error
             write_durably(self.path / "inputs.json", canonical_json(self.inputs))
             with spark_errors_explained(self.job):
                 yield

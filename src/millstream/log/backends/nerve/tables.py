@@ -92,9 +92,8 @@ def _fitting(address: NerveAddress, queue: str, kind: str, wanted: int, found: M
     asked = f"{kind}={wanted}" if wanted else f"no {kind}="
     raise LogInputError(
         f"the queue {queue!r} in {address.database.url} has tables for {kind} {_listed(found)}, and the URL has "
-        f"{asked}. The count is part of each table's name, so that another would be another, empty "
-        "queue. Name the count "
-        "that is there; for another one copy the queue into another database with `millstream log copy`"
+        f"{asked}: use the count that is there, or copy the queue into another database with "
+        "`millstream log copy`"
     )
 
 

@@ -33,8 +33,8 @@ def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     """
     if host in ("0.0.0.0", "::"):  # noqa: S104 (nothing listens here)
         raise BrokerCredentialsError(
-            f"no certificate can be made for {host}, which is not a name of this machine: set "
-            "broker.tls_certificate and broker.tls_key, or listen by name"
+            f"no certificate can be made for {host}, which is not a name of this machine: listen on a host name, "
+            "or set broker.tls_certificate and broker.tls_key"
         )
     files = BrokerSettings(tls_certificate=str(folder / CERTIFICATE), tls_key=str(folder / KEY))
     now = datetime.fromtimestamp(clock.now() / MICROSECONDS, UTC)

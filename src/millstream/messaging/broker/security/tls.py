@@ -111,7 +111,7 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
     except (OSError, ValueError) as error:
         raise BrokerCredentialsError(
             f"settings broker.tls_certificate and tls_key: {settings.tls_certificate} and {settings.tls_key} "
-            "are not a certificate and its key in PEM, the key without a password"
+            "must be a PEM certificate and its unencrypted private key"
         ) from error
     return ServerTls(certificate, key, _read_authority(settings.tls_client_ca), settings)
 
