@@ -10,6 +10,7 @@ from millstream.core.mounts import lies_in
 from millstream.mill.restore.targets import FolderTarget, RestoreTarget, StoreTarget
 from millstream.node import Node
 from millstream.stores import open_provider
+from millstream.stores.sources import local_folder
 
 
 class TargetRefusedError(InputError):
@@ -46,9 +47,9 @@ def open_target(node: Node, to: str, space: str) -> RestoreTarget:
 def _require_apart(node: Node, folder: Path, to: str) -> None:
     places = {"the node's folder": node.folder}
     for name, store in node.stores.providers.items():
-        parts = urlsplit(store.url)
-        if parts.scheme in ("file", "folder", "cas"):
-            places[f"the store {name!r}"] = Path(unquote(parts.path))
+        place = local_folder(store.url)
+        if place is not None:
+            places[f"the store {name!r}"] = place
     for what, place in places.items():
         if lies_in(folder, place) or lies_in(place, folder):
             raise TargetRefusedError(f"{to} overlaps {what} ({place}): restore to another folder")

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,6 +19,7 @@ from millstream.log.backends.database.address import mask_password
 from millstream.log.store import store_files
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.schema import spark_schema
+from millstream.stores.sources import local_folder
 
 FileIdentity = tuple[int | str, ...]
 """What tells a file or folder from another one at the same path of another host; empty where there is none."""
@@ -27,7 +27,6 @@ FileIdentity = tuple[int | str, ...]
 _SEEN = pa.schema([pa.field("host", pa.string()), pa.field("apart", pa.string())])
 _TASKS_A_CORE = 4
 _MOST_PATHS = 100
-_PROVIDERS = {"file", "folder", "cas"}
 
 
 def check_reachable(spark: SparkSession, store_url: str) -> None:
@@ -42,10 +41,11 @@ def check_reachable(spark: SparkSession, store_url: str) -> None:
 
 def check_provider(spark: SparkSession, url: str) -> None:
     """Raise :class:`PipelineInputError` where executors of *spark* do not see the folder of the provider at *url*."""
-    parts = urlsplit(url)
-    if parts.scheme in _PROVIDERS:
-        folder = _existing(Path(unquote(parts.path)))
-        _require_same(spark, [folder], f"the store {url} lies", "a store that all hosts reach, such as s3://…")
+    folder = local_folder(url)
+    if folder is not None:
+        _require_same(
+            spark, [_existing(folder)], f"the store {url} lies", "a store that all hosts reach, such as s3://…"
+        )
 
 
 def check_files(spark: SparkSession, paths: Sequence[str]) -> None:

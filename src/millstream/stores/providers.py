@@ -14,6 +14,7 @@ from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
 from millstream.stores.processes import BulkProcesses
 from millstream.stores.protocol import Store, StoreInputError
+from millstream.stores.sources import LOCAL_SCHEMES
 from millstream.stores.throttled import ThrottledStore, split_rate
 
 
@@ -59,7 +60,7 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
         raise StoreInputError(f"{url!r} has a part after '#': write '#' in a folder's name as %23")
     if parts.scheme == "memory":
         return MemoryStore(unquote(parts.netloc + parts.path) or "store")
-    if parts.scheme not in ("file", "folder", "cas"):
+    if parts.scheme not in LOCAL_SCHEMES:
         raise StoreInputError(
             f"{url!r} is not a store URL: write file:///folder, folder:///folder, cas:///folder, s3://bucket or "
             "memory://name"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import BinaryIO, NoReturn
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -22,6 +23,9 @@ from millstream.stores.protocol import (
     StoreRefusedError,
     all_entries,
 )
+
+LOCAL_SCHEMES = ("file", "folder", "cas")
+"""The schemes of stores in a folder of this machine."""
 
 _REASONS = {
     EntryKind.UNREADABLE: "this user has no right to read it: give it the right, or exclude it",
@@ -43,6 +47,12 @@ def is_source_url(url: str) -> bool:
     """Whether *url* names a folder or a bucket that other programs write to: nothing is ever written there."""
     parts = urlsplit(url)
     return parts.scheme == "folder" or (parts.scheme == "s3" and "space" in dict(parse_qsl(parts.query)))
+
+
+def local_folder(url: str) -> Path | None:
+    """The folder of this machine in which the store at *url* keeps its items; None for a store elsewhere."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme in LOCAL_SCHEMES else None
 
 
 def problem_of(entry: Entry) -> Problem | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -17,7 +16,7 @@ from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups
 from millstream.mill.providers import Providers
 from millstream.mill.repair.own_records import OwnRecords
-from millstream.stores.sources import is_source_url
+from millstream.stores.sources import is_source_url, local_folder
 
 GROUP = 500
 """Items whose records are read together."""
@@ -87,7 +86,7 @@ class ItemListing:
     def _distance(self, store: str) -> tuple[bool, bool, str]:
         """What makes reading from *store* dearer; nobody else is to be disturbed at a source."""
         url = self._urls[store]
-        return is_source_url(url), urlsplit(url).scheme not in ("file", "folder", "cas"), store
+        return is_source_url(url), local_folder(url) is None, store
 
     def _ids(self, prefix: str, only: str | None) -> Iterator[str]:
         stores = sorted(self._providers) if only is None else [only]
