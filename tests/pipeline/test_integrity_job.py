@@ -21,6 +21,7 @@ from millstream.mill.bit_check_table import Verdict
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.jobs import bins as binned_work
 from millstream.pipeline.jobs.bins import bin_name
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
@@ -167,7 +168,11 @@ def test_the_spaces_of_the_system_are_not_swept(spark: SparkSession, tmp_path: P
 
 
 def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
-    spark: SparkSession, tmp_path: Path, copies: Copies
+    spark: SparkSession,
+    tmp_path: Path,
+    copies: Copies,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, judged = copies.sweep(spark, tmp_path / "jobs", bin_bytes=1 << 20)
     bins = first.record.counts["bins"]
@@ -180,7 +185,9 @@ def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
     spoiled.write_bytes(spoiled.read_bytes()[:-100])  # as by a failing disk: a bin is written whole or not at all
     for path in lost:
         path.unlink(missing_ok=True)
+    monkeypatch.setattr(binned_work, "file_rows", lambda path: pytest.fail(f"the driver reads {path}"))
     second, again = copies.sweep(spark, tmp_path / "jobs", bin_bytes=64 << 20)
+    assert f"{spoiled} cannot be read" in caplog.text
     assert second.record.counts["bins"] == bins
     assert second.record.counts["hashed_now"] < second.record.bytes == first.record.bytes
     assert kept.stat().st_mtime_ns == stamp

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs import shared_output
-from millstream.pipeline.jobs.shared_output import probe_part, write_output
+from millstream.pipeline.jobs.shared_output import probe_part, rows_in, write_output
 from millstream.testing.services import LocalServerMissingError, private
 from millstream.testing.spark import OWN_DISKS
 
@@ -48,6 +49,13 @@ def test_the_rows_that_tasks_wrote_are_compared_with_those_found(
         monkeypatch.setattr(shared_output, "rows_at", lambda _: 250)  # as if the other files were on another host
         with pytest.raises(PipelineError, match=r"wrote 1,000 rows into .*, and 750 are found there: executors on"):
             write_output(spark.range(rows).repartition(3), tmp_path / "two")
+
+
+def test_footers_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=20)
+    monkeypatch.setattr(shared_output, "rows_at", lambda place: both.wait() * 0 + int(place))
+    assert rows_in(["3", "4"]) == [3, 4]
+    assert rows_in([]) == []
 
 
 def test_a_probe_shows_whether_a_folder_is_the_drivers(tmp_path: Path) -> None:

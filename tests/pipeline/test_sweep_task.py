@@ -13,7 +13,7 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.mill.bit_check_table import SourceAnswer
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.bins import bin_name, bins_done
+from millstream.pipeline.jobs.bins import bin_name, check_bins
 from millstream.pipeline.jobs.sweep_task import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part
 from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.testing.damage import flip_bit
@@ -111,18 +111,17 @@ def flip_in_a_page(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [cut_short, flip_in_a_page])
-def test_a_bin_whose_file_is_damaged_is_told_and_left_to_be_done_again(
-    tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_names_the_bins_whose_files_are_damaged(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     store = filled(LocalStore(tmp_path / "a"), "x")
     for number in range(3):
         rows = [planned(f"{number}/{place}" * 20, number=number) for place in range(200)]
         list(sweep_part([pa.RecordBatch.from_pylist(rows, BINNED)], {"a": store.url}, tmp_path))
-    assert bins_done(tmp_path, 4) == [0, 1, 2]
+    resumed = pa.RecordBatch.from_pydict({"bin": [0, 1, 2]})
+    assert [part.num_rows for part in check_bins([resumed], tmp_path)] == [0]
     spoil(tmp_path / bin_name(1))
-    assert bins_done(tmp_path, 4) == [0, 2]
-    assert f"{tmp_path / bin_name(1)} cannot be read" in caplog.text
-    assert not (tmp_path / bin_name(1)).exists()
+    (found,) = check_bins([resumed], tmp_path)
+    assert found.column("bin").to_pylist() == [1]
+    assert f"{tmp_path / bin_name(1)} cannot be read" in found.column("reason")[0].as_py()
 
 
 def test_an_empty_task_writes_nothing(tmp_path: Path) -> None:

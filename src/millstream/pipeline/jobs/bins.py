@@ -11,6 +11,7 @@ import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +30,7 @@ from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.job_log import LOGGER
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.row_groups import GROUP_BYTES
-from millstream.pipeline.jobs.shared_output import require_rows, require_shared, rows_at
+from millstream.pipeline.jobs.shared_output import require_rows, require_shared, rows_in
 from millstream.pipeline.result_parts import (
     ResultPart,
     StoredTable,
@@ -57,6 +58,8 @@ SUMMARY_SCHEMA = pa.schema(
 )
 """One row a bin that a task has done: how many results, of how many bytes, and what their file or object is called."""
 
+_DAMAGED = pa.schema([pa.field("bin", pa.int32(), nullable=False), pa.field("reason", pa.string(), nullable=False)])
+_CHECKS_A_CORE = 4
 _GROUP = 10_000
 
 _logger = logging.getLogger(LOGGER)
@@ -156,7 +159,7 @@ def work_off(
 
     Returns the bytes that were worked on.
     """
-    done = bins_done(data, bins.count)
+    done = bins_done(plan.sparkSession, data, bins.count)
     if len(done) == bins.count:
         return sum(row["bytes"] for row in finish_bins(data, []))
     binned = assign_bins(plan, bins)
@@ -194,10 +197,11 @@ def finish_bins(data: Path, finished: Sequence[Row]) -> Sequence[Row]:
         stored = table.stored()
         chosen = _attempts(table, stored) | {row["bin"]: row["name"] for row in finished}
         commit_table(data, table, [ResultPart(name, stored.get(name, 0)) for name in chosen.values()])
-    for row in finished:
-        location = str(data / row["name"]) if table is None else table.location(row["name"])
-        there = table is not None or Path(location).exists()
-        require_rows(location, row["rows"], rows_at(location) if there else 0)
+    places = [str(data / row["name"]) if table is None else table.location(row["name"]) for row in finished]
+    there = [place for place in places if table is not None or Path(place).exists()]
+    found = dict(zip(there, rows_in(there), strict=True))
+    for place, row in zip(places, finished, strict=True):
+        require_rows(place, row["rows"], found.get(place, 0))
     return finished
 
 
@@ -208,27 +212,43 @@ def _attempts(table: StoredTable, stored: Mapping[str, int]) -> dict[int, str]:
     return {int(name.split("-")[1]): name for name in whole}
 
 
-def bins_done(data: Path, count: int) -> list[int]:
-    """Which of *count* bins have a whole file in *data*; a damaged one is told of, and taken away to be made again.
+def bins_done(spark: SparkSession, data: Path, count: int) -> list[int]:
+    """Which of *count* bins have a whole file in *data*; damaged files are logged and removed, to be made again.
 
-    An object is stored whole or not at all.
+    Tasks read the files, so *data* must be a folder that executors share (:func:`open_bins`). Objects are not read:
+    each is stored whole or not at all.
     """
     if (table := read_table(data)) is not None:
         return sorted(_attempts(table, table.stored()))
-    return [number for number in range(count) if _is_whole(data / bin_name(number))]
+    there = [number for number in range(count) if (data / bin_name(number)).exists()]
+    damaged = _damaged_bins(spark, data, there)
+    for number, reason in damaged.items():
+        _logger.warning("%s; this bin is done again", reason)
+        (data / bin_name(number)).unlink()
+    return [number for number in there if number not in damaged]
 
 
-def _is_whole(path: Path) -> bool:
-    if not path.exists():
-        return False
-    try:
-        for _ in file_rows(path):
-            pass
-    except PipelineError as error:
-        _logger.warning("%s; this bin is done again", error)
-        path.unlink()
-        return False
-    return True
+def _damaged_bins(spark: SparkSession, data: Path, numbers: Sequence[int]) -> dict[int, str]:
+    """The bins among *numbers* whose files in *data* cannot be read, with the reasons; a few tasks a core read them."""
+    if not numbers:
+        return {}
+    tasks = min(len(numbers), _CHECKS_A_CORE * spark.sparkContext.defaultParallelism)
+    frame = spark.createDataFrame(pa.table({"bin": pa.array(numbers, pa.int32())})).repartition(tasks)
+    rows = frame.mapInArrow(partial(check_bins, data=data), spark_schema(_DAMAGED)).collect()
+    return {row["bin"]: row["reason"] for row in sorted(rows)}
+
+
+def check_bins(parts: Iterable[pa.RecordBatch], data: Path) -> Iterator[pa.RecordBatch]:
+    """The bins in *parts* whose files in *data* cannot be read, with the reasons. A few rows are in memory."""
+    for part in parts:
+        damaged = []
+        for number in part.column("bin").to_pylist():
+            try:
+                for _ in file_rows(data / bin_name(number)):
+                    pass
+            except PipelineError as error:
+                damaged.append({"bin": number, "reason": str(error)})
+        yield pa.RecordBatch.from_pylist(damaged, _DAMAGED)
 
 
 def bin_name(number: int) -> str:

@@ -159,17 +159,18 @@ def _begin(folder: JobFolder, places: pa.Table) -> pa.Table:
 
 def list_places(spark: SparkSession, places: pa.Table, data: Path) -> None:
     """List *places* into *data*, a file of :data:`INVENTORY_SCHEMA` each, but for those that are there; a task each."""
-    left = pc.invert(pc.is_in(places["bin"], pa.array(bins_done(data, places.num_rows), pa.int32())))
-    places = places.filter(left)
-    finish_bins(data, _list(spark, places, data) if places.num_rows else [])
+    target = open_bins(spark, data)
+    done = bins_done(spark, data, places.num_rows)
+    places = places.filter(pc.invert(pc.is_in(places["bin"], pa.array(done, pa.int32()))))
+    finish_bins(data, _list(spark, places, target) if places.num_rows else [])
 
 
-def _list(spark: SparkSession, places: pa.Table, data: Path) -> Sequence[Row]:
+def _list(spark: SparkSession, places: pa.Table, target: BinTarget) -> Sequence[Row]:
     own = {url: task_url(spark, url) for url in places.column("url").unique().to_pylist()}
     urls = pa.array([own[url] for url in places.column("url").to_pylist()], pa.string())
     places = places.set_column(places.schema.get_field_index("url"), "url", urls)
     frame = spark.createDataFrame(places).repartitionById(1 + max(places["bin"].to_pylist()), "bin")
-    listing = partial(list_part, data=open_bins(spark, data))
+    listing = partial(list_part, data=target)
     finished: list[Row] = frame.mapInArrow(listing, spark_schema(SUMMARY_SCHEMA)).collect()
     return finished
 

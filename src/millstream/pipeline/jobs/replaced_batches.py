@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.durable import sync_folder
 from millstream.pipeline.jobs.job_folder import parquet_rows, sync_file
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
-from millstream.pipeline.jobs.shared_output import rows_at, write_output
+from millstream.pipeline.jobs.shared_output import rows_in, write_output
 from millstream.pipeline.result_parts import locations
 from millstream.pipeline.schema import read_parquet
 
@@ -65,7 +65,7 @@ def replaced_ids(data: Path, count: int) -> ReplacedIds:
 
 
 def _written(folder: Path) -> int:
-    return sum(map(rows_at, locations(folder)))
+    return sum(rows_in(locations(folder)))
 
 
 class _ReplacedInOrder:

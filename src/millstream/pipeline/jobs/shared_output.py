@@ -11,7 +11,8 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -40,6 +41,7 @@ from millstream.pipeline.task_rates import task_url
 
 _PROBED = pa.schema([pa.field("host", pa.string()), pa.field("shared", pa.bool_())])
 _PROBES_A_CORE = 4
+_FOOTERS_AT_ONCE = 16
 
 
 def require_shared(spark: SparkSession, folder: Path) -> None:
@@ -94,7 +96,7 @@ def write_output(frame: DataFrame, folder: Path, layout: ParquetLayout | None = 
         require_shared(spark, folder.parent)
         counted.write.options(**layout.spark_options).parquet(str(folder))
     rows = int(written.get.get("rows", 0))
-    require_rows(shown_place(folder), rows, sum(map(rows_at, locations(folder))))
+    require_rows(shown_place(folder), rows, sum(rows_in(locations(folder))))
     return rows
 
 
@@ -139,6 +141,12 @@ def require_rows(place: Path | str, written: int, found: int) -> None:
 
 def _written(probe: Path, host: str) -> Path:
     return probe.with_name(f"{probe.name}-{host}")
+
+
+def rows_in(places: Sequence[str]) -> list[int]:
+    """The rows of each of the Parquet files at *places*; several at once, since at a URL a footer is a request."""
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE, "millstream-footers") as pool:
+        return list(pool.map(rows_at, places))
 
 
 def rows_at(location: str) -> int:
