@@ -28,13 +28,15 @@ class RepairsPart:
     @locked_cached_property
     def repairer(self) -> Repairer:
         """Repairs copies from the one that our own records agree with."""
-        return Repairer(
+        repairer = Repairer(
             self._stores.providers,
             self._stores.manifest,
             self.log,
             sources=self._sources,
             audit_lookup=self._audit.lookup,
         )
+        repairer.settle_left()
+        return repairer
 
     def _sources(self, space: str) -> frozenset[str]:
         return self._policies.current.sources(space)  # as they are when it is asked: a policy may be saved meanwhile

@@ -1,4 +1,8 @@
-"""What was repaired, and what was not and why: an append-only table beside the manifest."""
+"""What was repaired, and what was not and why: an append-only table beside the manifest.
+
+A repair is written down before the copy is changed, and removed from that second table in the transaction that adds its
+event. So a repair whose process was killed in between is known, and its event is added later.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.sql import make_tables
+from millstream.stores.audit.holders import Holders, HolderState
 
 _metadata = sa.MetaData()
 
@@ -25,6 +30,18 @@ _repairs = sa.Table(
     sa.Column("quarantined", sa.Text),
     sa.Column("number", sa.Integer, primary_key=True),
 )
+
+_begun = sa.Table(
+    "mill_repair_begun",
+    _metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("event", sa.LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+_NOBODY = ""
+"""The holder of a repair that failed with an outcome that is not known: anybody may find it out."""
 
 
 class RepairEvent(msgspec.Struct, frozen=True):
@@ -45,18 +62,63 @@ class RepairEvent(msgspec.Struct, frozen=True):
     quarantined: str | None = None
 
 
-class RepairLog:
-    """The table of repairs in the database of *engine*; created where it is absent."""
+class BegunRepair(msgspec.Struct, frozen=True):
+    """A repair that was begun: its number, who does it, and its event once it is done."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    number: int
+    holder: str
+    event: RepairEvent
+
+
+class RepairLog:
+    """The tables of repairs in the database of *engine*; created where they are absent.
+
+    *holder* names this process among those that repair.
+    """
+
+    def __init__(self, engine: sa.Engine, *, holder: str | None = None) -> None:
         self._engine = engine
+        self._holders = Holders.beside(engine)
+        self._holder = holder or self._holders.new()
         make_tables(engine, _metadata)
 
     def append(self, events: Sequence[RepairEvent]) -> None:
         """Add *events*; durable when this returns."""
         if events:
             with self._engine.begin() as connection:
-                connection.execute(sa.insert(_repairs), [msgspec.to_builtins(event) for event in events])
+                _insert(connection, events)
+
+    def begin(self, event: RepairEvent) -> BegunRepair:
+        """Write down that a copy will be changed, and *event* will be what happened; durable when this returns."""
+        values = {"holder": self._holder, "event": msgspec.json.encode(event)}
+        with self._engine.begin() as connection:
+            (number,) = connection.execute(sa.insert(_begun).values(values)).inserted_primary_key or (0,)
+        return BegunRepair(number, self._holder, event)
+
+    def end(self, begun: BegunRepair, event: RepairEvent | None) -> None:
+        """Add *event* in the place of what was *begun*, or nothing where nothing was changed.
+
+        Where another process has done so already, nothing is added.
+        """
+        with self._engine.begin() as connection:
+            removed = connection.execute(sa.delete(_begun).where(_begun.c.number == begun.number)).rowcount
+            if removed and event is not None:
+                _insert(connection, [event])
+
+    def abandon(self, begun: BegunRepair) -> None:
+        """It is not known whether *begun* was done; whoever looks at the copy next finds out (:meth:`left`)."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.update(_begun).where(_begun.c.number == begun.number).values(holder=_NOBODY))
+
+    def left(self) -> Sequence[BegunRepair]:
+        """Repairs that were begun and not ended, and that nobody does any more, the oldest first."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(_begun).order_by(_begun.c.number)).all()
+        return [
+            BegunRepair(number, holder, msgspec.json.decode(event, type=RepairEvent))
+            for number, holder, event in rows
+            if holder == _NOBODY or self._holders.state(holder) == HolderState.ENDED
+        ]
 
     def last(self, limit: int = 100) -> Sequence[RepairEvent]:
         """The last *limit* events, the latest first."""
@@ -65,3 +127,7 @@ class RepairLog:
         )
         with self._engine.connect() as connection:
             return [RepairEvent(*row) for row in connection.execute(query)]
+
+
+def _insert(connection: sa.Connection, events: Sequence[RepairEvent]) -> None:
+    connection.execute(sa.insert(_repairs), [msgspec.to_builtins(event) for event in events])

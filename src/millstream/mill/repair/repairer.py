@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import msgspec
 
@@ -22,7 +23,7 @@ from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecisio
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError, QueueName, Repair
 from millstream.stores.cas import CAS_SPACE
-from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, StoreError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, DamagedRecordError, StoreError, StoreUnavailableError
 
 Sources = Callable[[str], Collection[str]]
 """The stores that are sources of a space, and not destinations of it."""
@@ -98,16 +99,17 @@ class Repairer:
         Raises :class:`StoreUnavailableError` where a provider does not answer for now, and
         :class:`~millstream.mill.errors.ChangePendingError` while a change of the item is under way.
         """
+        self.settle_left(space, content_id)
         plan, seen = self._plan(space, content_id, restore_source)
         events = [self._event(ItemRef("", space, content_id), refusal) for refusal in plan.reasons]
-        try:
-            for action in plan.cures:
-                events.append(
-                    self._heal(plan, action, seen[action.store], ItemRef(action.store, space, content_id), reason)
-                )
-        finally:
-            self._manifest.writer.apply([_check_result(event) for event in events if event.healed])
-            self._log.append(events)
+        self._log.append(events)
+        for action in plan.cures:
+            bad = ItemRef(action.store, space, content_id)
+            wanted = self._event(
+                bad, reason or "did not match the manifest", healed=True, sha256=plan.sha256, good=plan.good
+            )
+            repair = partial(self._heal, plan, action, seen[action.store], bad, wanted)
+            events.append(self._recorded(wanted, repair))
         if any(not event.healed for event in events) and self.plan(space, content_id).health == RepairDecision.HEALTHY:
             return RepairResult(
                 plan, tuple(event for event in events if event.healed)
@@ -124,20 +126,74 @@ class Repairer:
         row = self._manifest.get(place.store, place.space, place.content_id)
         if row is None or row.deleted or row.sha256 is None:
             raise RepairError(f"no checksum of {place} is recorded")
-        self._write(place, place, row.sha256)
-        event = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
-        self._log.append([event])
-        return event
+        wanted = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
+        return self._recorded(wanted, partial(self._write_anew, place, row.sha256, wanted))
+
+    def _write_anew(self, place: ItemRef, sha256: str, wanted: RepairEvent) -> RepairEvent:
+        self._write(place, place, sha256)
+        return wanted
 
     def restore_properties(self, place: ItemRef, properties: Mapping[str, str], reason: str) -> RepairEvent:
         """Give the copy at *place*, whose bytes are good, the *properties* of its source; what was done is recorded.
 
         Raises :class:`StoreError` where the store refuses that.
         """
+        wanted = self._event(place, reason, healed=True)
+        return self._recorded(wanted, partial(self._set_properties, place, properties, wanted))
+
+    def _set_properties(self, place: ItemRef, properties: Mapping[str, str], wanted: RepairEvent) -> RepairEvent:
         store = self._providers[place.store]
         self._providers.call(lambda: store.set_properties(place.space, place.content_id, properties))
-        event = self._event(place, reason, healed=True)
-        self._log.append([event])
+        return wanted
+
+    def settle_left(self, space: str | None = None, content_id: str | None = None) -> None:
+        """Record the repairs that ended processes had begun and not recorded: of all items, or of one.
+
+        The bytes of the copy decide whether it was repaired. Those in stores that do not answer stay for later.
+        """
+        for begun in self._log.left():
+            event = begun.event
+            if space is not None and (event.space, event.content_id) != (space, content_id):
+                continue
+            try:
+                settled = self._settled(event)
+            except StoreUnavailableError:
+                continue
+            except MillstreamError as error:
+                settled = self._unsettled(event, str(error))
+            if settled is not None and settled.healed:
+                self._manifest.writer.apply([_check_result(settled)])
+            self._log.end(begun, settled)
+
+    def _settled(self, event: RepairEvent) -> RepairEvent | None:
+        """What a repair that was begun as *event* has done; None where the copy was not written."""
+        if event.sha256 is None or event.good == event.store:  # its bytes were good before
+            return self._unsettled(event, "whether it was done is not known, check it again")
+        place = ItemRef(event.store, event.space, event.content_id)
+        seen = self._checker.observe(place)
+        if seen.provider == SourceAnswer.UNREACHABLE:
+            raise StoreUnavailableError(f"{place} cannot be read now")
+        if seen.content != event.sha256 or seen.provider not in (event.sha256, SourceAnswer.NO_CHECKSUM):
+            return None
+        reason = f"{event.reason} (the process ended before it recorded this)"
+        return msgspec.structs.replace(event, at=self._providers.clock.now(), reason=reason)
+
+    def _unsettled(self, event: RepairEvent, why: str) -> RepairEvent:
+        reason = f"{event.reason}: the process ended while it repaired this; {why}"
+        return msgspec.structs.replace(event, at=self._providers.clock.now(), healed=False, reason=reason)
+
+    def _recorded(self, wanted: RepairEvent, repair: Callable[[], RepairEvent]) -> RepairEvent:
+        """Do *repair*, and record its event: also where this process is killed in between (:meth:`settle_left`)."""
+        begun = self._log.begin(wanted)
+        try:
+            event = repair()
+        except BaseException as error:
+            if isinstance(error, MillstreamError) and not error.transient:
+                self._log.end(begun, None)
+            else:
+                self._log.abandon(begun)
+            raise
+        self._log.end(begun, event)
         return event
 
     def _look(self, place: ItemRef, source: bool, recorded: frozenset[str]) -> CopyReading:
@@ -152,25 +208,22 @@ class Repairer:
         )
 
     def _heal(
-        self, plan: RepairPlan, action: RepairAction, seen: CopyReading, bad: ItemRef, reason: str
+        self, plan: RepairPlan, action: RepairAction, seen: CopyReading, bad: ItemRef, wanted: RepairEvent
     ) -> RepairEvent:
         assert plan.good is not None and plan.sha256 is not None
         try:
-            kept = self._keep(bad, reason) if action.quarantine else None
+            kept = self._keep(bad, wanted.reason) if action.quarantine else None
             self._require_same(seen, bad, kept)
             self._write(ItemRef(plan.good, bad.space, bad.content_id), bad, plan.sha256)
         except MillstreamError as error:
             if error.transient:
                 raise
             return self._event(bad, str(error), sha256=plan.sha256, good=plan.good)
-        return self._event(
-            bad,
-            reason or "did not match the manifest",
-            healed=True,
-            sha256=plan.sha256,
-            good=plan.good,
-            quarantined=kept.content_id if kept else None,
+        event = msgspec.structs.replace(
+            wanted, at=self._providers.clock.now(), quarantined=kept.content_id if kept else None
         )
+        self._manifest.writer.apply([_check_result(event)])
+        return event
 
     def _require_same(self, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
         """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is not rot."""
@@ -188,7 +241,7 @@ class Repairer:
     def _keep(self, bad: ItemRef, reason: str) -> ItemRef | None:
         """Keep the bad bytes, as far as they can be read."""
         try:
-            return quarantine(self._providers, bad, reason or "did not match the manifest")
+            return quarantine(self._providers, bad, reason)
         except StoreError as error:
             now = self._checker.observe(bad)
             if now.content == SourceAnswer.UNREADABLE or now.provider == SourceAnswer.DAMAGED_RECORD:

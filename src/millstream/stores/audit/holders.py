@@ -13,6 +13,8 @@ import weakref
 from pathlib import Path
 from typing import NamedTuple
 
+import sqlalchemy as sa
+
 from millstream.core.processes import boot_id, find_process, machine_id, pid_namespace
 
 _FLOCK = "@hhqqi0q"
@@ -48,6 +50,13 @@ class Holders:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+
+    @classmethod
+    def beside(cls, engine: sa.Engine) -> Holders:
+        """The holders that share the database of *engine*: the lock file of a SQLite database lies beside it."""
+        database = engine.url.database
+        is_file = engine.dialect.name == "sqlite" and database not in (None, "", ":memory:")
+        return cls(Path(f"{database}-holders") if is_file else None)
 
     def new(self) -> str:
         """A name for a holder in this process: host, process id, when the process began, a random part, and of which

@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -77,7 +76,7 @@ class AuditOutbox:
 
     def __init__(self, engine: sa.Engine, clock: Clock | None = None, *, holder: str | None = None) -> None:
         self._engine, self._clock = engine, clock or SystemClock()
-        self.holders = Holders(_beside(engine))
+        self.holders = Holders.beside(engine)
         self.holder = holder or self.holders.new()
         self._writing = threading.Lock()
         self._last = 0
@@ -343,16 +342,6 @@ _INTENTS = (
     .order_by(_outbox.c.number)
 )
 _INTENTS_OF = _INTENTS.where(*(_outbox.c[name] == sa.bindparam(name) for name in _TARGET))
-
-
-def _beside(engine: sa.Engine) -> Path | None:
-    """The lock file of the holders, beside the database; None where that is no file."""
-    database = engine.url.database
-    return (
-        Path(f"{database}-holders")
-        if engine.dialect.name == "sqlite" and database not in (None, "", ":memory:")
-        else None
-    )
 
 
 def _target(event: AuditEvent) -> tuple[str, ...]:
