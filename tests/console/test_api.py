@@ -52,7 +52,7 @@ def test_whatever_is_asked_the_answer_is_as_described_and_never_500(asked: Serve
             ("/integrity/findings", 1), ("/integrity/holds", 2), ("/policies/local/versions", 1),
             ("/integrity/items?store=second&space=photos", 14), ("/system/settings", 20), ("/system/versions", 5),
             ("/workers/pools", 5), ("/overview/faults", 3), ("/overview/history", 0), ("/topics", 0), ("/groups", 0),
-            ("/integrity/repairs", 0), ("/system/trail", 0), ("/workers", 0),
+            ("/integrity/repairs", 0), ("/system/audit-log", 0), ("/workers", 0),
         )
     ],
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_dead_tasks_are_redriven_and_discarded_with_a_trail(copied: Callable[[],
         assert served.ask("POST", f"{queue}/redrive", {"everything": True})[1]["tasks"] == 9
         figures = served.ask("GET", queue)[1]["figures"]
         assert (figures["ready"], figures["dead"]) == (11, 0)
-        trail = served.ask("GET", f"{API}/system/trail")[1]["items"]
+        trail = served.ask("GET", f"{API}/system/audit-log")[1]["items"]
         assert [(e["action"], e["reason"]) for e in trail] == [
             ("redrive", ""), ("discard", "the store is gone for good"), ("redrive", ""),
         ]  # fmt: skip
@@ -203,7 +203,7 @@ def test_a_dead_task_is_amended_over_what_was_seen_and_redriven_at_a_rate(copied
         assert served.ask("POST", f"{queue}/redrive", {"everything": True, "per_second": 0.01})[1]["tasks"] == 30
         figures = served.ask("GET", queue)[1]["figures"]
         assert (figures["ready"], figures["delayed"], figures["dead"]) == (1, 29, 0)
-        events = served.ask("GET", f"{API}/system/trail")[1]["items"]
+        events = served.ask("GET", f"{API}/system/audit-log")[1]["items"]
         assert [(e["action"], e["reason"]) for e in events] == [
             ("redrive", ""), ("amend", "the store has another name now"),
         ]  # fmt: skip
@@ -233,7 +233,7 @@ def test_a_policy_is_withdrawn_only_at_the_version_that_was_seen(copied: Callabl
         assert served.ask("POST", f"{path}/withdraw", reason, {"If-Match": "none"})[0] == 412
         assert served.ask("POST", f"{path}/withdraw", reason, {"If-Match": version})[1]["in_force"] is False
         assert [row["in_force"] for row in served.ask("GET", f"{API}/policies")[1]["items"]] == [False]
-        (event,) = served.ask("GET", f"{API}/system/trail?about=local")[1]["items"]
+        (event,) = served.ask("GET", f"{API}/system/audit-log?about=local")[1]["items"]
         assert (event["action"], event["reason"]) == ("withdraw policy", "it moved to another node")
         assert served.ask("POST", f"{path}/withdraw", reason, {"If-Match": version})[0] == 400
 

@@ -101,7 +101,7 @@ def asked(node: Node, broker: RunningBroker) -> AskedInProcess:
 
 
 def trail_of(asked: AskedInProcess, target: str) -> list[tuple[str, dict[str, Any]]]:
-    events = asked.api("/system/trail")["items"]
+    events = asked.api("/system/audit-log")["items"]
     return [(event["action"], event["facts"]) for event in events if event["target"] == target]
 
 
@@ -176,11 +176,11 @@ def test_a_client_is_listed_and_asked(asked: AskedInProcess, broker: RunningBrok
 def test_what_cannot_be_done_is_refused_with_the_reason(
     asked: AskedInProcess, method: str, path: str, body: Any, status: int, text: str
 ) -> None:
-    before = asked.api("/system/trail")["items"]
+    before = asked.api("/system/audit-log")["items"]
     code, answer = asked.ask(method, f"/api/v1{path}", body)
     found = json.loads(answer)
     assert (code, text in found["message"], isinstance(found["code"], str)) == (status, True, True), found
-    assert asked.api("/system/trail")["items"] == before
+    assert asked.api("/system/audit-log")["items"] == before
 
 
 def test_a_node_without_a_broker_has_no_topics_and_says_so_to_changes(node: Node) -> None:

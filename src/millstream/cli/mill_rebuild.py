@@ -61,8 +61,8 @@ def _rebuild(node: Node, table: str, store: str, space: str) -> RebuildCounts | 
         if not audited:
             click.echo(f"{store}/{space}: the store is not audited, so no audit log is kept of it", err=True)
             return None
-        log, outbox, trail = node.mill.audit.log, node.stores.outbox, node.mill.audit.lookup
-        return rebuild_audit_log(node.stores.providers, log, outbox, trail, store=store, space=space)
+        log, outbox, lookup = node.mill.audit.log, node.stores.outbox, node.mill.audit.lookup
+        return rebuild_audit_log(node.stores.providers, log, outbox, lookup, store=store, space=space)
     latest = node.mill.reports.folder.latest(store, space)
     return rebuild_bit_log(
         node.stores.manifest, node.mill.checks.bit_log, store, space, since=latest.ended_at if latest else 0

@@ -15,7 +15,7 @@ from millstream.console.page import FormError, PageRenderer, PageRequest, body_o
 from millstream.rest.views import queues, system
 
 _LAST_DONE = 10
-"""Events of the trail that the page of a queue shows."""
+"""Events of the operator audit log that the page of a queue shows."""
 
 
 def routes(pages: PageRenderer) -> list[BaseRoute]:
@@ -136,19 +136,19 @@ def show_workers(call: PageRequest) -> Mapping[str, Any]:
 
 
 def show_system(call: PageRequest) -> Mapping[str, Any]:
-    """Settings, versions, health, and the trail."""
+    """Settings, versions, health, and the operator audit log."""
     app, snapshot = call.app, call.app.poller.snapshot
     return {
         "health": system.health(app, call.ask()),
         "settings": system.settings(app, call.ask()).items,
         "versions": system.versions(app, call.ask()).items,
-        "trail": system.trail(app, call.ask(system.TrailQuery)),
+        "audit": system.operator_audit_log(app, call.ask(system.OperatorAuditQuery)),
         "before": call.query.get("before"),
         "about": call.query.get("about"),
         "whole_folder": str(app.node.folder),
         "free": snapshot.free_bytes,
         "started_at": app.started_at,
-        "survey_seconds": snapshot.seconds,
+        "status_snapshot_seconds": snapshot.seconds,
         "users": list(app.settings.users),
     }
 

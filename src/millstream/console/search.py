@@ -26,7 +26,7 @@ def search_result(app: AppContext, text: str) -> str:
     return next((place for place in found if place), f"/integrity?text={quote(text)}")
 
 
-def _identifier(_desk: AppContext, text: str) -> str:
+def _identifier(_app: AppContext, text: str) -> str:
     return f"/identifiers?did={quote(text)}" if text.startswith("did:") else ""
 
 
@@ -41,7 +41,7 @@ def _queue(app: AppContext, text: str) -> str:
     return f"/queues/{quote(text)}" if text in app.queues.names() else ""
 
 
-def _file(_desk: AppContext, text: str) -> str:
+def _file(_app: AppContext, text: str) -> str:
     return f"/files/{text}" if is_cid(text) else ""
 
 
@@ -52,7 +52,7 @@ def _batch(app: AppContext, text: str) -> str:
     return ""
 
 
-def _anchor(_desk: AppContext, text: str) -> str:
+def _anchor(_app: AppContext, text: str) -> str:
     return f"/anchors/{int(text)}" if text.isdecimal() and len(text) < 16 else ""
 
 

@@ -36,7 +36,7 @@ def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
     yield gauge("faults", "current problems", faults)
     if snapshot.free_bytes is not None:
         yield gauge("disk_free_bytes", "left on the disk of the data folder", snapshot.free_bytes)
-    yield gauge("survey_seconds", "how long the last status snapshot took", snapshot.seconds)
+    yield gauge("status_snapshot_seconds", "how long the last status snapshot took", snapshot.seconds)
     yield from families_of(app.node.metrics.figures())
 
 

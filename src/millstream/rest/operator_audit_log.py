@@ -1,4 +1,4 @@
-"""The trail: who did what through the console or its interface, for ever, in the order in which it was done."""
+"""The operator audit log: who did what through the console or its interface, in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.core.clock import Clock
 
 _metadata = sa.MetaData()
 
-_trail = sa.Table(
+_events = sa.Table(
     "console_trail",
     _metadata,
     sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
@@ -25,7 +25,7 @@ _trail = sa.Table(
 )
 
 
-class TrailEvent(msgspec.Struct, frozen=True):
+class OperatorAuditEvent(msgspec.Struct, frozen=True):
     """One thing that was done: ``at`` in microseconds since the epoch, to ``target``, with ``facts`` of it."""
 
     number: int
@@ -38,7 +38,7 @@ class TrailEvent(msgspec.Struct, frozen=True):
 
 
 class OperatorAuditLog:
-    """The trail in the database of *engine*; its table is made where it is absent. Events are only ever added."""
+    """The operator audit log in the database of *engine*; its table is created if absent. Events are only added."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self._engine = engine
@@ -49,22 +49,27 @@ class OperatorAuditLog:
         """Write down that *user* did *action* to *target*; durable when this returns."""
         values = {"at": self._clock.now(), "user": user, "action": action, "target": target, "reason": reason}
         with self._engine.begin() as connection:
-            connection.execute(sa.insert(_trail), {**values, "facts": facts})
+            connection.execute(sa.insert(_events), {**values, "facts": facts})
 
-    def last(self, limit: int = 100, before: int | None = None, about: str | None = None) -> Sequence[TrailEvent]:
+    def last(
+        self, limit: int = 100, before: int | None = None, about: str | None = None
+    ) -> Sequence[OperatorAuditEvent]:
         """The last *limit* events (of those below number *before*), the latest first; only those *about* one target and
         its parts (``queue audit`` and ``queue audit, task 7``) where that is given."""
-        query = sa.select(_trail).order_by(_trail.c.number.desc()).limit(limit)
+        query = sa.select(_events).order_by(_events.c.number.desc()).limit(limit)
         if before is not None:
-            query = query.where(_trail.c.number < before)
+            query = query.where(_events.c.number < before)
         if about is not None:
-            target = _trail.c.target
+            target = _events.c.target
             query = query.where((target == about) | target.startswith(f"{about},", autoescape=True))
         with self._engine.connect() as connection:
-            return [TrailEvent(*row) for row in connection.execute(query)]
+            return [OperatorAuditEvent(*row) for row in connection.execute(query)]
 
-    def of(self, action: str, target: str, limit: int = 1000) -> Sequence[TrailEvent]:
+    def of(self, action: str, target: str, limit: int = 1000) -> Sequence[OperatorAuditEvent]:
         """The last *limit* times that *action* was done to *target*, the latest first."""
-        query = sa.select(_trail).where(_trail.c.action == action, _trail.c.target == target)
+        query = sa.select(_events).where(_events.c.action == action, _events.c.target == target)
         with self._engine.connect() as connection:
-            return [TrailEvent(*row) for row in connection.execute(query.order_by(_trail.c.number.desc()).limit(limit))]
+            return [
+                OperatorAuditEvent(*row)
+                for row in connection.execute(query.order_by(_events.c.number.desc()).limit(limit))
+            ]

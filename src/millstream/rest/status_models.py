@@ -151,10 +151,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole road at one moment; ``surveyed_at`` is when the slower figures were counted (microseconds)."""
+    """The whole road at one moment; ``counted_at`` is when the slower figures were counted (microseconds)."""
 
     at: int
-    surveyed_at: int
+    counted_at: int
     log: LogMetrics
     batches: BatchMetrics
     anchors: AnchorMetrics

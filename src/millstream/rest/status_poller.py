@@ -147,7 +147,7 @@ class StatusPoller:
         anchors, checks = anchor_metrics(snapshot), check_metrics(snapshot, waiting.get(QueueName.REPAIR, 0))
         return Overview(
             at=self._view.clock.now(),
-            surveyed_at=snapshot.at,
+            counted_at=snapshot.at,
             log=log,
             batches=batch_metrics(snapshot, per_minute),
             anchors=anchors,

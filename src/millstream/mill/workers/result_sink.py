@@ -18,7 +18,7 @@ from millstream.stores.audit import AuditOutbox
 class ResultSink:
     """Writes down results: the manifest's events, then new tasks, then what checks found, and audits last.
 
-    *trail* is the audit log, and the outbox from which its events come; *bit_log* has what checks find.
+    *audit* is the audit log, and the outbox from which its events come; *bit_log* has what checks find.
 
     All is durable when :meth:`settle` returns. A task whose results were written twice (its worker died before the
     acknowledgement) changes nothing more.
@@ -28,13 +28,13 @@ class ResultSink:
         self,
         manifest: Manifest,
         queues: Mapping[str, WorkQueue],
-        trail: tuple[AuditLog, AuditOutbox] | None = None,
+        audit: tuple[AuditLog, AuditOutbox] | None = None,
         bit_log: BitLog | None = None,
     ) -> None:
         self._manifest = manifest
         self._checks = CheckWriter(manifest, bit_log)
         self._queues = queues
-        self._trail = trail
+        self._audit_parts = audit
 
     def settle(self, results: Sequence[TaskResult]) -> None:
         """Write down *results* in one transaction a place."""
@@ -48,8 +48,8 @@ class ResultSink:
                 self._queues[name].put(bodies)
         if checks:
             self._checks.write(checks)
-        if self._trail is not None:
-            self._audit(*self._trail, results)
+        if self._audit_parts is not None:
+            self._audit(*self._audit_parts, results)
 
     @staticmethod
     def _audit(log: AuditLog, outbox: AuditOutbox, results: Sequence[TaskResult]) -> None:

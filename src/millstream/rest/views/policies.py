@@ -152,7 +152,7 @@ class SavedPolicy(msgspec.Struct, frozen=True):
 class VersionRow(msgspec.Struct, frozen=True):
     """One version that was in force; ``is_current`` where it is so now.
 
-    ``saved_at`` (microseconds) and ``saved_by`` are as the trail has them, None for one that was saved in another way.
+    ``saved_at`` (microseconds) and ``saved_by`` are those of the operator audit log, None if saved in another way.
     """
 
     number: int

@@ -276,7 +276,7 @@ def redrive(app: AppContext, request: ApiRequest[QueueQuery, Redrive]) -> Settle
 
 @endpoints.post("/queues/{queue}/discard", QueueQuery, Discard)
 def discard(app: AppContext, request: ApiRequest[QueueQuery, Discard]) -> Settled:
-    """Give dead tasks up for good, with a reason that the trail keeps."""
+    """Give dead tasks up for good, with a reason that the operator audit log keeps."""
     name, chosen = request.query.queue, request.body
     ids = _chosen(app, name, chosen)
     with app.queues.taken(name) as found:

@@ -1,4 +1,4 @@
-"""The node itself: who works on it, its settings, its versions, its health, and the trail of what was done."""
+"""The node itself: who works on it, its settings, its versions, its health, and the operator audit log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.messaging.broker.admin import GROUPS
 from millstream.queue import queue_name
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
-from millstream.rest.operator_audit_log import TrailEvent
+from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.settings import readable
 from millstream.settings.console import HIDDEN, SECRETS
 
@@ -76,7 +76,7 @@ class Health(msgspec.Struct, frozen=True):
     problems: Mapping[str, str] = {}
 
 
-class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OperatorAuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Events with numbers below ``before``; only those ``about`` one thing (``queue audit``) and its parts."""
 
     before: Number | None = None
@@ -129,7 +129,7 @@ def settings(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[SettingRow]
 
 
 @endpoints.get("/system/versions")
-def versions(_desk: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PackageRow]:
+def versions(_app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PackageRow]:
     """List the versions of what this node runs on."""
     rows = [
         PackageRow("millstream", __version__),
@@ -146,8 +146,8 @@ def health(app: AppContext, _ask: ApiRequest[Any, Any]) -> Health:
     return look_at_health(app)
 
 
-@endpoints.get("/system/trail", TrailQuery)
-def trail(app: AppContext, request: ApiRequest[TrailQuery, Any]) -> Listing[TrailEvent]:
+@endpoints.get("/system/audit-log", OperatorAuditQuery)
+def operator_audit_log(app: AppContext, request: ApiRequest[OperatorAuditQuery, Any]) -> Listing[OperatorAuditEvent]:
     """List what was done through the console and this interface, the latest first."""
     found = app.operator_log.last(request.query.limit + 1, request.query.before, request.query.about)
     rows = found[: request.query.limit]
