@@ -336,6 +336,21 @@ def test_a_renamed_file_that_was_touched_is_copied_with_its_new_time(desk: Desk)
         assert LocalStore(disk).info("photos", "renamed.jpg").properties["mtime"].startswith("1000000000.")
 
 
+def test_a_renamed_link_is_no_deletion_and_no_renamed_file_of_the_same_bytes(desk: Desk) -> None:
+    (desk.photos / "link").symlink_to("2013/1.jpg")
+    (desk.photos / "file").write_bytes(b"2013/2.jpg")
+    desk.protect()
+    (desk.photos / "link").rename(desk.photos / "renamed link")
+    (desk.photos / "file").unlink()
+    (desk.photos / "new link").symlink_to("2013/2.jpg")
+    code, report = desk.protect()
+    assert (code, report["adoption"]["moved"], report["vanished_items"]) == (5, 1, ["file"])
+    assert desk.copies("link") == [None] * 2 and desk.copies("renamed link") == [b"2013/1.jpg"] * 2
+    assert verified(report) == [8, 8]
+    for disk in desk.disks:
+        assert LocalStore(disk).info("photos", "renamed link").properties["kind"] == "symlink"
+
+
 def test_the_old_copy_of_a_renamed_file_stays_until_the_new_one_is_verified_also_where_deletions_are_followed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

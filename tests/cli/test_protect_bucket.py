@@ -49,6 +49,7 @@ def test_objects_of_odd_names_that_were_renamed_are_recognised(
     protect = ["protect", source, "--to", str(tmp_path / "disk"), "--space", "photos", "--data", str(tmp_path / "node")]
     renamed = {
         "50% ä.jpg": "deep/er/50%25.jpg", ".hidden": "shown", "a//b": "a/b", "marker": "folder/", "tab\t": "new line",
+        "cr\rd": "e\x01f", "separator\u2028": "\x7f\u202e",
         "equal 1": "also equal", "equal 2": "equal again", "empty": " x ", "+": "&?#", "x": "x../.y",
     }  # fmt: skip
     content = {name: name.split()[0].encode() for name in renamed} | {"empty": b""}
@@ -62,7 +63,31 @@ def test_objects_of_odd_names_that_were_renamed_are_recognised(
     code = run([*protect, "--json"])
     report = json.loads(capsysbinary.readouterr().out.splitlines()[-1])
     assert (report["adoption"]["moved"], report["vanished"], code) == (len(renamed), 0, 0)
-    assert (report["items"], report["copies"][0]["verified"]) == (11, 11)
+    assert (report["items"], report["copies"][0]["verified"]) == (13, 13)
+
+
+@pytest.mark.smoke
+def test_objects_whose_names_have_line_breaks_are_copied_and_their_renames_recognised(
+    swift: S3Server, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """On a real server: the one that stands for it elsewhere has no such names."""
+    source, copy = swift.new_url(), swift.new_url()
+    bucket, prefix = swift.address.bucket, parse_address(source).prefix
+    to = ["--to", str(tmp_path / "disk"), "--to", copy, "--space", "photos"]
+
+    def protect() -> tuple[int, dict[str, Any]]:
+        code = run(["protect", source, *to, "--data", str(tmp_path / "node"), "--json"])
+        return code, json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+
+    names = ["a\nb", "a\r\nb", "\n", "tab\t\x1b[2J", "\x7f"]
+    for number, name in enumerate(names):
+        swift.client.put_object(Bucket=bucket, Key=prefix + name, Body=b"grain %d" % number)
+    code, report = protect()
+    assert (code, report["items"], [one["verified"] for one in report["copies"]]) == (0, 5, [5, 5])
+    swift.client.put_object(Bucket=bucket, Key=f"{prefix}new\nname", Body=b"grain 0")
+    swift.client.delete_object(Bucket=bucket, Key=f"{prefix}a\nb")
+    code, report = protect()
+    assert (code, report["adoption"]["moved"], [one["verified"] for one in report["copies"]]) == (0, 1, [5, 5])
 
 
 def test_checksums_of_the_provider_vouch_for_what_was_read(

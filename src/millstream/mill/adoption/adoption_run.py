@@ -15,7 +15,6 @@ from millstream.mill.adoption.catalog import (
     AdoptionFinding,
     ChecksumEvidence,
     FindingKind,
-    ItemKind,
 )
 from millstream.mill.adoption.checksum_files import ChecksumList, ExpectedChecksum
 from millstream.mill.adoption.item_reader import ReadResult
@@ -24,7 +23,7 @@ from millstream.mill.adoption.sources import SourceEntry, SourceItem, SourceProb
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.merge_join import outer_join
 from millstream.stores.hashing import Digests
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Store
+from millstream.stores.protocol import DEFAULT_MIMETYPE, EntryKind, Store
 from millstream.stores.sources import exclusion_of
 
 NOT_READ = "not-read:"
@@ -382,6 +381,6 @@ def _others(digests: Digests) -> dict[str, str]:
 
 
 def _mimetype(job: ReadJob, item: SourceItem) -> str:
-    if item.mimetype != DEFAULT_MIMETYPE or job.entry.kind != ItemKind.FILE:
+    if item.mimetype != DEFAULT_MIMETYPE or job.entry.kind != EntryKind.FILE:
         return item.mimetype
     return mimetypes.guess_type(job.content_id)[0] or DEFAULT_MIMETYPE

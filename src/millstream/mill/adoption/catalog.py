@@ -20,14 +20,6 @@ _PAGE = 1_000
 _VARIABLES = 500
 
 
-class ItemKind(enum.StrEnum):
-    """What an item of a source is."""
-
-    FILE = "file"
-    LINK = "link"  # a symbolic link; its bytes are its target
-    FOLDER = "folder"  # an empty folder; it has no bytes
-
-
 class ChecksumEvidence(enum.StrEnum):
     """Who vouches for the checksum of an adopted item."""
 

@@ -6,10 +6,11 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from millstream.mill.adoption.adoption_run import AdoptionTarget
-from millstream.mill.adoption.catalog import AdoptedItem, ItemKind
+from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.adoption.sources import item_of
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups
+from millstream.stores.protocol import EntryKind
 
 _GROUP = 1000
 
@@ -52,7 +53,7 @@ def forget_followed(target: AdoptionTarget, space: str) -> None:
     the source does not answer.
     """
     follow = target.catalog.space(target.store, space).deletions == Deletions.FOLLOW
-    forget_vanished(target, space, only=lambda item: follow or item.kind == ItemKind.FOLDER)
+    forget_vanished(target, space, only=lambda item: follow or item.kind == EntryKind.FOLDER)
 
 
 def count_kept(target: AdoptionTarget, space: str, destination: str) -> int:

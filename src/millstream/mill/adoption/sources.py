@@ -10,9 +10,18 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
-from millstream.mill.adoption.catalog import FindingKind, ItemKind
+from millstream.mill.adoption.catalog import FindingKind
 from millstream.stores.folder.properties import MTIME, parse_time
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ChecksumOrigin, Entry, ItemInfo, Store, all_entries
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    Checksum,
+    ChecksumOrigin,
+    Entry,
+    EntryKind,
+    ItemInfo,
+    Store,
+    all_entries,
+)
 from millstream.stores.sources import problem_of
 
 _PROBLEMS = {"unreadable": FindingKind.UNREADABLE}
@@ -24,7 +33,7 @@ class SourceEntry(msgspec.Struct, frozen=True, gc=False):
     content_id: str
     size: int
     version: str
-    kind: str = ItemKind.FILE.value
+    kind: str = EntryKind.FILE.value
 
 
 class SourceProblem(msgspec.Struct, frozen=True, gc=False):
