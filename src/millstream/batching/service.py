@@ -93,16 +93,17 @@ class BatchService:
         """How many messages of the input have not been taken yet."""
         return self._source.last_id - self._position
 
-    def step(self, stopped: Callable[[], bool] = lambda: False) -> int:
+    def step(self, stopped: Callable[[], bool] = lambda: False, between: Callable[[], object] = lambda: None) -> int:
         """Take what *source* has by now, or until *stopped* says so; returns how many messages that were.
 
+        *between* is called before each commit, for work in the same thread.
         Raises :class:`~millstream.batching.errors.BatchServiceError` where a message was received before the one
         before it: such a log was imported out of order, and is for the job ``batch``.
         """
         begin = self._position
         if begin < self._writer.sequence:  # what came out of these is in the output already
-            self._take_up_to(self._writer.sequence, stopped)
-        self._take_up_to(None, stopped)
+            self._take_up_to(self._writer.sequence, stopped, between)
+        self._take_up_to(None, stopped, between)
         return self._position - begin
 
     def tick(self) -> bool:
@@ -115,10 +116,16 @@ class BatchService:
             return False
         return self._ticks()
 
-    def run(self, stopped: Callable[[], bool]) -> None:
-        """Go on until *stopped* says so; it is asked after each commit."""
-        while not stopped():
-            taken = self.step(stopped)
+    def run(self, stopped: Callable[[], bool], between: Callable[[], object] = lambda: None) -> None:
+        """Go on until *stopped* says so, which is asked before each commit.
+
+        *between* is called before that, and again and again while the log is idle: for work in the same thread.
+        """
+        while True:
+            between()
+            if stopped():
+                return
+            taken = self.step(stopped, between)
             if taken < _MUCH and (taken or not self.tick()):
                 self._clock.sleep(_PAUSE)
 
@@ -150,10 +157,11 @@ class BatchService:
             )
         self.save()
 
-    def _take_up_to(self, last_id: int | None, stopped: Callable[[], bool]) -> None:
+    def _take_up_to(self, last_id: int | None, stopped: Callable[[], bool], between: Callable[[], object]) -> None:
         for batch in self._source.read(self._position + 1, last_id, COLUMNS, gaps="none"):
             messages = batch.arrow.select(COLUMNS)
             for first in range(0, len(messages), self._commit_every):
+                between()
                 if stopped():
                     return
                 self._take(messages.slice(first, self._commit_every))

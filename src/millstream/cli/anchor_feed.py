@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import click
 
-from millstream.anchoring.feed import AnchorFeed, FeedProgress
+from millstream.anchoring.anchor_schedule import AnchorSchedule
+from millstream.anchoring.feed import FeedProgress
 from millstream.cli.common import json_option, log_options, print_json, store_options
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals
-from millstream.core.clock import MICROSECONDS, Clock
 from millstream.node import Node
 from millstream.settings import Settings
 
 PAUSE = 0.2
 """Seconds between two looks at the clock."""
-
-
-class AnchorSchedule:
-    """Lets *feed* anchor what came, each *every* microseconds, when :meth:`when_due` is called."""
-
-    def __init__(self, feed: AnchorFeed, clock: Clock, every: int) -> None:
-        self.feed = feed
-        self._clock, self._every = clock, every / MICROSECONDS
-        self._next = clock.monotonic() + self._every
-
-    def when_due(self) -> FeedProgress | None:
-        """Anchor what has come where it is time; what was done, None where it is not time."""
-        if self._clock.monotonic() < self._next:
-            return None
-        done = self.feed.step(force=True)
-        self._next = self._clock.monotonic() + self._every
-        return done
 
 
 @click.command("feed")

@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from millstream.anchoring.anchor_schedule import AnchorSchedule
 from millstream.batching.batching_metrics import delay_quantiles
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
-from millstream.cli.anchor_feed import AnchorSchedule, print_handed
+from millstream.cli.anchor_feed import print_handed
 from millstream.cli.common import json_option, log_options, metrics_option, print_json, store_options
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals
@@ -158,16 +159,15 @@ def serve(
     With *anchoring* the batches are anchored when they are due, and all of them in the end.
     """
 
-    def stopped() -> bool:
+    def between() -> None:
         status.show_when_due(as_json=as_json)
         if anchoring is not None:
             anchoring.when_due()
-        return stop()
 
     if once:
-        service.step(stopped)
+        service.step(stop, between)
     else:
-        service.run(stopped)
+        service.run(stop, between)
     status.show(as_json=as_json)
     if anchoring is not None:
         anchoring.feed.step(force=True)

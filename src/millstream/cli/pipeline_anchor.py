@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from millstream.anchoring.anchor_schedule import AnchorSchedule
 from millstream.batching.ticks import idle_log_ticker
-from millstream.cli.anchor_feed import AnchorSchedule
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.parameter_types import Duration
 from millstream.cli.pipeline_progress import shown

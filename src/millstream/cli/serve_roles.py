@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.cli.anchor_feed import AnchorSchedule
+from millstream.anchoring.anchor_schedule import AnchorSchedule
 from millstream.cli.anchor_observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill_work import run_pools, wake_others, watching
@@ -152,12 +152,8 @@ class ServeRoles:
         anchoring = AnchorSchedule(node.anchoring.feed(log, output), node.clock, self._settings.anchor_every)
         _log.info("batching %s into %s, and anchoring", log, output)
 
-        def stopped() -> bool:
-            anchoring.when_due()
-            return self._stopping.is_set()
-
         def run() -> None:
-            service.run(stopped)
+            service.run(self._stopping.is_set, between=anchoring.when_due)
             anchoring.feed.step(force=True)
             total = anchoring.feed.total
             _log.info("batching %s has ended: %s batches handed over, %s anchors", log, total.batches, total.anchors)
