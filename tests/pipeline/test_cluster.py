@@ -14,16 +14,27 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.batching.message_events import event_from_message
+from millstream.log import LogSpec, open_store
 from millstream.testing.batching_oracle import plain_batches
 from millstream.testing.services import LocalServerMissingError, private
 from millstream.testing.spark import OWN_DISKS
+from suite.sizes import SIZE
+from support.separate_cluster import separate_cluster
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from millstream.testing.s3 import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(SIZE == "quick", reason="a cluster is six Java machines; at the sizes ci and long only"),
+]
+
+at_the_long_size = pytest.mark.skipif(
+    SIZE != "long", reason="many clusters, one after the other; at the size long only"
+)
 
 PROGRAM = Path(__file__).with_name("cluster_road.py")
 
@@ -38,14 +49,14 @@ def database(mariadb: str) -> str:
     return f"{mariadb}{name}"
 
 
+@pytest.mark.long
+@at_the_long_size
 @pytest.mark.parametrize("apart", [False, True], ids=["shared-folder", "own-disks"])
 @pytest.mark.parametrize("job", ["batch", "copies", "integrity"])
 def test_a_cluster_that_loses_a_worker_in_mid_job_gives_the_same(
-    tmp_path: Path, database: str, swift: S3Server, size: str, job: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, database: str, swift: S3Server, job: str, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts that share no folder keep results at a URL: then nothing but its record lies in the folder of jobs."""
-    if size != "long":
-        pytest.skip("a cluster is six Java machines; at the long size only")
     results = [swift.new_url()] if apart else []
     if apart:
         (tmp_path / "jobs").mkdir()
@@ -68,6 +79,25 @@ def test_a_cluster_that_loses_a_worker_in_mid_job_gives_the_same(
     assert found["audit"] == [sum(batches.values()), 0]
     assert (found["copied"], found["messages"]) == (road.ITEMS, 3000)
     assert found["reports"] == [["a", "SUCCESS", road.ITEMS], ["b", "SUCCESS", road.ITEMS]]
+
+
+def test_hosts_that_share_only_the_network_lose_a_worker_and_their_driver_and_give_the_same_anchors(
+    tmp_path: Path, urls: dict[str, str]
+) -> None:
+    jobs = ["batch", "anchor", "anchors_without_spark"]
+    with separate_cluster(tmp_path / "driver", urls) as cluster:
+        found = cluster.run(jobs, [("batch", "worker"), ("anchor", "driver")])
+    assert found["batch"] == [sorted(by_the_plain_rule(load_program())), []]
+    assert len(found["anchor"]) > 1
+    assert found["anchor"] == found["anchors_without_spark"]
+
+
+@pytest.fixture
+def urls(database: str, swift: S3Server) -> dict[str, str]:
+    """The log ``in`` at *database*, and places on the S3 server; URLs by name."""
+    with open_store(database) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
+        writer.append(load_program().messages(3000))
+    return {"log": database, "cas": swift.new_url(), "results": swift.new_url()}
 
 
 def load_program() -> ModuleType:

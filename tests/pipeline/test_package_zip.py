@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,9 @@ import pytest
 from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
-from millstream.pipeline.gateway import spark_home
-from millstream.pipeline.java import find_java
 from millstream.pipeline.package_zip import write_package
 from millstream.testing.services import LocalServerMissingError, private
+from support.spark_submit import SparkSubmit
 
 
 def test_the_archive_is_a_function_of_the_package_and_can_be_imported_from(tmp_path: Path) -> None:
@@ -83,36 +79,12 @@ def test_a_job_file_is_submitted_to_a_cluster_whose_executors_import_what_was_sh
 
 def submit(folder: Path, master: str, url: str) -> Any:
     """Submit the job with the package as an archive, with a Python that has its dependencies alone; what it printed."""
-    python = python_without_millstream(folder / "python")
-    write_package(folder / "millstream.zip")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-        "JAVA_HOME": str(Path(find_java().executable).resolve().parent.parent),
-        "PYSPARK_PYTHON": str(python),
-        "PYSPARK_DRIVER_PYTHON": str(python),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_HOME": str(spark_home()),
-    }
-    command = [
-        spark_home() / "bin" / "spark-submit", "--master", master, "--executor-memory", "512m",
-        "--py-files", folder / "millstream.zip", Path(__file__).with_name("submitted_job.py"), url, "in", folder,
-    ]  # fmt: skip
-    done = subprocess.run(
-        list(map(str, command)), env=environment, capture_output=True, text=True, check=False, timeout=500
-    )
+    spark = SparkSubmit(folder)
+    program = Path(__file__).with_name("submitted_job.py")
+    command = spark.command(master, program, [url, "in", str(folder)], {})
+    done = subprocess.run(command, env=spark.environment(), capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def python_without_millstream(folder: Path) -> Path:
-    """A Python with the packages of this one but for Millstream, which a ``.pth`` file makes known to this one."""
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"), "utf-8")
-    python = folder / "bin" / "python"
-    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    found = subprocess.run([python, "-c", "import pyspark, millstream"], env=without, capture_output=True, check=False)
-    assert b"No module named 'millstream'" in found.stderr
-    return python
 
 
 def log_in(mariadb: str) -> str:
