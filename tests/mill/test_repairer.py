@@ -51,6 +51,12 @@ def path(world: Any, place: ItemRef) -> Path:
     return found
 
 
+def share_file(world: Any, place: ItemRef, target: ItemRef) -> None:
+    link = path(world, place)
+    link.unlink()
+    link.hardlink_to(path(world, target))
+
+
 def sweep(world: Any) -> dict[str, Any]:
     return {store: check_space(world.providers, world.manifest, store, "s", threads=2) for store in world.stores}
 
@@ -94,6 +100,34 @@ def test_a_healed_copy_is_verified_in_the_manifest(world: Any) -> None:
     row = world.manifest.get("3", "s", "folder/item 0")
     assert (row.verified_at, row.outcome, row.missing) == (world.clock.now(), "SUCCESS", False)
     assert "repaired from store 1" in row.detail
+
+
+@pytest.mark.parametrize(("link", "target"), [("2", "1"), ("3", "2")], ids=["to the source", "to another copy"])
+def test_a_copy_that_is_a_hard_link_is_found_by_a_check_and_written_as_a_file_of_its_own(
+    world: Any, link: str, target: str
+) -> None:
+    share_file(world, item(link), item(target))
+    found = [(store, f.content_id, f.row) for store, tally in sweep(world).items() for f in tally.findings]
+    assert found == [(link, "folder/item 0", "B28")]
+    result = repairer(world).repair("s", "folder/item 0", "B28")
+    assert [(event.store == "1", event.healed, event.good == event.store) for event in result.events] == [
+        (False, True, True)
+    ]
+    assert world.read(item(link)) == BODY + bytes([0])
+    assert [path(world, item(store)).stat().st_nlink for store in "123"] == [1, 1, 1]
+    assert all(tally.result == ReportResult.SUCCESS for tally in sweep(world).values())
+    assert repairer(world).repair("s", "folder/item 0").events == ()
+
+
+def test_a_hard_link_of_the_source_leaves_the_source_alone(new_world: Callable[..., Any], tmp_path: Path) -> None:
+    world = new_world({name: LocalStore(tmp_path / name) for name in "az"})
+    for store in "az":
+        world.put(item(store), BODY)
+    share_file(world, item("z"), item("a"))
+    world.seal("z")
+    result = repairer(world, sources=lambda _: {"z"}).repair("s", "folder/item 0")
+    assert [event.store for event in result.events] == ["a"]
+    assert path(world, item("a")).stat().st_nlink == 1
 
 
 def test_a_healthy_item_is_not_written(world: Any) -> None:

@@ -72,7 +72,7 @@ def protection_parts(node: Node, store: str) -> ProtectionParts:
         CopyVerifier(
             target,
             node.stores.providers,
-            CopyChecker(target, node.stores.providers, node.mill.checks.checker),
+            CopyChecker(target, node.mill.checks.checker),
             node.mill.checks.writer,
             node.mill.repairs.repairer,
         ),

@@ -190,6 +190,17 @@ ROWS: Mapping[str, _Row] = {
 """
 
 
+SHARED_FILE = "B28"
+"""The row of a copy whose bytes are in order, in a file that is also that of another store."""
+
+
+def shared_file_outcome(other: str) -> BitCheckOutcome:
+    """The outcome of a copy that is in order and has its file in common with the store *other*: it is written anew."""
+    text = ROWS[SHARED_FILE]
+    detail = f"{text.detail} (store {other})"
+    return BitCheckOutcome(SHARED_FILE, Verdict.FAILURE, text.kind, detail, task=FollowUp.REPAIR)
+
+
 def is_fresh(modified: int | None, now: int) -> bool:
     """Whether a change at *modified* is less than a day before *now* (microseconds).
 

@@ -184,7 +184,7 @@ class DryRun:
         self, engine: sa.Engine, target: AdoptionTarget, providers: Providers, space: str
     ) -> RepairForecast:
         lookup = AuditLookup(AuditLog(engine), AuditOutbox(engine, self._clock), self._audited & {*self._copies})
-        checker = CopyChecker(target, providers, BitChecker(providers, target.manifest, lookup))
+        checker = CopyChecker(target, BitChecker(providers, target.manifest, lookup))
         repairer = Repairer(
             providers,
             target.manifest,

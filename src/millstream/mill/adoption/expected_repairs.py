@@ -10,7 +10,8 @@ import msgspec
 
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.lost_copies import find_lost
-from millstream.mill.adoption.verification import PROPERTIES, SHARED, CopyChecker, is_bad, stray_finding
+from millstream.mill.adoption.verification import PROPERTIES, CopyChecker, is_bad, stray_finding
+from millstream.mill.bit_check_table import SHARED_FILE
 from millstream.mill.integrity.sweep import ItemToCheck, listed_or_known
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
@@ -90,7 +91,7 @@ class RepairForecast:
             found.findings.append(stray)
             return
         one = CopyFinding(result.content_id, result.kind, result.detail)
-        if result.row in (SHARED, PROPERTIES):
+        if result.row in (SHARED_FILE, PROPERTIES):
             found.repairs.append(one)
         else:
             self._add(result.store, one, found)

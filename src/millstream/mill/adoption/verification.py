@@ -12,7 +12,6 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
-from millstream.mill.adoption.shared_files import find_shared_store
 from millstream.mill.bit_check_table import ROWS, SourceAnswer, Verdict
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
@@ -30,9 +29,6 @@ GROUP = 1000
 """Items that are checked, and recorded, together."""
 
 _TOGETHER = 100
-SHARED = "B28"
-"""The row of a copy that is in order, in a file that is also that of another store."""
-
 STRAY = "stray"
 """The kind of a finding on an item that only a copy has."""
 
@@ -58,8 +54,8 @@ class CopyChecker:
     """Reads copies of the items of *target*, and compares their bytes with the manifest and their properties with those
     that were adopted. Nothing is recorded."""
 
-    def __init__(self, target: AdoptionTarget, providers: Providers, checker: BitChecker) -> None:
-        self._target, self._providers, self._checker = target, providers, checker
+    def __init__(self, target: AdoptionTarget, checker: BitChecker) -> None:
+        self._target, self._checker = target, checker
         self.audit_lookup = checker.audit_lookup
 
     def check_many(self, store: str, space: str, items: Sequence[ItemToCheck]) -> list[CheckResult]:
@@ -79,13 +75,10 @@ class CopyChecker:
         return self._whole(self._checker.check(place), adopted.get(place.content_id))
 
     def _whole(self, checked: CheckedItem, adopted: AdoptedItem | None) -> CheckResult:
-        """What was *checked*, or that a copy with good bytes is no copy of its own, or has other properties."""
+        """What was *checked*, or that a copy with good bytes has other properties."""
         found = checked.result
         if found.verdict != Verdict.SUCCESS:
             return found
-        other = find_shared_store(self._providers, ItemRef(found.store, found.space, found.content_id))
-        if other is not None:
-            return _failed(found, SHARED, ROWS[SHARED].kind, f"{ROWS[SHARED].detail} (store {other})")
         if adopted is None or adopted.sha256 != found.content or checked.properties is None:
             return found
         detail = _differing(clean_properties(adopted.properties), clean_properties(checked.properties))
@@ -166,9 +159,6 @@ class CopyVerifier:
         place = ItemRef(found.store, found.space, found.content_id)
         cause = f"{found.store}: {found.row} {found.kind}"
         try:
-            if found.row == SHARED:
-                self._repairer.write_anew(place, cause)
-                return self._counted(verified, found, self._checker.check(place), [])
             if found.row == PROPERTIES:
                 after = self._with_properties(place, cause)
                 return self._counted(verified, found, after, [])

@@ -19,8 +19,10 @@ from millstream.mill.bit_check_table import (
     Verdict,
     decide_bit_check,
     is_fresh,
+    shared_file_outcome,
 )
 from millstream.mill.errors import ChangedSinceAdoptionError, UnknownStoreError
+from millstream.mill.integrity.shared_files import find_shared_store
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.providers import Providers
@@ -164,6 +166,8 @@ class BitChecker:
             outcome = decide_bit_check(msgspec.structs.replace(observation, contradicted=True))
         if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(place, row, audit):
             outcome = decide_bit_check(msgspec.structs.replace(observation, elsewhere=True))
+        if outcome.verdict == Verdict.SUCCESS and (other := find_shared_store(self._providers, place)) is not None:
+            outcome = shared_file_outcome(other)
         result = _result(place, observation, seen, outcome, now)
         missed = None
         if self._audit_lookup is not None and outcome.task == FollowUp.AUDIT:

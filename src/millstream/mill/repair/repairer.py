@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -14,6 +14,7 @@ from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.duplication.transfer import quarantine, transfer
 from millstream.mill.errors import RepairError
 from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity.shared_files import find_shared_store
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest
 from millstream.mill.providers import Providers
@@ -110,11 +111,23 @@ class Repairer:
             )
             repair = partial(self._heal, plan, action, seen[action.store], bad, wanted)
             events.append(self._recorded(wanted, repair))
+        if plan.health == RepairDecision.HEALTHY:
+            events += self._separate(space, content_id, seen.values(), reason)
         if any(not event.healed for event in events) and self.plan(space, content_id).health == RepairDecision.HEALTHY:
             return RepairResult(
                 plan, tuple(event for event in events if event.healed)
             )  # another worker has repaired the rest
         return RepairResult(plan, tuple(events))
+
+    def _separate(self, space: str, content_id: str, copies: Iterable[CopyReading], reason: str) -> list[RepairEvent]:
+        """Write those of the good *copies* anew whose files are also those of other stores (hard links)."""
+        places = [ItemRef(copy.store, space, content_id) for copy in copies if not copy.source and not copy.read_only]
+        events = []
+        for of_each in (False, True):  # the owner of a file only where the others may not be written
+            for place in places:
+                if find_shared_store(self._providers, place, of_each=of_each) is not None:
+                    events.append(self.write_anew(place, reason or "a hard link to the file of another store"))
+        return events
 
     def write_anew(self, place: ItemRef, reason: str) -> RepairEvent:
         """Write the bytes at *place* there again, so that they are in a file of its own; what was done is recorded.
@@ -131,6 +144,7 @@ class Repairer:
 
     def _write_anew(self, place: ItemRef, sha256: str, wanted: RepairEvent) -> RepairEvent:
         self._write(place, place, sha256)
+        self._manifest.writer.apply([_check_result(wanted)])
         return wanted
 
     def restore_properties(self, place: ItemRef, properties: Mapping[str, str], reason: str) -> RepairEvent:

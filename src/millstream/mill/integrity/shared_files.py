@@ -21,16 +21,17 @@ class FileBackedStore(Protocol):
         ...
 
 
-def find_shared_store(providers: Providers, place: ItemRef) -> str | None:
+def find_shared_store(providers: Providers, place: ItemRef, *, of_each: bool = False) -> str | None:
     """The store whose file of the item is the file at *place*, too; None where it is a file of its own.
 
-    Of several stores that share a file one has it: the source, or else the first. It is not asked of that one.
+    Of several stores that share a file one counts as its owner: the source, or else the first. For that one the answer
+    is None, unless it is asked *of_each*.
     """
     status = _file_status(providers[place.store], place)
     if status is None or status.st_nlink < 2:
         return None
     for name, store in sorted(providers.items()):
-        if name == place.store or not (name < place.store or is_source_url(store.url)):
+        if name == place.store or not (of_each or name < place.store or is_source_url(store.url)):
             continue
         other = _file_status(store, place)
         if other is not None and (other.st_dev, other.st_ino) == (status.st_dev, status.st_ino):
