@@ -1,0 +1,129 @@
+"""Which sources, copies and folders ``millstream protect`` takes, and which it refuses before anything is written."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from pathlib import Path
+
+import pytest
+from protect_desk import Desk, verified
+
+from millstream.cli.main import run
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_a_source_that_is_missing_sets_up_nothing(desk: Desk, arguments: tuple[str, ...]) -> None:
+    shutil.rmtree(desk.photos)
+    assert desk.protect(*arguments)[0] == 1
+    assert not desk.data.exists() and not any(disk.exists() for disk in desk.disks)
+
+
+def test_places_that_lie_in_one_another_or_are_named_twice_are_refused(desk: Desk, tmp_path: Path) -> None:
+    def code(*arguments: str) -> int:
+        return desk.call("protect", str(desk.photos), *arguments)[0]
+
+    assert code("--to", str(desk.photos / "copy")) == 2
+    assert code("--to", str(tmp_path)) == 2  # the copy would be the source
+    assert code("--to", str(desk.disks[0]), "--to", f"{desk.disks[0]}/") == 2
+    assert run(["protect", str(desk.photos), "--to", str(desk.disks[0]), "--data", str(desk.photos / "node")]) == 2
+    assert not desk.data.exists() and sorted(path.name for path in desk.photos.iterdir()) == ["2013"]
+
+
+@pytest.mark.parametrize("scheme", ["cas", "folder"])
+def test_a_store_that_cannot_hold_copies_is_refused_before_anything_is_written(desk: Desk, scheme: str) -> None:
+    copy = desk.photos / "copy"
+    assert desk.call("protect", str(desk.photos), "--to", f"{scheme}://{copy}")[0] == 2
+    assert not copy.exists() and not desk.data.exists()
+
+
+def test_a_copy_among_the_files_of_another_copy_is_refused(desk: Desk) -> None:
+    one = desk.disks[0]
+    assert desk.call("protect", str(desk.photos), "--to", str(one), "--to", str(one / "photos" / "second"))[0] == 2
+    assert not desk.data.exists() and not one.exists()
+
+
+def test_an_unset_variable_does_not_name_the_current_folder(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert desk.call("protect", str(desk.photos), "--to", "")[0] == 2
+    assert desk.call("protect", "", "--to", str(desk.disks[0]))[0] == 2
+    assert not any(here.iterdir()) and not desk.data.exists()
+
+
+def test_the_source_under_a_second_mount_is_still_the_source(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = desk.disks[0]
+    mount.mkdir()
+    same = Path.samefile
+
+    def samefile(path: Path, other: Path) -> bool:  # as the kernel answers for a bind mount of the photos
+        return same(desk.photos if path == mount else path, other)
+
+    monkeypatch.setattr(Path, "samefile", samefile)
+    assert desk.call("protect", str(desk.photos), "--to", str(mount / "copies"))[0] == 2
+    assert not any(mount.iterdir()) and not desk.data.exists()
+
+
+def _mounted(desk: Desk, monkeypatch: pytest.MonkeyPatch, seen: Path, at: Path) -> None:
+    """Let the kernel say that the folder *seen* is also mounted *at*."""
+    at.mkdir(exist_ok=True)
+    table = desk.photos.parent / "mountinfo"
+    lines = ["27 1 254:0 / / rw - ext4 /dev/vda rw", f"90 27 254:0 {seen} {at} rw - ext4 /dev/vda rw", ""]
+    table.write_text("\n".join(lines), "utf-8")
+    monkeypatch.setattr("millstream.core.mounts._MOUNTS", table)
+
+
+def test_a_folder_of_the_source_under_a_second_mount_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mounted(desk, monkeypatch, desk.photos / "2013", desk.disks[0])
+    assert desk.protect()[0] == 2
+    assert not any(desk.disks[0].iterdir()) and not desk.data.exists() and not desk.disks[1].exists()
+
+
+def test_a_destination_that_is_mounted_below_the_source_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mounted(desk, monkeypatch, desk.disks[0], desk.photos / "mounted")
+    assert desk.protect()[0] == 2
+    assert not desk.data.exists() and not desk.disks[0].exists()
+
+
+def test_one_disk_under_two_mounts_is_one_copy(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mounted(desk, monkeypatch, desk.disks[0], desk.disks[1])
+    assert desk.protect()[0] == 2
+    assert not desk.data.exists() and not any(desk.disks[1].iterdir())
+
+
+@pytest.mark.parametrize(("data", "disk"), [("node", "node/copies"), ("disk/node", "disk"), ("photos/node", "disk")])
+def test_copies_and_the_folder_of_the_node_do_not_lie_in_one_another(
+    desk: Desk, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], data: str, disk: str
+) -> None:
+    arguments = ["protect", str(desk.photos), "--to", str(tmp_path / disk), "--data", str(tmp_path / data)]
+    assert run(arguments) == 2
+    assert b"choose another" in capsysbinary.readouterr().err
+    assert not (tmp_path / data).exists() and not (tmp_path / disk).exists()
+
+
+def test_a_second_folder_of_the_same_name_needs_another_space(desk: Desk, tmp_path: Path) -> None:
+    desk.protect()
+    other = tmp_path / "elsewhere" / "photos"
+    other.mkdir(parents=True)
+    (other / "a").write_bytes(b"a")
+    to = ("--to", str(desk.disks[0]))
+    assert desk.call("protect", str(other), *to)[0] == 2
+    code, report = desk.call("protect", str(other), *to, "--space", "more")
+    assert (code, report["space"], verified(report)) == (0, "more", [1])
+    assert desk.protect()[0] == 0
+
+
+def test_a_second_run_at_the_same_time_is_refused_by_name(desk: Desk) -> None:
+    desk.protect()
+    with (desk.data / "protect.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert desk.protect()[0] == 4
+
+
+def test_spaces_of_the_system_and_files_are_refused(desk: Desk) -> None:
+    assert desk.protect("--space", "x-photos")[0] == 2
+    assert desk.call("protect", str(desk.photos / "2013" / "1.jpg"), "--to", str(desk.disks[0]))[0] == 1
+    assert not desk.data.exists()
