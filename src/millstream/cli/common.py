@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from millstream.cli.logging_setup import start_logging
+from millstream.core.printable import printable
 from millstream.settings import LogFormat, LogLevel, Settings, load_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -76,6 +77,11 @@ def print_json(value: Any) -> None:
     line = msgspec.json.encode(value, order="sorted")
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
+
+
+def echo_line(text: str, *, err: bool = False) -> None:
+    """Print *text*, which names items, as one line (:func:`printable`)."""
+    click.echo(printable(text), err=err)
 
 
 def is_terminal() -> bool:

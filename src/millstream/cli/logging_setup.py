@@ -16,6 +16,7 @@ import msgspec
 
 from millstream.core import tracing
 from millstream.core.errors import MillstreamError
+from millstream.core.printable import printable
 
 _OURS = "millstream"
 _HIDDEN = "***"
@@ -55,7 +56,8 @@ def print_error(text: str) -> None:
     if _written():
         logging.getLogger(_OURS).error("%s", text)
     else:
-        print(f"{_OURS}: {text}", file=sys.stderr)
+        lines = "\n".join(map(printable, text.split("\n")))
+        print(f"{_OURS}: {lines}", file=sys.stderr)
 
 
 def describe_error(error: Exception) -> str:

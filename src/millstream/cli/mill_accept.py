@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.protect_parts import adoption_target
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adopted_store import find_adopted_store
@@ -39,13 +39,13 @@ def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[
             try:
                 item = accept_item(space, content_id)
             except MillstreamError as error:
-                click.echo(f"{content_id}: {error}", err=True)
+                echo_line(f"{content_id}: {error}", err=True)
                 failed += 1
                 continue
             if as_json:
                 print_json({"content_id": content_id, "sha256": item.sha256, "size": item.size})
             else:
-                click.echo(f"{content_id}: accepted, sha256 {item.sha256}")
+                echo_line(f"{content_id}: accepted, sha256 {item.sha256}")
     return 1 if failed else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.mill.audit.audit_log import tsv_lines
@@ -72,7 +72,7 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
                 found += _reconcile_space(node, *where, as_json)
             except StoreError as error:
                 unlisted.append(where[0])
-                click.echo(f"{where[0]}/{where[1]}: {error}", err=True)
+                echo_line(f"{where[0]}/{where[1]}: {error}", err=True)
         left = print_open_changes(node, store, space)
     return 1 if found or unlisted or left else 0
 
@@ -86,7 +86,7 @@ def _reconcile_space(node: Node, store: str, space: str, as_json: bool) -> int:
             print_json(one)
         else:
             what = f"no {one.action.value}" if isinstance(one, MissingEvent) else "not compared"
-            click.echo(f"{store}/{space}/{one.content_id}: {what}: {one.reason}")
+            echo_line(f"{store}/{space}/{one.content_id}: {what}: {one.reason}")
     return found
 
 

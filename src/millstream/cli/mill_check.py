@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_processes import processes_option
 from millstream.cli.mill_report import print_report
@@ -86,7 +86,7 @@ def _print_events(events: Sequence[RepairEvent], as_json: bool) -> None:
             print_json(event)
         else:
             what = f"repaired from store {event.good}" if event.healed else "not repaired"
-            click.echo(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
+            echo_line(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
 
 
 def _check(node: Node, store: str, space: str) -> IntegrityReport:

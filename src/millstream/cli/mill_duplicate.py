@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_processes import processes_option
 from millstream.cli.progress import progress_bar
@@ -56,7 +56,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                             outbox=node.stores.outbox,
                         )  # fmt: skip
                 except StoreError as error:
-                    click.echo(f"{name} {pair}: {error}", err=True)
+                    echo_line(f"{name} {pair}: {error}", err=True)
                     failed += 1
                     continue
                 print_plan(plan, as_json)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from millstream.cli.common import print_json
+from millstream.cli.common import echo_line, print_json
 from millstream.core.amounts import size_text
 from millstream.mill.duplication.differences import DuplicationPlan
 
@@ -25,7 +25,7 @@ def print_plan(plan: DuplicationPlan, as_json: bool) -> None:
         f"{plan.same:,} unchanged; {size_text(plan.bytes)} to read"
     )
     for line in _what_is_held(plan):
-        click.echo(line)
+        echo_line(line)
 
 
 def print_total(plans: Sequence[DuplicationPlan], as_json: bool) -> None:
@@ -48,7 +48,7 @@ def print_held(plan: DuplicationPlan, as_json: bool) -> None:
         print_json({"held_plan": plan})
         return
     for line in held_lines(plan):
-        click.echo(line)
+        echo_line(line)
 
 
 def held_lines(plan: DuplicationPlan) -> Iterator[str]:

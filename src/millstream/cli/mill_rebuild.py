@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.mill.rebuild import RebuildCounts, rebuild_audit_log, rebuild_bit_log, rebuild_content_index
@@ -46,7 +46,7 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
                 what = counts if rebuilt.looked_at else "there is nothing to write"
                 click.echo(f"{rebuilt.store}/{rebuilt.space}: {what}")
                 if rebuilt.left_out:
-                    click.echo(f"  {rebuilt.left_out:,} left out: {rebuilt.reason}")
+                    echo_line(f"  {rebuilt.left_out:,} left out: {rebuilt.reason}")
         process_audits(node)
     return 1 if unlisted or left_out or not spaces else 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import share_text, size_text
@@ -112,4 +112,4 @@ def print_report(found: IntegrityReport, as_json: bool, now: int | None = None) 
         print_json(values)
         return
     for line in report_lines(found, age="" if now is None else age_text(now - found.ended_at)):
-        click.echo(line)
+        echo_line(line)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
+from millstream.cli.common import echo_line
 from millstream.mill.audit.open_changes import open_changes
 from millstream.node import Node
 
@@ -12,5 +11,5 @@ def print_open_changes(node: Node, store: str | None = None, space: str | None =
     """Print whose changes are open, and what to do; True where somebody has to do it."""
     found, now = open_changes(node.stores.outbox, store, space), node.clock.now()
     for one in found:
-        click.echo(str(one), err=True)
+        echo_line(str(one), err=True)
     return any(one.is_left(now) for one in found)

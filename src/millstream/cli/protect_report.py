@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import click
 import msgspec
 
-from millstream.cli.common import print_json
+from millstream.cli.common import echo_line, print_json
 from millstream.core.amounts import size_text
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.dry_run import ProtectionPlan
@@ -36,7 +35,7 @@ def print_protection(report: ProtectionReport, as_json: bool, now: int) -> None:
         print_json({**msgspec.to_builtins(report), "exit_code": report.exit_code})
         return
     for line in protection_lines(report, now):
-        click.echo(line)
+        echo_line(line)
 
 
 def print_plan(plan: ProtectionPlan, as_json: bool) -> None:
@@ -45,7 +44,7 @@ def print_plan(plan: ProtectionPlan, as_json: bool) -> None:
         print_json({"dry_run": True, **msgspec.to_builtins(plan), "exit_code": plan.exit_code})
         return
     for line in plan_lines(plan):
-        click.echo(line)
+        echo_line(line)
 
 
 def plan_lines(plan: ProtectionPlan) -> Iterator[str]:

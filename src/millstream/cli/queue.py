@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.log import Log, LogNotFoundError, LogStore
@@ -59,7 +59,7 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
             print_json({"task_id": task.task_id, "body": body, **facts})
         else:
             when = datetime.fromtimestamp(task.died_at / MICROSECONDS, UTC).isoformat(" ", "seconds")
-            click.echo(f"{task.task_id}  {when}  after {task.attempts} attempts: {task.cause}")
+            echo_line(f"{task.task_id}  {when}  after {task.attempts} attempts: {task.cause}")
 
 
 @queue.command()

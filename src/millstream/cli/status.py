@@ -10,7 +10,7 @@ from itertools import groupby
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import size_text
 from millstream.core.errors import NotFoundError
@@ -53,7 +53,7 @@ def status(settings: Settings, as_json: bool) -> int:
             print_json({**msgspec.to_builtins(space), "well": space.is_well})
             continue
         for line in status_lines(space, now):
-            click.echo(line)
+            echo_line(line)
     if not spaces:
         click.echo("nothing is protected yet: see `millstream protect --help`", err=True)
     return 0 if spaces and all(space.is_well for space in spaces) else 1

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.progress import drawn
 from millstream.cli.store_bags import export, import_bag
 from millstream.cli.store_opening import open_store
@@ -59,10 +59,10 @@ def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limi
     opened = open_store(settings, store_name)
     if space is None:
         for name in opened.spaces():
-            print_json({"space": name}) if as_json else click.echo(name)
+            print_json({"space": name}) if as_json else echo_line(name)
         return
     for entry in _first(all_entries(opened, space, prefix=prefix), limit):
-        print_json(entry) if as_json else click.echo(_line(entry))
+        print_json(entry) if as_json else echo_line(_line(entry))
 
 
 @store.command()
@@ -186,11 +186,11 @@ def props(
         return
     for name, value in _facts(info).items():
         if name not in ("checksums", "properties"):
-            click.echo(f"{name}: {value}")
+            echo_line(f"{name}: {value}")
     for checksum in info.checksums:
         click.echo(f"{checksum.algorithm} ({checksum.origin}): {checksum.value}")
     for name, value in sorted(info.properties.items()):
-        click.echo(f"property {name}: {value}")
+        echo_line(f"property {name}: {value}")
 
 
 @store.command()
