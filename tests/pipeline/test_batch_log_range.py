@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from millstream.batching import BatchConfig
 from millstream.batching.service import BatchService
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
-from millstream.log import LogSpec, open_store
+from millstream.log import Batch, Log, LogSpec, open_store
 from millstream.pipeline.jobs.batch_log_range import find_batch_log_range, last_received
 from millstream.pipeline.jobs.log_range import LogRange, plan_range
 
@@ -67,3 +67,23 @@ def test_an_empty_log_of_batches_has_no_part(log_url: str, untidy: Untidy, write
     with open_store(log_url) as store:
         first_id, last_id = find_batch_log_range(store.log(LogSpec("out")), wanted)
     assert last_id < first_id
+
+
+def test_the_receive_times_of_a_part_of_a_log_are_found_by_reading_two_blocks(
+    log_url: str, write_log: WriteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received, read, real = random.Random(7).sample(range(1, 10_000), 200), [], Log.read
+    write_log(log_url, "in", [Message(b"x", received_at=time) for time in received], block_messages=20)
+
+    def counted(log: Log, *args: Any, **options: Any) -> Iterator[Batch]:
+        for batch in real(log, *args, **options):
+            read.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(Log, "read", counted)
+    for first_id, last_id, partial in ((15, 187, 6 + 7), (21, 180, 0), (43, 55, 13), (1, 25, 5)):
+        wanted = plan_range(log_url, "in", first_id, last_id, SystemClock())
+        part = received[first_id - 1 : last_id]
+        assert (wanted.received_from, wanted.received_to) == (min(part), max(part))
+        assert sum(read) == partial
+        read.clear()

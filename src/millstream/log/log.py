@@ -206,6 +206,26 @@ class Log:
             for block in self._backend.ranges(self.name, ids.first, ids.last)
         ]
 
+    def receive_times(self, first_id: int, last_id: int) -> Iterator[tuple[int, int]]:
+        """The least and the greatest receive time (microseconds) of each block from *first_id* to *last_id*.
+
+        Only a block that lies partly outside is read: the store keeps the times of whole blocks beside them. Raises
+        what :meth:`read` raises.
+        """
+        blocks = self._backend.index(self.name, first_id, last_id)
+        for block in blocks:
+            if first_id <= block.first_id and block.last_id <= last_id:
+                yield block.min_received_at, block.max_received_at
+            else:
+                yield from self._read_times(max(block.first_id, first_id), min(block.last_id, last_id))
+        if not blocks:
+            yield from self._read_times(first_id, last_id)
+
+    def _read_times(self, first_id: int, last_id: int) -> Iterator[tuple[int, int]]:
+        for batch in self.read(first_id, last_id, ["received_at"], gaps="none"):
+            times = batch.arrow.column("received_at").to_numpy()
+            yield int(times.min()), int(times.max())
+
     def trim(self, first_id: int) -> int:
         """Let the log begin at *first_id*, durably, and free what lies before it; returns how many bytes were freed.
 

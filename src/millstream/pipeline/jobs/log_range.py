@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import msgspec
-import pyarrow.compute as pc
 
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock
@@ -67,7 +66,5 @@ def _receive_times(log: Log, info: LogInfo, first_id: int, last_id: int) -> tupl
         assert info.min_received_at is not None
         assert info.max_received_at is not None
         return info.min_received_at, info.max_received_at
-    batches = log.read(first_id, last_id, ["received_at"], gaps="none")
-    found = (pc.min_max(batch.arrow.column("received_at")).as_py() for batch in batches)
-    spans = [(span["min"], span["max"]) for span in found]
+    spans = list(log.receive_times(first_id, last_id))
     return min(low for low, _ in spans), max(high for _, high in spans)
