@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from millstream.testing.parent_watchdog import ParentWatchdog
 from millstream.testing.rabbitmq import free_ports
 from millstream.testing.services import Server, private
 from millstream.testing.spark import OWN_DISKS, OWN_NETWORKS
@@ -82,11 +83,13 @@ class SeparateCluster:
             text=True,
             start_new_session=True,
         ) as driver:
+            watchdog = ParentWatchdog(driver.pid)
             try:
                 yield driver, port
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(driver.pid, signal.SIGKILL)
+                watchdog.dismiss()
 
     def _kill(self, job: str, victim: Victim, driver: subprocess.Popen[str], port: int) -> None:
         """Kill *victim* while *job* has tasks that run; it must not have ended by then."""
