@@ -11,7 +11,7 @@ import pytest
 from in_process import asked_in_process
 
 from millstream.cli.main import run
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
 from millstream.stores import LocalStore
 

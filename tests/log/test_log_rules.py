@@ -11,7 +11,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.log import LogInputError, LogSpec, LogStore, Retention, Tiering
 from millstream.log.upkeep.rules import LogRule, apply_rules
 from millstream.settings import SettingsError, load_settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 DAY = 86_400 * MICROSECONDS
 
@@ -40,7 +40,7 @@ max_age = "7d"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LogStore]:
-    with open_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
+    with open_log_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
         yield store
 
 

@@ -17,7 +17,7 @@ from millstream.log.backends.memory import MemoryBackend
 from millstream.log.upkeep.rules import LogRule
 from millstream.log.upkeep.upkeep_thread import UpkeepThread, run_upkeep
 from millstream.stores import StoreUnavailableError
-from millstream.stores.tiers import open_store as open_tiered
+from millstream.stores.tiers import open_log_store as open_tiered
 from millstream.testing.waiting import until
 from support.tiered_logs import SPEC, URL, Cloud, fill, ids_of
 

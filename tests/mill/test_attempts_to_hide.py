@@ -13,7 +13,7 @@ from mill_looping import MONTH, TO_2, Bits, Producer, fill, numbered, one_policy
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import LAST_ATTEMPT, ManifestAction, Verdict
+from millstream.mill.check_outcomes import LAST_ATTEMPT, ManifestAction, Verdict
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.integrity import bit_log
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.manifest import CheckResult

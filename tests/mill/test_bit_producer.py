@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mill_looping import Bits, fill, numbered, take
 
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.mill.bit_check_table import (
+from millstream.mill.check_outcomes import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,
     RETRY_DELAY,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.item_ref import ItemRef

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.core.amounts import share_text
 from millstream.core.canonical import parse_canonical
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.errors import ReportError
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.folder import ReportFolder

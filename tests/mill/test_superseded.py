@@ -12,7 +12,7 @@ import pytest
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import ManifestAction, Verdict
+from millstream.mill.check_outcomes import ManifestAction, Verdict
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.superseded import recheck_superseded
 from millstream.mill.item_ref import ItemRef

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError

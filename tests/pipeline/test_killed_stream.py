@@ -25,8 +25,8 @@ from suite.sizes import sized
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 PROGRAM = Path(__file__).parent / "children" / "copy_stream.py"
-CHUNK = 1500
-"""Messages that come before each start: ten triggers."""
+CHUNK = 600
+"""Messages that come before each start: four triggers, so that what is open stays small while drivers are killed."""
 
 
 @pytest.mark.parametrize("trigger", ["continuous", "available-now"])
@@ -48,7 +48,8 @@ def test_a_stream_whose_driver_and_workers_are_killed_copies_every_row_once_and_
             if program.wait(300) == 0:
                 break
     print(f"{trigger}: {killed.count('driver')} drivers and {killed.count('worker')} workers killed, {last:,} rows")
-    assert {"driver"} <= set(killed)
+    assert {"driver"} <= set(killed) <= {"driver", "worker"}
+    assert kills <= 2 or "worker" in killed
     with open_store(url) as store:
         given, copied = (
             [(m.body, m.key, m.source, m.event_time) for batch in store.log(LogSpec(name)).read() for m in batch]

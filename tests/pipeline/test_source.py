@@ -21,7 +21,7 @@ from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, LogStreamReader, read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.stream_progress import StreamLag, stream_lag
-from millstream.stores.tiers import open_store as open_tiered
+from millstream.stores.tiers import open_log_store as open_tiered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.bit_check_table import SourceAnswer
+from millstream.mill.check_outcomes import SourceAnswer
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.bins import bin_name, check_bins
 from millstream.pipeline.jobs.sweep_task import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part

@@ -17,7 +17,7 @@ from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import Gap, LogSpec, Tiering
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 ROUNDS = 1
 """The logs grow from one size to the next, so there is one round."""
@@ -78,7 +78,7 @@ class GrowingLog:
         self._url = f"{name}:///{self._folder}{suffix}"
         self._kept = kept
         self._clock = clock
-        self._store = open_store(self._url)
+        self._store = open_log_store(self._url)
         self._log = self._store.log(_SPEC)
         self._log.set_tiering(Tiering(f"file:///{self._folder}/objects", segment_bytes=32 << 20))
         self._writer = self._log.writer()
@@ -139,11 +139,11 @@ class GrowingLog:
         """How many seconds a writer, and a reader of the end, take to open the store and the log anew."""
         self.close()
         begin = self._clock.monotonic()
-        self._store = open_store(self._url)
+        self._store = open_log_store(self._url)
         self._log = self._store.log(_SPEC)
         self._writer = self._log.writer()
         middle = self._clock.monotonic()
-        with open_store(self._url, read_only=True) as store:
+        with open_log_store(self._url, read_only=True) as store:
             log = store.log(_SPEC, create=False)
             for batch in log.read(max(log.last_id - 1000, 1)):
                 assert len(batch.arrow)

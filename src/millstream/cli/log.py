@@ -41,7 +41,7 @@ from millstream.log import (
 from millstream.log.upkeep.retention import Retention
 from millstream.log.upkeep.rules import LogRule, rule_for
 from millstream.settings import Settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,7 +68,7 @@ log.add_command(torture_command)
 @store_options
 def create(settings: Settings, name: str) -> None:
     """Create the log NAME if it does not exist."""
-    with open_store(settings.log_url) as store:
+    with open_log_store(settings.log_url) as store:
         store.log(LogSpec(name))
 
 
@@ -85,7 +85,7 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
     including empty ones; with it, empty lines are skipped, and times are microseconds since the epoch or ISO 8601 with
     a zone, such as "2013-01-31T12:00:00.25Z". Line ends are not stored: `log read` prints one after each message.
     """
-    with open_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
+    with open_log_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
         for file in files or (Path("-"),):
             _append_file(writer, file, jsonl)
 
@@ -141,7 +141,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
     """Set the position of a consumer of the log NAME to an id or a time. An open reader of it is fenced."""
     if (first_id is None) == (time is None):
         raise click.UsageError("give either --to ID or --time T")
-    with open_store(settings.log_url, create=False) as store:
+    with open_log_store(settings.log_url, create=False) as store:
         found = _log(store, name)
         first_id = first_id or found.first_id_since(_microseconds(time or ""))
         if first_id < found.first_id:
@@ -249,7 +249,7 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
     copy, and adds messages that were written since. Messages of a store without times (mysql://…?layout=nerve) get the
     time of the copy.
     """
-    with open_store(source, read_only=True) as old, open_store(target) as new:
+    with open_log_store(source, read_only=True) as old, open_log_store(target) as new:
         found = _log(old, name)
         made = new.log_to_copy(found)
         done = copy_log(found, made, bodies_only=bodies)
@@ -297,7 +297,7 @@ def _ending_quietly() -> Iterator[None]:
 
 
 def _open(settings: Settings) -> LogStore:
-    return open_store(settings.log_url, read_only=True)
+    return open_log_store(settings.log_url, read_only=True)
 
 
 def _log(store: LogStore, name: str) -> Log:

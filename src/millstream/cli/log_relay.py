@@ -15,7 +15,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
 from millstream.log.relay import BatchLimits, Outbox, OutboxTable, Relay, RelayResult, open_outbox_database
 from millstream.settings import Settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 _REPORT_SECONDS = 10.0
 
@@ -127,7 +127,7 @@ def relay(
             return
         if not name:
             raise click.UsageError("--log NAME is missing: give the target log")
-        with open_store(settings.log_url) as store:
+        with open_log_store(settings.log_url) as store:
             target = f"{name} in {store.url}"
             outbox = Outbox(database, table, target, bad=bad, limits=BatchLimits(rows, size), adopt=adopt)
             mover = Relay(outbox, store.log(LogSpec(name)), clock, stop_on_signals())

@@ -11,7 +11,7 @@ from millstream.core.amounts import size_text
 from millstream.core.errors import InputError
 from millstream.log import Log, LogSpec, Tiering
 from millstream.settings import Settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 
 @click.command()
@@ -44,7 +44,7 @@ def tier(
     if leftovers or remove_leftovers:
         _clear_up(settings, name, remove=remove_leftovers, as_json=as_json)
         return
-    with open_store(settings.log_url, create=False) as store:
+    with open_log_store(settings.log_url, create=False) as store:
         found = store.log(LogSpec(name), create=False)
         _keep_rules(found, {key: value for key, value in changes.items() if value is not None})
         done = found.move_blocks(partial=partial)
@@ -59,7 +59,7 @@ def tier(
 
 
 def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> None:
-    with open_store(settings.log_url, create=False, read_only=not remove) as store:
+    with open_log_store(settings.log_url, create=False, read_only=not remove) as store:
         log = store.log(LogSpec(name), create=False)
         names = log.remove_leftovers() if remove else log.leftovers()
     if as_json:

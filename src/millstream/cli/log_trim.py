@@ -12,7 +12,7 @@ from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, Retention, RetentionEnforcer, RetentionPlan
 from millstream.settings import Settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 
 @click.command()
@@ -47,7 +47,7 @@ def trim(
     policy = Retention(**rules) if named else None
     if below is not None and policy is not None:
         raise click.UsageError("give either --below ID or rules")
-    with open_store(settings.log_url, create=False, read_only=dry_run) as store:
+    with open_log_store(settings.log_url, create=False, read_only=dry_run) as store:
         found = store.log(LogSpec(name), create=False)
         if below is not None:
             before = found.first_id

@@ -9,7 +9,7 @@ from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
 from millstream.log.upkeep.upkeep_thread import UpkeepResult, run_upkeep
 from millstream.settings import Settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 
 @click.command()
@@ -22,7 +22,7 @@ def upkeep(settings: Settings, as_json: bool) -> int:
     Exit code 1 if a log failed; the other logs are processed nevertheless.
     """
     failed = False
-    with open_store(settings.log_url, create=False) as store:
+    with open_log_store(settings.log_url, create=False) as store:
         for done in run_upkeep(store, SystemClock(), settings.log.rules):
             failed = failed or done.error is not None
             if as_json:

@@ -16,7 +16,7 @@ from millstream.log import Log, LogNotFoundError, LogStore
 from millstream.node import Node
 from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, queue_log, queues_on_logs, recover
 from millstream.settings import Settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 
 @click.group()
@@ -38,7 +38,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
             for each in [name] if name else node.queues.names_on_broker():
                 _print_depth(each, node.queues.open(each).depth(), as_json)
         return
-    with open_store(settings.log_url, create=False, read_only=True) as store:
+    with open_log_store(settings.log_url, create=False, read_only=True) as store:
         for each in [name] if name else queues_on_logs(store):
             state, _ = recover(_log_of(store, each))
             _print_depth(each, state.depth(SystemClock().now()), as_json)
@@ -127,7 +127,7 @@ def _open(settings: Settings, name: str) -> Iterator[WorkQueue]:
             yield node.queues.open(name)
         return
     with (
-        open_store(settings.log_url, create=False) as store,
+        open_log_store(settings.log_url, create=False) as store,
         LogWorkQueue(_log_of(store, name)) as opened,
     ):
         yield opened
@@ -150,7 +150,7 @@ def dead_tasks(settings: Settings, name: str, *, limit: int, after: int = 0) -> 
     if settings.queue.broker:
         with _open(settings, name) as opened:
             return opened.dead(limit=limit, after=after)
-    with open_store(settings.log_url, create=False, read_only=True) as store:
+    with open_log_store(settings.log_url, create=False, read_only=True) as store:
         state, _ = recover(_log_of(store, name))
     return [task for task in state.dead() if task.task_id > after][:limit]
 

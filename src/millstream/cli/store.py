@@ -17,7 +17,7 @@ import msgspec
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.progress import drawn
 from millstream.cli.store_bags import export, import_bag
-from millstream.cli.store_opening import open_store
+from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.durable import replacing
@@ -56,7 +56,7 @@ def store() -> None:
 @data_options
 def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool) -> None:
     """List the items of SPACE, or the spaces of STORE."""
-    opened = open_store(settings, store_name)
+    opened = open_named_store(settings, store_name)
     if space is None:
         for name in opened.spaces():
             print_json({"space": name}) if as_json else echo_line(name)
@@ -75,7 +75,7 @@ def make(settings: Settings, store_name: str, space: str) -> None:
     A store without any space is treated as unavailable (a disk that is not mounted), and nothing is copied to it. This
     command confirms that it is available and new.
     """
-    open_store(settings, store_name).create_space(space)
+    open_named_store(settings, store_name).create_space(space)
 
 
 @store.command()
@@ -103,7 +103,7 @@ def put(
 
     The id of a file is its name; of a file in a folder, its path in the folder.
     """
-    opened = open_store(settings, store_name, create=create)
+    opened = open_named_store(settings, store_name, create=create)
     if create:
         opened.create_space(space)
     properties = _properties(pairs)
@@ -133,7 +133,7 @@ def put(
 @data_options
 def get(settings: Settings, store_name: str, space: str, content_id: str, file: Path) -> None:
     """Write the bytes of an item to FILE (or standard output), and verify them against the provider's checksum."""
-    opened = open_store(settings, store_name)
+    opened = open_named_store(settings, store_name)
     expected = opened.info(space, content_id).checksum()
     with opened.open(space, content_id) as source, _sink(file) as sink:
         found = copy_stream(source, sink).sha256
@@ -151,7 +151,7 @@ def get(settings: Settings, store_name: str, space: str, content_id: str, file: 
 @data_options
 def rm(settings: Settings, store_name: str, space: str, content_ids: tuple[str, ...]) -> None:
     """Delete the items CONTENT_IDS of SPACE; without any, delete SPACE itself, which must be empty."""
-    opened = open_store(settings, store_name)
+    opened = open_named_store(settings, store_name)
     for content_id in content_ids:
         opened.delete(space, content_id)
     if not content_ids:
@@ -176,7 +176,7 @@ def props(
     as_json: bool,
 ) -> None:
     """Show an item and its properties, after the requested changes."""
-    opened = open_store(settings, store_name)
+    opened = open_named_store(settings, store_name)
     info = opened.info(space, content_id)
     if pairs or names:
         kept = {name: value for name, value in info.properties.items() if name not in names}
@@ -204,7 +204,7 @@ def cp(
     settings: Settings, store_name: str, space: str, content_id: str, to_space: str, to_content_id: str | None
 ) -> None:
     """Copy an item within STORE, with its mimetype and properties, under a new or the same id."""
-    open_store(settings, store_name).copy(space, content_id, to_space, to_content_id or content_id)
+    open_named_store(settings, store_name).copy(space, content_id, to_space, to_content_id or content_id)
 
 
 @store.command()
@@ -223,7 +223,7 @@ def acl(
 
     The list is kept for the repository in front of the store; the store itself does not enforce it.
     """
-    opened = open_store(settings, store_name)
+    opened = open_named_store(settings, store_name)
     acls = dict(opened.space_acls(space))
     if pairs or names:
         acls = {name: access for name, access in acls.items() if name not in names} | _accesses(pairs)

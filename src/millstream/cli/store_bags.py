@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
-from millstream.cli.store_opening import open_store
+from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
 from millstream.core.durable import replacing, write_durably
@@ -87,7 +87,7 @@ def export(
     """
     if (bag is None) == (sums is None):
         raise click.UsageError("name a folder with --bagit or a file with --sha256sums")
-    providers = Providers({store_name: open_store(settings, store_name)}, SystemClock())
+    providers = Providers({store_name: open_named_store(settings, store_name)}, SystemClock())
     described = _described(providers, ItemRef(store_name, space, prefix), is_read=is_read)
     report = _write_bag(providers, space, described, bag) if bag else _write_sums(described, sums or Path("-"))
     for name, reason in report.failed.items():
@@ -128,7 +128,7 @@ def import_bag(
     not imported. Exit code 1 if an item that differs was left as it is.
     """
     opened = OpenBag(bag, fetch=fetch)
-    store = open_store(settings, store_name, create=create)
+    store = open_named_store(settings, store_name, create=create)
     if create:
         store.create_space(space)
     target, report = StoreTarget(store, space), ImportReport()

@@ -11,7 +11,7 @@ from millstream.settings import Settings
 from millstream.stores import NoSuchStoreError, Store, open_provider
 
 
-def open_store(settings: Settings, name: str, *, create: bool = False) -> Store:
+def open_named_store(settings: Settings, name: str, *, create: bool = False) -> Store:
     """The store *name*, of the settings or by URL, as this user changes it. Raises :class:`NoSuchStoreError`."""
     urls = settings.store_urls
     if name in urls:

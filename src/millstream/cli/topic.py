@@ -32,7 +32,7 @@ from millstream.messaging.broker.admin import (
 from millstream.messaging.broker.limits import GroupSpec, limits_of
 from millstream.messaging.broker.storage.topic import TYPES, TopicSpec
 from millstream.settings import Settings
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 if TYPE_CHECKING:
     from millstream.messaging.client import Options
@@ -199,7 +199,7 @@ def _ask(
     if not settings.log.store:
         settings.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with open_store(settings.log_url) as store:
+        with open_log_store(settings.log_url) as store:
             return call_store(store, call, request, limits=limits_of(settings.broker))
     except WriterBusyError as error:
         raise WriterBusyError(

@@ -198,7 +198,7 @@ def open_store(
     MySQL, ``postgresql://user:password@host/database`` one of PostgreSQL (all made where absent, unless *create* is
     False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
     ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Blocks that
-    were moved to an object store are read with *open_objects*, which :func:`millstream.stores.tiers.open_store` has.
+    were moved to an object store are read with *open_objects*: :func:`millstream.stores.tiers.open_log_store` has it.
 
     *durability*, or ``?durability=os`` at the end of the URL of files, says what a confirmed message survives:
     ``fsync`` (the default) a power loss, ``os`` the death of the process. A database has the durability of its
@@ -251,7 +251,7 @@ def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, dura
 def _refuse_objects(url: str) -> TierObjects:
     raise LogInputError(
         f"older messages of this log are at {url}, which this process does not open: open the store with "
-        "millstream.stores.tiers.open_store"
+        "millstream.stores.tiers.open_log_store"
     )
 
 

@@ -1,6 +1,6 @@
 """Bulk care of copies: duplication by policy, bit integrity checks, repair by vote, honest reports, workers.
 
-Decisions are pure functions over frozen structs (:mod:`.duplication.decision_table`, :mod:`.bit_check_table`,
+Decisions are pure functions over frozen structs (:mod:`.duplication.decision_table`, :mod:`.check_outcomes`,
 :mod:`.repair.vote`); everything that touches a provider, the manifest or a queue executes what they decided.
 
 Names are loaded when they are first used. An import contract in ``pyproject.toml`` holds the order of the modules.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.mill.audit.audit_log import AuditLog
     from millstream.mill.audit.audit_queue import AuditQueue
     from millstream.mill.audit.export import AuditExport
-    from millstream.mill.bit_check_table import Verdict
+    from millstream.mill.check_outcomes import Verdict
     from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard, PendingApproval
     from millstream.mill.duplication.differences import DuplicationPlan
     from millstream.mill.duplication.planning import plan_space_duplication

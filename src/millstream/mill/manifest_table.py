@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.mill.bit_check_table import ManifestAction, Verdict
+from millstream.mill.check_outcomes import ManifestAction, Verdict
 
 MANIFEST_SCHEMA = pa.schema(
     [

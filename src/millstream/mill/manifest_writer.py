@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows
-from millstream.mill.bit_check_table import ManifestAction, Verdict
+from millstream.mill.check_outcomes import ManifestAction, Verdict
 from millstream.mill.manifest_table import CheckResult, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
 from millstream.mill.merge_join import groups

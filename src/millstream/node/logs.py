@@ -10,7 +10,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, LogSpec, LogStore
 from millstream.log.upkeep.upkeep_thread import UpkeepThread
 from millstream.node.context import NodeContext
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 
 class LogsPart:
@@ -23,7 +23,7 @@ class LogsPart:
     def store(self) -> LogStore:
         """The store of the message logs."""
         context = self._context
-        store = context.resources.enter_context(open_store(context.settings.log_url, clock=context.clock))
+        store = context.resources.enter_context(open_log_store(context.settings.log_url, clock=context.clock))
         outputs = {path.stem for path in (context.folder / "batching").glob("*.state")}
         kinds = store.kinds() if outputs else {}
         for name in outputs.intersection(name for name, kind in kinds.items() if kind == "application"):

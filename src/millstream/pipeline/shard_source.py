@@ -32,7 +32,7 @@ from millstream.pipeline.registration import register_source
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts, shard_of, shares_of, write_share
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 NAME = "millstream-shards"
 
@@ -123,7 +123,7 @@ class ShardReader(DataSourceReader):
 
     def _shares(self, run: IdRangePartition) -> Iterator[pa.RecordBatch]:
         require_identity(self._request.store, run.files)
-        with open_store(self._request.store, clock=SystemClock()) as store:
+        with open_log_store(self._request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(self._request.log), create=False)
             columns = MESSAGE_SCHEMA.names if self._request.whole else COLUMNS
             for batch in log.read(run.first_id, run.last_id, columns, gaps="none"):
@@ -171,7 +171,7 @@ def register(spark: SparkSession) -> None:
 
 def _clock_at(request: LogReadOptions, last_id: int) -> int:
     """When message *last_id* was received."""
-    with open_store(request.store, clock=SystemClock()) as store:
+    with open_log_store(request.store, clock=SystemClock()) as store:
         log = store.log(LogSpec(request.log), create=False)
         (batch,) = log.read(last_id, last_id, ["received_at"], gaps="none")
         clock: int = batch.arrow.column("received_at")[0].as_py()

@@ -32,7 +32,7 @@ from millstream.pipeline.write_names import (
     WriteClaim,
     add_fingerprints,
 )
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 _TEXT = (StringType,)
 _BYTES = (BinaryType, StringType)
@@ -91,7 +91,7 @@ class StagedWrite:
     ) -> None:
         """Append what tasks have staged as commit *number* of *write*."""
         staging = Staging(self.staging, prefix)
-        with open_store(self.store, clock=SystemClock()) as store:
+        with open_log_store(self.store, clock=SystemClock()) as store:
             staging.commit(store.log(LogSpec(self.log)), write, number, parts, claim=claim)
 
     def abandon(self, prefix: str, parts: Sequence[StagedPart]) -> None:

@@ -27,7 +27,7 @@ from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.sink import LogStreamWriter, LogWriter
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
 from millstream.pipeline.unreadable import Quarantine
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 NAME = "millstream"
 """The name in ``spark.read.format(…)`` and ``spark.readStream.format(…)``."""
@@ -217,7 +217,7 @@ class LogReader(DataSourceReader):
         request, quarantine = self._request, self._quarantine
         gaps: Gaps = "none" if quarantine is None else "all"
         require_identity(request.store, partition.files)
-        with open_store(request.store, clock=SystemClock()) as store:
+        with open_log_store(request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(request.log), create=False)
             for batch in log.read(partition.first_id, partition.last_id, self._columns, gaps=gaps):
                 gap = batch if isinstance(batch, Gap) else None

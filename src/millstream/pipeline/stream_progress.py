@@ -13,7 +13,7 @@ import msgspec
 from millstream.core.clock import SystemClock
 from millstream.log import Log, LogSpec
 from millstream.pipeline.errors import PipelineInputError
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 
 class StreamLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ def stream_lag(progress: Mapping[str, Any], store_url: str, log: str, *, source:
     latest = latest or end
     if start is None:  # the first trigger of a stream
         start = end - int(reported["numInputRows"])
-    with open_store(store_url, clock=SystemClock()) as store:
+    with open_log_store(store_url, clock=SystemClock()) as store:
         found = store.log(LogSpec(log), create=False)
         return StreamLag(
             read_messages=end - start,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from millstream.core.clock import Clock
-from millstream.log import LogStore
-from millstream.log import open_store as open_bare_store
+from millstream.log import LogStore, open_store
 from millstream.log.errors import LogInputError, StorageError, StorageUnavailableError
 from millstream.stores.protocol import (
     AlreadyExistsError,
@@ -89,9 +88,9 @@ def open_tier(url: str) -> TierSpace:
         raise _explained(url, error) from error
 
 
-def open_store(url: str, clock: Clock | None = None, **options: Any) -> LogStore:
+def open_log_store(url: str, clock: Clock | None = None, **options: Any) -> LogStore:
     """As :func:`millstream.log.open_store`, and older blocks are read from the providers that they were moved to."""
-    return open_bare_store(url, clock, open_objects=open_tier, **options)
+    return open_store(url, clock, open_objects=open_tier, **options)
 
 
 def _explained(url: str, error: StoreError) -> StorageError:

@@ -15,7 +15,7 @@ from millstream.cli import main
 from millstream.log import Log, StorageUnavailableError, Tiering, open_store
 from millstream.stores import open_provider
 from millstream.stores.tiers import TierSpace
-from millstream.stores.tiers import open_store as open_tiered
+from millstream.stores.tiers import open_log_store as open_tiered
 from millstream.testing.faulty_store import LostReplyStore
 from support.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.log import Gap, Log, LogSpec
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 from suite.sizes import sized
 
 pytestmark = pytest.mark.crash
@@ -49,7 +49,7 @@ def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def mover(url: str, tmp_path: Path) -> Iterator[Mover]:
-    with open_store(url) as store:
+    with open_log_store(url) as store:
         store.log(SPEC)
     found = Mover(url, f"file://{tmp_path / 'cold'}")
     yield found
@@ -58,7 +58,7 @@ def mover(url: str, tmp_path: Path) -> Iterator[Mover]:
 
 def append(url: str, count: int) -> int:
     """Blocks of ten messages of 160 bytes; the last id."""
-    with open_store(url) as store, store.log(SPEC).writer() as writer:
+    with open_log_store(url) as store, store.log(SPEC).writer() as writer:
         for first in range(writer.last_id + 1, writer.last_id + count, 10):
             writer.append([b"%0160d" % n for n in range(first, first + 10)])
         return writer.last_id
@@ -94,11 +94,11 @@ def test_p2_whoever_moves_blocks_is_killed_at_every_step(url: str, mover: Mover,
         assert result in {"killed", "done"}
         killed += result == "killed"
         if turn % 5 == 0:
-            with open_store(url) as store:
+            with open_log_store(url) as store:
                 check(store.log(SPEC), last_id)
     assert killed > min(len(steps), 50) / 2, "a run ends after fewer steps than the last of these"
     assert mover.do("move", 0) == "done"
-    with open_store(url) as store:
+    with open_log_store(url) as store:
         log = store.log(SPEC)
         check(log, last_id)
         tier = log.info().tier
@@ -115,7 +115,7 @@ def test_whoever_trims_a_tiered_log_is_killed_at_every_step(url: str, mover: Mov
     for step in itertools.count(1):
         first_id = before + 45
         result = mover.do("trim", first_id, step)
-        with open_store(url) as store:
+        with open_log_store(url) as store:
             log = store.log(SPEC)
             assert log.first_id in {before, first_id}
             before = log.first_id
@@ -123,7 +123,7 @@ def test_whoever_trims_a_tiered_log_is_killed_at_every_step(url: str, mover: Mov
         if result == "done" or first_id + 90 > last_id:
             break
     assert mover.do("trim", before + 1, 0) == "done"
-    with open_store(url) as store:
+    with open_log_store(url) as store:
         tier = store.log(SPEC).info().tier
     kept = [name for name in objects_of(tmp_path) if int(name[21:41]) > before]
     assert tier is not None
@@ -136,11 +136,11 @@ def test_whoever_trims_a_log_without_a_tier_is_killed_at_every_step(url: str) ->
     last_id, killed = append(url, 400), 0
     mover = Mover(url, "-")
     for step in itertools.count(1):
-        with open_store(url) as store:
+        with open_log_store(url) as store:
             before = store.log(SPEC).first_id
         result = mover.do("trim", before + 45, step)
         killed += result == "killed"
-        with open_store(url) as store:
+        with open_log_store(url) as store:
             assert store.log(SPEC).first_id in {before, before + 45}
             check(store.log(SPEC), last_id)
         if result == "done" or before + 90 > last_id:
@@ -148,7 +148,7 @@ def test_whoever_trims_a_log_without_a_tier_is_killed_at_every_step(url: str) ->
     assert killed >= 4, "the mark is moved, and blocks are freed, each with a moment before and after it"
     assert mover.do("trim", last_id + 1, 0) == "done"
     mover.close()
-    with open_store(url) as store:
+    with open_log_store(url) as store:
         assert store.log(SPEC).first_id == last_id + 1
 
 
@@ -162,14 +162,14 @@ def test_p2_whoever_copies_a_log_is_killed_at_every_step(url: str, tmp_path: Pat
         assert result in {"killed", "done"}
         if result == "done":
             break
-        with open_store(url) as store:
+        with open_log_store(url) as store:
             if list(store.logs()) == ["weather"]:
                 check(store.log(SPEC), store.log(SPEC).last_id)
-        with open_store(source) as store, store.log(SPEC).writer() as writer:
+        with open_log_store(source) as store, store.log(SPEC).writer() as writer:
             writer.append([b"%0160d" % n for n in range(last_id + 1, last_id + 11)])
             last_id += 10
     mover.close()
     assert step > 4, "the copy takes a lease, and commits"
-    with open_store(url) as store, open_store(source) as old:
+    with open_log_store(url) as store, open_log_store(source) as old:
         check(store.log(SPEC), last_id)
         assert [m.body for b in store.log(SPEC).read() for m in b] == [m.body for b in old.log(SPEC).read() for m in b]

@@ -27,7 +27,7 @@ from millstream.log import (
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.sqlite.statements import PAGE_SIZE
 from millstream.stores.tiers import SPACE
-from millstream.stores.tiers import open_store as open_tiered
+from millstream.stores.tiers import open_log_store as open_tiered
 from support.tiered_logs import SPEC, URL, Cloud, bodies, fill, ids_of
 
 DAY = 86_400 * MICROSECONDS

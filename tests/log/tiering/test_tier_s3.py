@@ -13,14 +13,14 @@ from millstream.core.retry import NO_RETRY
 from millstream.log import Gap, LogSpec, LogStore, StorageError, Tiering
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.stores.s3 import S3Store, parse_address
-from millstream.stores.tiers import TierSpace, open_store
+from millstream.stores.tiers import TierSpace, open_log_store
 from millstream.testing.s3 import FaultyClient, S3Server
 
 SPEC = LogSpec("weather", compression="plain")
 
 
 def fill(url: str, count: int) -> None:
-    with open_store(url) as store, store.log(SPEC).writer() as writer:
+    with open_log_store(url) as store, store.log(SPEC).writer() as writer:
         for first in range(writer.last_id + 1, writer.last_id + count, 100):
             writer.append([b"%0500d" % n for n in range(first, first + 100)])
 
@@ -28,11 +28,11 @@ def fill(url: str, count: int) -> None:
 def test_a_log_goes_to_a_bucket_and_reads_as_before(swift: S3Server, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     fill(url, 5000)
-    with open_store(url) as store:
+    with open_log_store(url) as store:
         log = store.log(SPEC)
         log.set_tiering(Tiering(swift.new_url(), segment_bytes=1 << 20))
         assert log.move_blocks().objects == 2
-    with open_store(url, read_only=True) as store:
+    with open_log_store(url, read_only=True) as store:
         log = store.log(SPEC)
         found = [message for batch in log.read() for message in batch]
         assert [message.id for message in found] == list(range(1, 5001))
@@ -40,7 +40,7 @@ def test_a_log_goes_to_a_bucket_and_reads_as_before(swift: S3Server, tmp_path: P
         assert log.read(1500, 1500, ["body"]).__next__().arrow.column("body").to_pylist() == [b"%0500d" % 1500]
         deep = log.verify(deep=True)
         assert (deep.problems, deep.messages, deep.objects) == ((), 5000, 2)
-    with open_store(url) as store:
+    with open_log_store(url) as store:
         log = store.log(SPEC)
         log.trim(3000)
         gap, *_ = log.read(1)
@@ -79,7 +79,7 @@ def test_a_bucket_that_goes_away_at_any_operation_loses_nothing(swift: S3Server,
             except StorageError:
                 failed += 1
     assert failed >= 3
-    with open_store(url) as store:
+    with open_log_store(url) as store:
         log = store.log(SPEC)
         log.move_blocks()
         assert [m.id for batch in log.read() for m in batch] == list(range(1, 2001))

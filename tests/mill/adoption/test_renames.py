@@ -9,7 +9,7 @@ from adopted_folder import SPACE, SourceFolder
 
 from millstream.mill.adoption.deletions import forget_renamed
 from millstream.mill.adoption.renames import copy_renamed
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.mill.providers import Providers
 from millstream.stores import MemoryStore

@@ -11,7 +11,7 @@ import msgspec
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.lost_copies import find_lost
 from millstream.mill.adoption.verification import PROPERTIES, CopyChecker, is_bad, stray_finding
-from millstream.mill.bit_check_table import SHARED_FILE
+from millstream.mill.check_outcomes import SHARED_FILE
 from millstream.mill.integrity.sweep import ItemToCheck, listed_or_known
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups

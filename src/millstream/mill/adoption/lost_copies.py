@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millstream.mill.bit_check_table import ROWS, Verdict
+from millstream.mill.check_outcomes import ROWS, Verdict
 from millstream.mill.integrity.sweep import listed_or_known
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.providers import Providers

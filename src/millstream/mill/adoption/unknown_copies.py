@@ -16,7 +16,7 @@ import msgspec
 from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionFinding
-from millstream.mill.bit_check_table import ROWS
+from millstream.mill.check_outcomes import ROWS
 from millstream.mill.duplication.transfer import quarantine
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent

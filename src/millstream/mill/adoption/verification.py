@@ -12,7 +12,7 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
-from millstream.mill.bit_check_table import ROWS, SourceAnswer, Verdict
+from millstream.mill.check_outcomes import ROWS, SourceAnswer, Verdict
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from millstream.mill.audit.audit_log import AuditLog
-from millstream.mill.bit_check_table import SourceAnswer
+from millstream.mill.check_outcomes import SourceAnswer
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult

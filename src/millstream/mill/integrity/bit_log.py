@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, make_tables
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
 

@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.core.errors import NotFoundError
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import (
+from millstream.mill.check_outcomes import (
     LAST_ATTEMPT,
     BitCheckOutcome,
     FollowUp,

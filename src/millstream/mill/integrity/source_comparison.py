@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from millstream.mill.bit_check_table import SourceAnswer
+from millstream.mill.check_outcomes import SourceAnswer
 from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.manifest import Manifest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.source_comparison import SourceComparison

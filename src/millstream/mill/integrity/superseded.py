@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from millstream.mill.bit_check_table import ManifestAction, SourceAnswer
+from millstream.mill.check_outcomes import ManifestAction, SourceAnswer
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem, ItemReading
 from millstream.mill.item_ref import ItemRef

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.errors import UnresolvedError
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.item_ref import ItemRef

@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import ROWS, SourceAnswer, Verdict
+from millstream.mill.check_outcomes import ROWS, SourceAnswer, Verdict
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.duplication.transfer import quarantine, transfer
 from millstream.mill.errors import RepairError

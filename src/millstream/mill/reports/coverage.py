@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import ManifestRow, manifest_table
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from millstream.core.amounts import share_text, size_text
 from millstream.core.canonical import canonical_json
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
 
 VERSION = 1

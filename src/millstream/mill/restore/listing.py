@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.bit_check_table import Verdict
+from millstream.mill.check_outcomes import Verdict
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow

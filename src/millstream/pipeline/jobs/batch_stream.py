@@ -36,7 +36,7 @@ from millstream.pipeline.jobs.streaming_queries import INTERVAL, await_query, st
 from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.shard_source import NAME, register
 from millstream.pipeline.spark_errors import spark_errors_explained
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Who puts the files of a checkpoint in place. Spark's other way asks a program of the system about each link, so that
@@ -113,7 +113,7 @@ def run_stream(
     """
     clock, figures = clock or SystemClock(), figures or MetricsCollector()
     check_reachable(spark, plan.store_url)
-    with open_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
+    with open_log_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
         _check_source(plan, source, writer)

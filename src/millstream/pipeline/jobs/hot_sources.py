@@ -24,7 +24,7 @@ from millstream.pipeline.jobs.log_range import LogRange, sampled_ids
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts
 from millstream.pipeline.source import read_log
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 HOT_ROWS = 100_000
 """So many records of a source are worth being parted."""
@@ -145,7 +145,7 @@ def _spans(source: str, times: Integers, window: int, most: int) -> Iterator[pa.
 
 def _hot_sources(store_url: str, wanted: LogRange, least: int) -> list[str]:
     """The sources that seem to have at least *least* records, by a look at a fixed number of messages."""
-    with open_store(store_url, clock=SystemClock()) as store:
+    with open_log_store(store_url, clock=SystemClock()) as store:
         log = store.log(LogSpec(wanted.log), create=False)
         names: list[str] = []
         for first_id, last_id in sampled_ids(wanted, range(_SAMPLES), _SAMPLES, _SAMPLED):

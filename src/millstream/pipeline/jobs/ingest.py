@@ -30,7 +30,7 @@ from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.staging import StagedPart, Staging
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 FILES, REJECTS = "files", "rejects"
 """What the logs of a log's files and of its rejects are called: ``LOG.files``, ``LOG.rejects``."""
@@ -106,7 +106,7 @@ def run_ingest(
     check_files(spark, [file.path for file in files])
     began = clock.monotonic()
     with (
-        open_store(store_url, clock=clock) as store,
+        open_log_store(store_url, clock=clock) as store,
         spark_errors_explained("ingest"),
         IngestLogs(store, log, staging).held() as work,
     ):

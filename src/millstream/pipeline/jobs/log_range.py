@@ -10,7 +10,7 @@ from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.clock import Clock
 from millstream.log import Log, LogInfo, LogSpec
 from millstream.pipeline.errors import PipelineInputError
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 
 class LogRange(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def sampled_ids(wanted: LogRange, numbers: Iterable[int], places: int, rows: int
 
 def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | None, clock: Clock) -> LogRange:
     """The messages of *log* from *first_id* to *last_id* (None: what it has). Raises :class:`PipelineInputError`."""
-    with open_store(store_url, clock=clock) as store:
+    with open_log_store(store_url, clock=clock) as store:
         opened = store.log(LogSpec(log), create=False)
         info = opened.info()
         last_id = info.last_id if last_id is None else min(last_id, info.last_id)

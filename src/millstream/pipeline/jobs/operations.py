@@ -40,7 +40,7 @@ from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import follow_log
 from millstream.pipeline.spark_errors import spark_errors_explained
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 CHECKED_SCHEMA = pa.schema(
     [
@@ -107,7 +107,7 @@ def run_operations(
     """
     clock = clock or SystemClock()
     check_reachable(spark, plan.store_url)
-    with open_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
+    with open_log_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
         source = store.log(LogSpec(plan.log), create=False)
         writer = held.enter_context(store.log(LogSpec(plan.outcomes)).writer(PRODUCER))
         if writer.sequence > source.last_id:

@@ -21,7 +21,7 @@ from millstream.log import LogSpec
 from millstream.pipeline.jobs.log_range import LogRange, sampled_ids
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
 from millstream.pipeline.schema import spark_schema
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 PART_ROWS = 250_000
 """About how many messages a part of a large log holds."""
@@ -71,7 +71,7 @@ def sample_part(
     numbers: Iterable[pa.RecordBatch], store_url: str, wanted: LogRange, rules: Rulebook, places: int
 ) -> Iterator[pa.RecordBatch]:
     """Some times (:data:`TIMES_SCHEMA`) of messages at the places *numbers* (``id``) of as many as *places*."""
-    with open_store(store_url, clock=SystemClock()) as store:
+    with open_log_store(store_url, clock=SystemClock()) as store:
         log = store.log(LogSpec(wanted.log), create=False)
         for part in numbers:
             for first, last in sampled_ids(wanted, part.column("id").to_pylist(), places, _PLACE_ROWS):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
-from millstream.mill.bit_check_table import SourceAnswer
+from millstream.mill.check_outcomes import SourceAnswer
 from millstream.pipeline.jobs.bins import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 

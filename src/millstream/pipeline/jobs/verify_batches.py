@@ -25,7 +25,7 @@ from millstream.pipeline.jobs.job_folder import JobRecord, log_record
 from millstream.pipeline.jobs.log_range import LogRange, plan_range
 from millstream.pipeline.source import read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
-from millstream.stores.tiers import open_store
+from millstream.stores.tiers import open_log_store
 
 _BODY = "batch string, source string, start long, end long, closed_at long, events array<long>, amends array<string>"
 _REJECT = "rejected long, reason string"
@@ -190,7 +190,7 @@ class _JudgedRange(msgspec.Struct, frozen=True):
 
 def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int, BatchLogOrigin | None]:
     """The last message of *log* that *output* knows of, and where it began if that was not with the log."""
-    with open_store(store_url, clock=clock) as store:
+    with open_log_store(store_url, clock=clock) as store:
         batches = store.log(LogSpec(output), create=False)
         known, origin = batches.sequence("batching"), read_origin(batches)
     if not known:
@@ -203,7 +203,7 @@ def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int,
 def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rulebook, *, clock: Clock) -> _JudgedRange:
     window = max(config.window for config in rules.configs)
     lead = max(config.lead for config in rules.configs)
-    with open_store(store_url, clock=clock) as store:
+    with open_log_store(store_url, clock=clock) as store:
         first_id, last_id = find_batch_log_range(store.log(LogSpec(output), create=False), wanted)
         copies_to = wanted.last_id
         if known > wanted.last_id:
