@@ -7,19 +7,21 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from millstream.pipeline import reachable
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs import shared_output
-from millstream.pipeline.jobs.shared_output import probe_part, rows_in, write_output
+from millstream.pipeline.jobs.shared_output import probe_part, require_shared, rows_in, write_output
+from millstream.pipeline.reachable import ask_hosts, check_files
 from millstream.testing.services import LocalServerMissingError, private
 from millstream.testing.spark import OWN_DISKS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 BATCH = """
     import sys
@@ -49,6 +51,26 @@ def test_the_rows_that_tasks_wrote_are_compared_with_those_found(
         monkeypatch.setattr(shared_output, "rows_at", lambda _: 250)  # as if the other files were on another host
         with pytest.raises(PipelineError, match=r"wrote 1,000 rows into .*, and 750 are found there: executors on"):
             write_output(spark.range(rows).repartition(3), tmp_path / "two")
+
+
+@pytest.mark.spark
+def test_each_host_is_asked_about_folders_and_files_by_tasks_of_one_kind(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(*question: Any) -> list[Row]:
+        rows = ask_hosts(*question)
+        asked.append(len(rows))
+        return rows
+
+    for module in (reachable, shared_output):
+        monkeypatch.setattr(module, "on_this_host", lambda _: False)  # as if it were a cluster of this host alone
+        monkeypatch.setattr(module, "ask_hosts", counted)
+    require_shared(spark, tmp_path)
+    check_files(spark, [str(tmp_path)])
+    assert asked == [4 * spark.sparkContext.defaultParallelism] * 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_footers_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from millstream.log.backends.database.address import mask_password
 from millstream.log.store import store_files
@@ -24,9 +24,23 @@ from millstream.stores.sources import local_folder
 FileIdentity = tuple[int | str, ...]
 """What tells a file or folder from another one at the same path of another host; empty where there is none."""
 
+HostWork = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 _SEEN = pa.schema([pa.field("host", pa.string()), pa.field("apart", pa.string())])
 _TASKS_A_CORE = 4
 _MOST_PATHS = 100
+
+
+def on_this_host(spark: SparkSession) -> bool:
+    """Whether all tasks of *spark* run on the host of the driver."""
+    return bool(spark.sparkContext.master.startswith("local"))
+
+
+def ask_hosts(spark: SparkSession, work: HostWork, answer: pa.Schema) -> list[Row]:
+    """The rows of *answer* that *work* makes in tasks, some a core, so that each host of *spark* has one."""
+    tasks = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
+    rows: list[Row] = spark.range(tasks, numPartitions=tasks).mapInArrow(work, spark_schema(answer)).collect()
+    return rows
 
 
 def check_reachable(spark: SparkSession, store_url: str) -> None:
@@ -101,18 +115,15 @@ def compare_part(parts: Iterable[pa.RecordBatch], expected: dict[str, FileIdenti
 
 
 def _require_same(spark: SparkSession, paths: Sequence[Path], lies: str, instead: str) -> None:
-    context = spark.sparkContext
-    if context.master.startswith("local"):
+    if on_this_host(spark):
         return
-    tasks = _TASKS_A_CORE * context.defaultParallelism
     work = partial(compare_part, expected={str(path): identity_of(path) for path in paths})
-    rows = spark.range(tasks, numPartitions=tasks).mapInArrow(work, spark_schema(_SEEN)).collect()
-    apart = {row["host"]: row["apart"] for row in rows if row["apart"] is not None}
+    apart = {row["host"]: row["apart"] for row in ask_hosts(spark, work, _SEEN) if row["apart"] is not None}
     if apart:
         hosts, path = ", ".join(sorted(apart)), min(apart.values())
         raise PipelineInputError(
-            f"{lies} on this host, and Spark runs on {context.master}, where {hosts} has none or another one at "
-            f"{path}: use master local[*], or {instead}"
+            f"{lies} on this host, and Spark runs on {spark.sparkContext.master}, where {hosts} has none or another "
+            f"one at {path}: use master local[*], or {instead}"
         )
 
 

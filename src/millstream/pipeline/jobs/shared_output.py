@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 
 from millstream.core.durable import replacing
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.reachable import ask_hosts, on_this_host
 from millstream.pipeline.result_parts import (
     PART_SCHEMA,
     ParquetLayout,
@@ -40,7 +41,6 @@ from millstream.pipeline.schema import open_parquet, spark_schema
 from millstream.pipeline.task_rates import task_url
 
 _PROBED = pa.schema([pa.field("host", pa.string()), pa.field("shared", pa.bool_())])
-_PROBES_A_CORE = 4
 _FOOTERS_AT_ONCE = 16
 
 
@@ -49,17 +49,13 @@ def require_shared(spark: SparkSession, folder: Path) -> None:
 
     A task on every core of the cluster looks for a file of the driver and writes one for it.
     """
-    context = spark.sparkContext
-    if context.master.startswith("local"):
+    if on_this_host(spark):
         return
     probe = folder / f".probe-{secrets.token_hex(8)}"
     probe.write_bytes(b"")
-    tasks = _PROBES_A_CORE * context.defaultParallelism
     try:
-        rows = spark.range(tasks, numPartitions=tasks).mapInArrow(
-            partial(probe_part, probe=probe), spark_schema(_PROBED)
-        )
-        apart = {row["host"] for row in rows.collect() if not (row["shared"] and _written(probe, row["host"]).exists())}
+        rows = ask_hosts(spark, partial(probe_part, probe=probe), _PROBED)
+        apart = {row["host"] for row in rows if not (row["shared"] and _written(probe, row["host"]).exists())}
     finally:
         for path in folder.glob(f"{probe.name}*"):
             path.unlink(missing_ok=True)
