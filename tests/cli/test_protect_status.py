@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sqlite3
 
@@ -110,3 +111,21 @@ def test_the_status_of_nothing_is_not_well(desk: Desk, capsysbinary: pytest.Capt
     (desk.data / "millstream.toml").write_text("")
     assert run(["status", "--data", str(desk.data)]) == 1
     assert b"nothing is protected yet" in capsysbinary.readouterr().err
+
+
+def test_the_status_lists_when_each_item_and_each_copy_was_last_read(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    desk.protect()
+    before = read_times(desk, capsysbinary)
+    assert len(before) == 6 and all(len(times) == 3 and None not in times for times in before.values())
+    desk.protect("--read", "all")
+    after = read_times(desk, capsysbinary)
+    assert all(new > old for name in before for old, new in zip(before[name], after[name], strict=True))
+
+
+def read_times(desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]) -> dict[str, list[int]]:
+    capsysbinary.readouterr()
+    assert run(["status", "--items", "--json", "--data", str(desk.data)]) == 0
+    lines = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    return {one["content_id"]: [one["last_read_at"], *one["copies"].values()] for one in lines}

@@ -14,8 +14,10 @@ from millstream.cli.common import data_options, echo_line, json_option, print_js
 from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import size_text
 from millstream.core.errors import NotFoundError
-from millstream.mill.adoption.adopted_store import AdoptedStore, find_adopted_store
+from millstream.core.timestamps import format_timestamp
+from millstream.mill.adoption.adopted_store import AdoptedStore, adopted_store, find_adopted_store
 from millstream.mill.adoption.coverage import NOT_COPIED
+from millstream.mill.adoption.reading_times import reading_times
 from millstream.mill.adoption.status import VANISHED, CopyStatus, OpenWork, ProtectionStatus, SpaceStatus
 from millstream.mill.errors import TaskError
 from millstream.mill.reports.page import age_text
@@ -33,7 +35,8 @@ MOST_DEAD = 100_000
 @click.command()
 @data_options
 @json_option
-def status(settings: Settings, as_json: bool) -> int:
+@click.option("--items", is_flag=True, help="List instead when each item, and each copy of it, was last read.")
+def status(settings: Settings, as_json: bool, items: bool) -> int:
     """Show for each space its items, its copies, when they were last read, what is wrong, and what waits.
 
     The first 20 items of each kind that are not in order are named.
@@ -41,6 +44,8 @@ def status(settings: Settings, as_json: bool) -> int:
     Exit code 0 if every item has all its copies verified, every store can be used and nothing waits; 1 otherwise.
     """
     with Node.open(settings) as node:
+        if items:
+            return _list_items(node, as_json)
         now = node.clock.now()
         work = OpenWork(
             holds=node.stores.change_guard.pending(), problems=_problems(node), dead_tasks=_dead_tasks(settings)
@@ -57,6 +62,24 @@ def status(settings: Settings, as_json: bool) -> int:
     if not spaces:
         click.echo("nothing is protected yet: see `millstream protect --help`", err=True)
     return 0 if spaces and all(space.is_well for space in spaces) else 1
+
+
+def _list_items(node: Node, as_json: bool) -> int:
+    """Print a line for each item of every protected space; 0."""
+    for name, store in node.stores.providers.items():
+        adopted = find_adopted_store(store)
+        for space in () if adopted is None else store.spaces():
+            for item in reading_times(adopted_store(store), node.stores.manifest, name, space):
+                if as_json:
+                    print_json(item)
+                    continue
+                times = [f"{name} {format_timestamp(item.last_read_at)}"]
+                times += [
+                    f"{copy} {'never' if at is None else format_timestamp(at)}"
+                    for copy, at in sorted(item.copies.items())
+                ]
+                echo_line(f"{space}  {item.content_id}: {', '.join(times)}")
+    return 0
 
 
 def _problems(node: Node) -> dict[str, str]:
