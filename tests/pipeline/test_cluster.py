@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
+import random
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
 import sqlalchemy as sa
 
 from millstream.batching.message_events import event_from_message
+from millstream.core.message import encode_line
 from millstream.log import LogSpec, open_store
+from millstream.stores import open_provider
 from millstream.testing.batching_oracle import plain_batches
 from millstream.testing.services import LocalServerMissingError, private
 from millstream.testing.spark import OWN_DISKS
 from suite.sizes import SIZE
-from support.separate_cluster import separate_cluster
+from support.separate_cluster import Victim, separate_cluster
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,6 +47,11 @@ PROGRAM = Path(__file__).with_name("cluster_road.py")
 
 @pytest.fixture
 def database(mariadb: str) -> str:
+    return new_database(mariadb)
+
+
+def new_database(mariadb: str) -> str:
+    """The URL of a database that nobody has used."""
     name = f"cluster_road_{secrets.token_hex(4)}"
     engine = sa.create_engine(mariadb.replace("mysql:", "mysql+pymysql:"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -92,12 +103,81 @@ def test_hosts_that_share_only_the_network_lose_a_worker_and_their_driver_and_gi
     assert found["anchor"] == found["anchors_without_spark"]
 
 
+BEFORE = {
+    "batch": ["batch"],
+    "anchor": ["batch", "anchor"],
+    "audit": ["batch", "anchor", "audit"],
+    "ingest": ["ingest"],
+    "sink": ["sink"],
+    "inventory": ["inventory"],
+    "integrity": ["integrity"],
+    "duplication": ["duplication"],
+}
+"""What is run for a job: those before it make its input."""
+
+
+Run = Callable[[list[str], list[tuple[str, Victim]]], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run_jobs(tmp_path_factory: pytest.TempPathFactory, mariadb: str, swift: S3Server) -> Run:
+    """Runs jobs, with kills, on a cluster of their own with new data."""
+
+    def run(jobs: list[str], kills: list[tuple[str, Victim]]) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("jobs")
+        urls = prepared(folder, new_database(mariadb), swift)
+        with separate_cluster(folder / "driver", urls) as cluster:
+            return cluster.run(jobs, kills)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def unkilled(run_jobs: Run) -> dict[str, Any]:
+    """What each job gives where nothing dies."""
+    return run_jobs(list(dict.fromkeys(itertools.chain.from_iterable(BEFORE.values()))), [])
+
+
+@pytest.mark.long
+@at_the_long_size
+@pytest.mark.timeout(240, func_only=True)
+@pytest.mark.parametrize("job", BEFORE)
+@pytest.mark.parametrize("victim", get_args(Victim))
+def test_a_job_gives_the_same_on_hosts_that_share_only_the_network_whichever_of_them_dies(
+    run_jobs: Run, unkilled: dict[str, Any], job: str, victim: Victim
+) -> None:
+    found = run_jobs(BEFORE[job], [(job, victim)])
+    lost = found.pop("lost")
+    assert victim == "driver" or lost > 0
+    assert found == {name: unkilled[name] for name in BEFORE[job]}
+    assert found[job]
+
+
 @pytest.fixture
 def urls(database: str, swift: S3Server) -> dict[str, str]:
     """The log ``in`` at *database*, and places on the S3 server; URLs by name."""
     with open_store(database) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
         writer.append(load_program().messages(3000))
     return {"log": database, "cas": swift.new_url(), "results": swift.new_url()}
+
+
+def prepared(folder: Path, database: str, swift: S3Server) -> dict[str, str]:
+    """The log ``in`` at *database*, items in a store, and files in a folder that all hosts see; URLs by name."""
+    urls = {name: swift.new_url() for name in ("cas", "a", "b", "staging", "results")} | {"log": database}
+    road = load_program()
+    with open_store(database) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
+        writer.append(road.messages(3000))
+    source = open_provider(urls["a"])
+    draw = random.Random(6)
+    source.create_space("docs")
+    for number in range(road.ITEMS):
+        source.put("docs", f"item-{number}", io.BytesIO(draw.randbytes(draw.randrange(100_000))))
+    files = folder / "files"
+    files.mkdir()
+    for number in range(6):
+        lines = (encode_line(message) + b"\n" for message in road.messages(1000)[number * 100 :])
+        (files / f"{number}.jsonl").write_bytes(b"".join(lines))
+    return urls | {"files": str(files)}
 
 
 def load_program() -> ModuleType:
