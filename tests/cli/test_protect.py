@@ -57,7 +57,8 @@ def test_what_was_edited_renamed_added_and_deleted_is_told_apart(desk: Desk) -> 
     (desk.photos / "new.jpg").write_bytes(b"new")
     code, report = desk.protect()
     summary = report["adoption"]
-    assert (code, summary["added"], summary["changed"], summary["moved"], report["vanished"]) == (5, 2, 1, 1, 1)
+    assert (code, summary["added"], summary["changed"], summary["moved"], report["vanished"]) == (5, 1, 1, 1, 1)
+    assert (summary["changed_items"], summary["renames"]) == (["2013/0.jpg"], [["2013/1.jpg", "renamed.jpg"]])
     assert verified(report) == [6, 6]
     assert desk.copies("2013/0.jpg") == [b"edited"] * 2
     assert desk.copies("renamed.jpg") == [b"photo 1"] * 2

@@ -8,6 +8,7 @@ import msgspec
 
 from millstream.cli.common import echo_line, print_json
 from millstream.core.amounts import size_text
+from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.dry_run import ProtectionPlan
 from millstream.mill.adoption.protection import CopyReport, ProtectionReport, findings_of
@@ -55,6 +56,9 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
         f"  would adopt {found.added:,} new, {found.changed:,} changed; {plan.vanished:,} vanished, "
         f"{found.moved:,} renamed; {size_text(found.read_bytes)} read"
     )
+    yield from _change_lines(found)
+    if plan.vanished:
+        yield f"  WAITING  {plan.vanished:,} items vanished from the source: a run names them, and keeps their copies"
     if found.unread:
         yield (
             f"  NOT READ: {found.unread:,} items, {size_text(found.unread_bytes)}; with --read all this plan is exact"
@@ -91,6 +95,7 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
             f"{report.vanished:,} vanished; {size_text(found.read_bytes)} read; {report.adopted_only:,} items have no "
             "checksum but ours"
         )
+    yield from _change_lines(found)
     if report.exclude:
         kept = f"; the copies of {report.excluded:,} items that were copied before are kept" if report.excluded else ""
         yield f"  left out: {' '.join(report.exclude)} (taken back with --no-exclude){kept}"
@@ -100,6 +105,16 @@ def protection_lines(report: ProtectionReport, now: int) -> Iterator[str]:
     yield from _finding_lines(report)
     yield from _waiting_lines(report)
     yield _verdict(report)
+
+
+def _change_lines(found: AdoptionSummary) -> Iterator[str]:
+    """The names of what was edited and renamed at the source."""
+    yield from (f"    changed: {name!r}" for name in found.changed_items[:SHOWN])
+    if found.changed > SHOWN:
+        yield f"    … and {found.changed - SHOWN:,} more that changed: see --json"
+    yield from (f"    renamed: {old!r} to {new!r}" for old, new in found.renames[:SHOWN])
+    if found.moved > SHOWN:
+        yield f"    … and {found.moved - SHOWN:,} more that were renamed: see --json"
 
 
 def _copy_lines(report: ProtectionReport, copy: CopyReport, now: int) -> Iterator[str]:
@@ -167,4 +182,4 @@ def _verdict(report: ProtectionReport) -> str:
         return f"Protected: all {report.items:,} items have {copies} verified {'copy' if copies == 1 else 'copies'}."
     if report.exit_code == 5:
         return "Waiting for a person: approve it as said above, and run the same command again."
-    return "NOT PROTECTED: see above, and run the same command again."
+    return "NOT PROTECTED: do what is said above, then run the same command again."

@@ -30,12 +30,17 @@ NOT_READ = "not-read:"
 """What the checksum of an item begins with that a plan has not read; the mark of its version follows."""
 
 
+MOST_NAMED = 1000
+"""Items that a summary names; all of them are counted."""
+
+
 class AdoptionSummary(msgspec.Struct):
     """What a run of an adoption found, in items. ``read`` and ``read_bytes`` count what was read.
 
-    ``unread`` items are new or changed, and were not read because the run was for a plan; ``moved`` ones are among
-    those that vanished, and their new names among those that were added or changed; ``excluded`` ones were adopted, and
-    are left out now.
+    ``unread`` items are new or changed, and were not read because the run was for a plan; ``moved`` ones were renamed:
+    their old names are among those that vanished, and their new ones count neither as added nor as changed;
+    ``excluded`` ones were adopted, and are left out now. ``changed_items`` and ``renames`` (old and new name) are the
+    first :data:`MOST_NAMED` of each.
     """
 
     listed: int = 0
@@ -52,6 +57,8 @@ class AdoptionSummary(msgspec.Struct):
     read_bytes: int = 0
     unread: int = 0
     unread_bytes: int = 0
+    changed_items: list[str] = []
+    renames: list[tuple[str, str]] = []
 
 
 class ReadJob(NamedTuple):
@@ -113,6 +120,8 @@ class AdoptionRun:
         self._absent: list[AdoptedItem] = []
         self._relisted: list[AdoptedItem] = []
         self._added: set[str] = set()
+        self._new: set[str] = set()
+        self._changed: set[str] = set()
         self._exclusion = exclusion_of(self._source)
         self._named = {name for name in checksums or () if not self._exclusion.covers(name)}
 
@@ -255,8 +264,10 @@ class AdoptionRun:
     def _count(self, job: ReadJob, digests: Digests | None) -> None:
         if job.row is None:
             self.summary.added += 1
+            self._new.add(job.content_id)
         elif digests is None or digests.sha256 != job.row.sha256:
             self.summary.changed += 1
+            self._changed.add(job.content_id)
         elif job.row.is_there:
             self.touched.append(job.content_id)
 
@@ -291,9 +302,18 @@ class AdoptionRun:
         gone = [row for row in self._absent if not self._is_hidden(row.content_id)]
         renamed = self._renamed(gone)
         self._catalog.save([*self._relisted, *(_vanished(row, renamed.get(row.content_id), now) for row in gone)])
-        self.summary.vanished, self.summary.moved = len(gone), len(renamed)
+        self._summarize(len(gone), renamed)
         self._catalog.replace_findings(self._store, self._space, [*self._findings, *self._not_there(now)])
         self.summary.findings = len(self._catalog.findings(self._store, self._space))
+
+    def _summarize(self, gone: int, renamed: Mapping[str, str]) -> None:
+        """Count what is known once everything was listed; a new name of a renamed item is no addition and no change."""
+        summary, new_names = self.summary, set(renamed.values())
+        summary.vanished, summary.moved = gone, len(renamed)
+        summary.added -= len(self._new & new_names)
+        summary.changed -= len(self._changed & new_names)
+        summary.changed_items = sorted(self._changed - new_names)[:MOST_NAMED]
+        summary.renames = sorted(renamed.items())[:MOST_NAMED]
 
     def _renamed(self, gone: Sequence[AdoptedItem]) -> Mapping[str, str]:
         """The new names of those of *gone* that were renamed, by their old ones."""
