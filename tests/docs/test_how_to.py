@@ -135,6 +135,6 @@ def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
 
 
 def test_every_page_is_followed_or_tried_elsewhere() -> None:
-    served = {"protect", "mariadb", "rabbitmq", "rocketmq", "s3"}
+    served = {"protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
     assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *served}
     assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *served))
