@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -152,13 +153,26 @@ def main() -> None:
     points = range(1, undisturbed["steps"] + 1)
     for number in range(count):
         folder, ends = base / str(number), []
-        for _ in range(draw.choice([1, 1, 2])):
+        if how == "times":
+            seconds = kill_in_time(folder, draw, seconds)
+            ends.append(-signal.SIGKILL)
+        for _ in range(draw.choice([1, 1, 2]) - len(ends)):
             if how == "times":
                 ends.append(in_child(partial(job, folder, how, Steps(None)), draw.uniform(0, seconds)))
             else:
                 ends.append(in_child(partial(job, folder, how, Steps(draw.choice(points)))))
         ends.append(in_child(partial(job, folder, how, Steps(None))))
         report(folder, ends)
+
+
+def kill_in_time(folder: Path, draw: random.Random, seconds: float) -> float:
+    """Kill a job at a moment of its *seconds*; one that ended before begins anew. Returns the seconds of that."""
+    while True:
+        started = time.perf_counter()
+        if in_child(partial(job, folder, "times", Steps(None)), draw.uniform(0, seconds)) == -signal.SIGKILL:
+            return seconds
+        seconds = time.perf_counter() - started
+        shutil.rmtree(folder)
 
 
 def report(folder: Path, ends: list[int]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import signal
@@ -21,7 +22,7 @@ from millstream.stores import (
     StoreError,
     StoreInputError,
 )
-from millstream.stores.folder import restore_item
+from millstream.stores.folder import find_restored, restore_item
 
 S = "space"
 
@@ -139,6 +140,16 @@ def test_the_link_that_a_killed_process_left_is_removed_by_the_next_one(tmp_path
     draft.symlink_to("half")
     restore_item(tmp_path, item("link"), io.BytesIO(b"a file by now"), replace=True)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("link", b"a file by now")]
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+def test_the_draft_of_a_process_killed_once_the_item_was_in_place_is_removed(tmp_path: Path, kind: str) -> None:
+    draft = _draft_of(tmp_path, "one")
+    info = item("one", kind=kind)
+    restore_item(tmp_path, info, io.BytesIO(b"grain"))
+    os.link(tmp_path / "one", draft, follow_symlinks=False)
+    assert find_restored(tmp_path, info) == hashlib.sha256(b"grain").hexdigest()
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
 def _draft_of(folder: Path, name: str) -> Path:

@@ -49,7 +49,8 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
 def find_restored(target: Path, info: ItemInfo) -> str | None:
     """What stands below *target* where the item *info* would be restored to: the SHA-256 (hex) of its bytes.
 
-    None where nothing stands there, an empty text where it is something else than the item was. Raises
+    None where nothing stands there, an empty text where it is something else than the item was. A draft of an item that
+    is in place is removed: a process that was killed left it. Raises
     :class:`StoreInputError` where no path has the item's id, and :class:`~millstream.stores.protocol.StoreError`.
     """
     above, name, kind = _path_of(info)
@@ -63,7 +64,10 @@ def find_restored(target: Path, info: ItemInfo) -> str | None:
                 raise
             return ""  # a file or a link where a folder would be
         try:
-            return _hash_in(folder, name, kind)
+            found = _hash_in(folder, name, kind)
+            if found is not None:
+                _remove_unlocked(folder, _draft_of(name))
+            return found
         finally:
             os.close(folder)
 
@@ -108,8 +112,12 @@ class _New(NamedTuple):
     mtime: int | None
 
 
+def _draft_of(name: str) -> str:
+    return f".millstream-restore-{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}"
+
+
 def _place(folder: int, new: _New, source: BinaryIO, replace: bool) -> None:
-    draft = f".millstream-restore-{hashlib.sha256(os.fsencode(new.name)).hexdigest()[:32]}"
+    draft = _draft_of(new.name)
     is_moved = False
     with contextlib.ExitStack() as held:
         try:
