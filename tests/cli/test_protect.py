@@ -38,6 +38,15 @@ def test_links_empty_folders_and_odd_names_are_copied(desk: Desk) -> None:
     assert (code, report["items"], verified(report)) == (0, 9, [9, 9])
 
 
+def test_a_protected_source_without_a_report_names_the_command_that_makes_one(
+    desk: Desk, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    desk.protect()
+    assert run(["mill", "report", "photos", "photos", "--data", str(desk.data)]) == 1
+    line = b"no report yet; run `millstream mill check photos photos` (`millstream status`"
+    assert line in capsysbinary.readouterr().err
+
+
 def test_a_report_says_how_much_of_a_space_rests_on_adoption(desk: Desk) -> None:
     lines = [f"{hashlib.sha256(b'photo 0').hexdigest()}  2013/0.jpg"]
     (desk.photos.parent / "SHA256SUMS").write_text("\n".join(lines))

@@ -22,6 +22,7 @@ from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.tasks import Duplicate
 from millstream.stores import LocalStore, StoreUnavailableError
+from millstream.stores.sources import absence_question
 from millstream.testing.faulty_store import UnavailableStore
 
 Run = Callable[..., tuple[int, list[Any], str]]
@@ -211,3 +212,10 @@ def test_checks_of_a_store_that_is_away_are_made_when_it_is_back(world: Any, tmp
     assert [task.store for task in take(bits.queue)] == ["2"]
     assert bits.run().outcome == LoopOutcome.DONE
     assert sorted(report.store for report in take(bits.reports)) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "question"), [("s3://bucket/p", "are its bucket, prefix"), ("file:///disk", "disk mounted")]
+)
+def test_what_to_look_at_depends_on_the_kind_of_store(url: str, question: str) -> None:
+    assert question in absence_question(url)

@@ -14,6 +14,7 @@ from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import share_text, size_text
 from millstream.core.durable import write_durably
+from millstream.mill.adoption.adopted_store import find_adopted_store
 from millstream.mill.reports.page import age_text, overview
 from millstream.mill.reports.report import IntegrityReport, ReportResult, report_lines
 from millstream.mill.reports.statistics import store_sizes
@@ -51,11 +52,17 @@ def report(
             return _verify(node, places)
         for place, found in zip(places, latest, strict=True):
             if found is None:
-                click.echo(f"{place[0]}/{place[1]}: never checked; run `millstream mill check`", err=True)
+                click.echo(_without_report(node, *place), err=True)
             else:
                 print_report(found, as_json, now)
         left = print_open_changes(node, store, space)
     return 0 if not left and all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
+
+
+def _without_report(node: Node, store: str, space: str) -> str:
+    line = f"{store}/{space}: no report yet; run `millstream mill check {store} {space}`"
+    is_protected = store in node.stores.providers and find_adopted_store(node.stores.providers[store]) is not None
+    return f"{line} (`millstream status` tells what `protect` read)" if is_protected else line
 
 
 def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
@@ -66,7 +73,7 @@ def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
         unknown = [one for one in node.mill.reports.folder.reports(store, space) if not is_anchored(one)]
         missing += len(unknown)
         note = f"; {len(unknown):,} of its reports are not in the ledger" if unknown else ""
-        click.echo(f"{store}/{space}: {head or 'never checked'}{note}")
+        click.echo(f"{store}/{space}: {head or 'no report yet'}{note}")
     return 1 if missing else 0
 
 

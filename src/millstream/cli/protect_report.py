@@ -157,7 +157,7 @@ def _finding_lines(report: ProtectionReport) -> Iterator[str]:
 
 def _waiting_lines(report: ProtectionReport) -> Iterator[str]:
     if report.is_emptied:
-        yield "  WAITING  the source is empty: mount its disk; no deletion is followed while nothing is there"
+        yield "  WAITING  the source is empty where items were: no deletion is followed while nothing is there"
     if report.vanished:
         yield (
             f"  WAITING  {report.vanished:,} items vanished from the source, and their copies are kept: put them back, "

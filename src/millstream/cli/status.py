@@ -27,6 +27,7 @@ from millstream.node import Node
 from millstream.queue import DeadTask
 from millstream.settings import Settings
 from millstream.stores import StoreError, StoreUnavailableError
+from millstream.stores.sources import absence_question
 
 MOST_DEAD = 100_000
 """Dead tasks of one queue that are counted."""
@@ -117,7 +118,8 @@ def _require_items(adopted: AdoptedStore, spaces: Sequence[str]) -> None:
     """Raise :class:`StoreUnavailableError` where nothing is listed any more in a source in which something was."""
     for space in spaces:
         if not adopted.source.entries(space, limit=1) and adopted.entries(space, limit=1):
-            raise StoreUnavailableError(f"{adopted.url} is empty, and items were adopted from it: is its disk mounted?")
+            question = absence_question(adopted.url)
+            raise StoreUnavailableError(f"{adopted.url} is empty, and items were adopted from it: {question}")
 
 
 def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from millstream.core.clock import Clock
 from millstream.mill.manifest import Manifest
 from millstream.stores.protocol import Store, StoreUnavailableError
+from millstream.stores.sources import absence_question
 
 SECONDS = 5.0
 """How long a store that was there is believed to be there still."""
@@ -38,8 +39,9 @@ class MountCheck:
                 return
         if not spaces() and self._manifest.has_items(name):
             raise StoreUnavailableError(
-                f"the store {name!r} at {store.url} is empty, and the manifest knows items in it: is its disk mounted? "
-                f"If it was replaced by a new disk, run `millstream store make {name} SPACE`"
+                f"the store {name!r} at {store.url} is empty, and the manifest knows items in it: "
+                f"{absence_question(store.url)} If it was replaced by a new one, "
+                f"run `millstream store make {name} SPACE`"
             )
         with self._lock:
             self._seen[name] = now

@@ -55,6 +55,11 @@ def local_folder(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme in LOCAL_SCHEMES else None
 
 
+def absence_question(url: str) -> str:
+    """What to look at where the store at *url* answers and lists nothing, though something should be there."""
+    return "are its bucket, prefix and endpoint right?" if local_folder(url) is None else "is its disk mounted?"
+
+
 def problem_of(entry: Entry) -> Problem | None:
     """Why *entry* cannot be copied; None where it can."""
     return None if entry.kind.is_readable else Problem(entry.content_id, entry.kind, _REASONS[entry.kind])

@@ -31,6 +31,7 @@ from millstream.stores.protocol import (
     StoreError,
     StoreUnavailableError,
 )
+from millstream.stores.sources import absence_question
 from millstream.stores.wrapper import Answer, StoreWrapper
 
 _log = logging.getLogger(__name__)
@@ -250,8 +251,8 @@ class AuditedStore(StoreWrapper):
         if not self.store.spaces():
             raise StoreUnavailableError(
                 f"whether {event.action.value} of {event.content_id!r} happened cannot be told, since {self.url} lists "
-                "no space at all: is its disk mounted? Where it is a new one, make the space again (`millstream store "
-                "make`)"
+                f"no space at all: {absence_question(self.url)} Where it is a new one, make the space again "
+                "(`millstream store make`)"
             )
 
     def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:
