@@ -105,6 +105,12 @@ def test_somebody_signs_in_goes_on_where_they_wanted_and_signs_out(guarded: Serv
     assert "vera" in browser.get("/queues")[1]
     kept = dict(browser.cookies)
     assert browser.post("/sign-out", {})[0] == 303
+    trail = guarded.ask("GET", f"{API}/system/audit-log", headers=basic("vera"))[1]["items"]
+    assert [(event["action"], event["user"], event["target"]) for event in reversed(trail)][-3:] == [
+        ("sign in", "vera", "address 127.0.0.1"),
+        ("sign out", "vera", "address 127.0.0.1"),
+        ("sign in", "vera", "address 127.0.0.1"),  # of this program
+    ]
     browser.cookies = kept  # whoever has copied the cookie is signed out as well
     assert browser.get("/queues")[0] == 303
 
@@ -177,6 +183,15 @@ def test_a_form_of_another_page_is_refused(served: Served) -> None:
     assert served.ask("POST", f"{API}/queues/repair/redrive", {"everything": True}, site)[0] == 403
     browser.cookies.clear()
     assert browser.post("/logs/weather/publish", {"body": "x"})[0] == 403
+
+
+def test_an_address_puts_no_notice_on_a_page(asked: Served) -> None:
+    browser = Browser(asked)
+    assert 'class="notice"' not in browser.get("/logs/weather?notice=Call+555-0100")[1]
+    location = browser.post("/logs/weather/publish", {"body": "x"})[2]["location"]
+    assert "Appended as message" in browser.get(location)[1]
+    browser.cookies.clear()
+    assert "Appended as message" not in browser.get(location)[1], "another session"
 
 
 def test_another_name_for_this_machine_is_refused(served: Served) -> None:

@@ -19,7 +19,7 @@ from millstream.console.page import THEMES, PageRenderer, local_path, read_form,
 from millstream.console.rendering import Assets, make_templates
 from millstream.console.search import search
 from millstream.core.errors import MillstreamError
-from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError
+from millstream.rest.access_control import InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
 from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import COOKIE, address_of, require_role, session_of, set_session_cookie
@@ -96,14 +96,11 @@ class Console:
             name, password = (form.get(field, [""])[-1] for field in ("name", "password"))
             signed = await run_in_threadpool(access.sign_in, name, password, address_of(request))
         except MillstreamError as error:
-            if isinstance(error, AuthenticationError):
-                self.app.operator_log.add("nobody", "failed sign-in", address_of(request))
             session = session or access.new_session()
             html = self._pages.render("sign_in.html", request, None, session, back=back, error=sentence(error))
             response: Response = HTMLResponse(html, status_of(error))
             set_session_cookie(response, access, session)
             return response
-        self.app.operator_log.add(name, "sign in", address_of(request))
         response = RedirectResponse(back, 303)
         set_session_cookie(response, access, signed)
         return response
@@ -113,7 +110,7 @@ class Console:
         session = session_of(request, access)
         form = await read_form(request, _MOST_SIGN_IN)
         if session is not None and access.is_form_token(session, form.get("token", [""])[-1]):
-            access.sign_out(session)
+            await run_in_threadpool(access.sign_out, session, address_of(request))
         response = RedirectResponse("/sign-in" if access.has_users else "/", 303)
         response.delete_cookie(COOKIE)
         return response

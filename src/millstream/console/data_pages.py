@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.anchoring.proof import decode_proof
-from millstream.console.page import FormError, PageRenderer, PageRequest, body_of, redirect_with_notice
+from millstream.console.page import FormError, PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
@@ -85,7 +85,7 @@ def publish(call: PageRequest) -> Response:
     fields = {name: call.field(name) for name in ("body", "key", "source")}
     body = body_of(logs.NewMessage, **fields)
     done_ = logs.publish(call.app, call.ask(logs.LogQuery, body))
-    return redirect_with_notice(f"/logs/{done_.log}", f"Appended as message {done_.id:,}.")
+    return call.redirect_with_notice(f"/logs/{done_.log}", f"Appended as message {done_.id:,}.")
 
 
 def show_message(call: PageRequest) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.formatting import ago, percent
-from millstream.console.page import PageRenderer, PageRequest, body_of, redirect_with_notice
+from millstream.console.page import PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
 from millstream.mill.reports.coverage import SpaceCoverage
@@ -112,7 +112,9 @@ def approve(call: PageRequest) -> Mapping[str, Any] | Response:
     if call.field("confirmed") == "yes":
         body = body_of(integrity.Approval, reason=call.field("reason").strip())
         integrity.approve(call.app, call.ask(integrity.HoldQuery, body))
-        return redirect_with_notice("/integrity", f"Approved: the next duplication executes {hold.space} {hold.pair}.")
+        return call.redirect_with_notice(
+            "/integrity", f"Approved: the next duplication executes {hold.space} {hold.pair}."
+        )
     return {
         "what": "Approve",
         "effect": f"{hold.space} {hold.pair}: {hold.reason}.",
@@ -138,13 +140,13 @@ def repair(call: PageRequest) -> Mapping[str, Any] | Response:
         repaired = integrity.repair(call.app, call.ask(body=item))
         healed = sum(event.healed for event in repaired.events)
         left = [event.reason for event in repaired.events if not event.healed]
-        return redirect_with_notice(
+        return call.redirect_with_notice(
             back, f"{healed} repaired" + (f"; not repaired: {'; '.join(left)[:300]}" if left else ".")
         )
     plan = integrity.planned_repair(call.app, space, content_id)
     if not plan.cures:
         why = "; ".join(plan.refusals) or "all copies match the manifest"
-        return redirect_with_notice(back, f"Nothing to repair: {why}.")
+        return call.redirect_with_notice(back, f"Nothing to repair: {why}.")
     effect = f"The copy at {plan.good} replaces the bad copy at {' and at '.join(plan.cures)}."
     return {
         "what": "Repair",

@@ -25,7 +25,7 @@ from millstream.settings.console import Role
 
 THEMES = ("light", "dark")
 MOST_FIELDS = 12_000
-_NOTICES = 500
+_LONGEST_NOTICE = 500
 
 Look = Callable[["PageRequest"], Mapping[str, Any] | Response]
 Handler = Callable[[Request], Any]
@@ -36,11 +36,19 @@ class FormError(InputError):
 
 
 class PageRequest:
-    """One request of a page: who asks, what stands in its address, and the fields of its form."""
+    """One request of a page: who asks, in which session, what stands in its address, and the fields of its form."""
 
-    def __init__(self, app: AppContext, request: Request, principal: Principal, form: Mapping[str, list[str]]) -> None:
+    def __init__(
+        self,
+        app: AppContext,
+        request: Request,
+        principal: Principal,
+        session: Session,
+        form: Mapping[str, list[str]],
+    ) -> None:
         self.app = app
         self.principal = principal
+        self._session = session
         self.path: Mapping[str, Any] = request.path_params
         self.query: Mapping[str, str] = dict(request.query_params)
         self._form = form
@@ -61,6 +69,12 @@ class PageRequest:
         given = {name: value for name, value in self.query.items() if name in names and value != ""}
         values = {**given, **{n: v for n, v in self.path.items() if n in names}, **more}
         return ApiRequest(convert(values, kind), NoBody() if body is None else body, self.principal, if_match)
+
+    def redirect_with_notice(self, path: str, notice: str) -> Response:
+        """Go to *path*, and say there what was done: signed, so that no other address can put text on a page."""
+        mark = "&" if "?" in path else "?"
+        signed = self.app.access.sign_notice(self._session, notice[:_LONGEST_NOTICE])
+        return RedirectResponse(f"{path}{mark}notice={quote(signed)}", 303)
 
 
 class PageRenderer:
@@ -103,7 +117,7 @@ class PageRenderer:
             "now": self.app.clock.now(),
             "can": (lambda role: principal is not None and principal.role.covers(Role(role))),
             "has_users": self.app.access.has_users,
-            "notice": request.query_params.get("notice", "")[:_NOTICES],
+            "notice": self.app.access.read_notice(session, request.query_params.get("notice", "")),
             "api": "/api/v1",
         }
         return self._templates.get_template(name).render({**common, **values})
@@ -126,7 +140,7 @@ class PageRenderer:
                 form = await read_form(request)
                 if known is None or not access.is_form_token(known, form.get("token", [""])[-1]):
                     raise InvalidFormTokenError
-            call = PageRequest(self.app, request, principal, form)
+            call = PageRequest(self.app, request, principal, session, form)
 
             def look_and_render() -> Response:
                 found = look(call)
@@ -155,12 +169,6 @@ async def read_form(request: Request, limit: int = MOST_BODY) -> Mapping[str, li
         return parse_qs(data.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except (UnicodeDecodeError, ValueError) as error:
         raise FormError(f"the form cannot be read: {error}") from error
-
-
-def redirect_with_notice(path: str, notice: str) -> Response:
-    """Go to *path*, and say there what was done."""
-    mark = "&" if "?" in path else "?"
-    return RedirectResponse(f"{path}{mark}notice={quote(notice)}", 303)
 
 
 def local_path(path: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import PageRenderer, PageRequest, body_of, redirect_with_notice
+from millstream.console.page import PageRenderer, PageRequest, body_of
 from millstream.console.policy_form import PolicyForm, changed_form, number_of, show_form, store_names
 from millstream.core.errors import NotFoundError
 from millstream.mill.errors import PolicyError
@@ -95,7 +95,7 @@ def restore_policy(call: PageRequest) -> Mapping[str, Any] | Response:
     back, version = _page_of(account), call.field("version")
     if call.field("confirmed") == "yes":
         saved = policies.put_policy(call.app, call.ask(policies.AccountQuery, older, if_match=version))
-        return redirect_with_notice(back, f"Version {number} is in force again, as number {saved.number}.")
+        return call.redirect_with_notice(back, f"Version {number} is in force again, as number {saved.number}.")
     checked = policies.check_policy(call.app, call.ask(policies.AccountQuery, older))
     return {
         "what": f"Restore version {number}",
@@ -116,7 +116,7 @@ def withdraw_policy(call: PageRequest) -> Mapping[str, Any] | Response:
     if call.field("confirmed") == "yes":
         body = body_of(policies.Withdrawal, reason=call.field("reason").strip())
         policies.withdraw(call.app, call.ask(policies.AccountQuery, body, if_match=version))
-        return redirect_with_notice(_page_of(account), "Policy withdrawn. Save it to put it in force again.")
+        return call.redirect_with_notice(_page_of(account), "Policy withdrawn. Save it to put it in force again.")
     return {
         "what": f"Withdraw {account}",
         "effect": f"The policy of {account} copies nothing until it is saved again.",
@@ -142,7 +142,7 @@ def _save(call: PageRequest, draft: PolicyDraft) -> Mapping[str, Any] | Response
     except PolicyError as error:
         return {**_page(call), **_shown(call, draft), "error": str(error), "touched": True}
     warned = f" {len(saved.warnings)} warnings." if saved.warnings else ""
-    return redirect_with_notice(
+    return call.redirect_with_notice(
         _page_of(call.path["account"]), f"Saved as version {saved.number}; it is in force now.{warned}"
     )
 

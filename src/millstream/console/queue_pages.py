@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.data_pages import parsed
-from millstream.console.page import FormError, PageRenderer, PageRequest, body_of, redirect_with_notice
+from millstream.console.page import FormError, PageRenderer, PageRequest, body_of
 from millstream.rest.views import queues, system
 
 _LAST_DONE = 10
@@ -85,10 +85,10 @@ def amend(call: PageRequest) -> Mapping[str, Any] | Response:
     if call.field("confirmed") == "yes":
         made = body_of(queues.Amendment, body=body, seen=seen, reason=call.field("reason").strip())
         queues.amend(call.app, call.ask(queues.TaskQuery, made))
-        return redirect_with_notice(back, "Body replaced. Redrive the task to retry it.")
+        return call.redirect_with_notice(back, "Body replaced. Redrive the task to retry it.")
     row = queues.dead_task(call.app, call.ask(queues.TaskQuery))
     if row.body == body:
-        return redirect_with_notice(back, "Nothing was changed.")
+        return call.redirect_with_notice(back, "Nothing was changed.")
     before, after = (row.body or "").split("\n"), body.split("\n")
     return {
         "what": "Save",
@@ -112,7 +112,7 @@ def redrive(call: PageRequest) -> Mapping[str, Any] | Response:
     rate = call.field("per_second").strip() or None
     settled = queues.redrive(call.app, call.ask(queues.QueueQuery, body_of(queues.Redrive, per_second=rate, **chosen)))
     said = f"{settled.tasks:,} task{' is' if settled.tasks == 1 else 's are'} ready again"
-    return redirect_with_notice(f"/queues/{quote(name)}", f"{said}, {rate} per second." if rate else f"{said}.")
+    return call.redirect_with_notice(f"/queues/{quote(name)}", f"{said}, {rate} per second." if rate else f"{said}.")
 
 
 def discard(call: PageRequest) -> Mapping[str, Any] | Response:
@@ -122,7 +122,7 @@ def discard(call: PageRequest) -> Mapping[str, Any] | Response:
         return _confirm(call, "Discard", f"{words} of the queue {name}: discarded for good.", danger=True)
     body = body_of(queues.Discard, reason=call.field("reason").strip(), **chosen)
     settled = queues.discard(call.app, call.ask(queues.QueueQuery, body))
-    return redirect_with_notice(
+    return call.redirect_with_notice(
         f"/queues/{quote(name)}", f"{settled.tasks:,} tasks were discarded; the operator audit log keeps the reason."
     )
 

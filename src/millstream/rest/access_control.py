@@ -23,6 +23,7 @@ from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
+from millstream.rest.sign_ins import UNKNOWN, SignedOutSessions, SignInAudit
 from millstream.settings.console import ConsoleSettings, Role, UserSettings
 
 LOCAL = Principal("local", Role.ADMIN)
@@ -32,6 +33,7 @@ MAX_FAILED_SIGN_INS = 5
 BLOCK_SECONDS = 60.0
 _REMEMBERED_GUESSES = 10_000
 _BASIC_SECONDS = 300.0
+_NOTICE_SECONDS = 60
 _KEY_FILE = "console.key"
 _KEY_BYTES = 32
 
@@ -67,12 +69,21 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class AccessControl:
-    """The users of *settings*, and a secret key that outlives restarts. Thread-safe.
+    """The users of *settings*, and a secret key that outlives restarts. Sessions that end early are added to
+    *signed_out*, and *audit* records who signs in, fails to and signs out. Thread-safe.
 
     Raises :class:`~millstream.core.passwords.PasswordError` where a password in the settings is not a hash.
     """
 
-    def __init__(self, settings: ConsoleSettings, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: ConsoleSettings,
+        folder: Path,
+        clock: Clock,
+        *,
+        signed_out: SignedOutSessions,
+        audit: SignInAudit,
+    ) -> None:
         self.settings = settings
         self._users: Mapping[str, UserSettings] = settings.users
         for user in self._users.values():
@@ -80,7 +91,8 @@ class AccessControl:
         self._clock = clock
         self._key = _load_key(folder / _KEY_FILE)
         self._sign_in_limiter = _SignInLimiter(clock)
-        self._signed_out: dict[str, int] = {}
+        self._signed_out = signed_out
+        self._audit = audit
         self._known_basic: dict[bytes, tuple[str, float]] = {}
         self._decoy = next(iter(self._users.values())).password if self._users else ""
 
@@ -107,7 +119,7 @@ class AccessControl:
         except (msgspec.DecodeError, binascii.Error, ValueError):
             return None
         expected = self._sign("visit", body, self._fingerprint(session.name))
-        if not hmac.compare_digest(expected, signature.encode("ascii", "replace").decode("ascii")):
+        if not _is_equal(expected, signature):
             return None
         gone = session.expires <= self._clock.now() or session.nonce in self._signed_out
         return None if gone or (session.name and session.name not in self._users) else session
@@ -118,7 +130,20 @@ class AccessControl:
 
     def is_form_token(self, session: Session, token: str) -> bool:
         """Whether *token* is the one of *session*."""
-        return hmac.compare_digest(self.form_token(session), token.encode("ascii", "replace").decode("ascii"))
+        return _is_equal(self.form_token(session), token)
+
+    def sign_notice(self, session: Session, text: str) -> str:
+        """*text* for the address of the next page of *session*, which shows it for a minute."""
+        body = f"{self._clock.now() // MICROSECONDS}.{text}"
+        return f"{self._sign('notice', session.nonce, body)}.{body}"
+
+    def read_notice(self, session: Session, signed: str) -> str:
+        """The text that was signed for *session* within the last minute; empty for anything else."""
+        signature, _, body = signed.partition(".")
+        seconds, _, text = body.partition(".")
+        if not _is_equal(self._sign("notice", session.nonce, body), signature):
+            return ""
+        return text if self._clock.now() // MICROSECONDS - int(seconds) <= _NOTICE_SECONDS else ""
 
     def principal(self, session: Session | None) -> Principal | None:
         """Whose *session* is; None: somebody who has to sign in."""
@@ -133,12 +158,14 @@ class AccessControl:
         Raises :class:`AuthenticationError`, :class:`TooManySignInsError`.
         """
         self._check(name, password, address)
+        self._audit.signed_in(name, address)
         return self.new_session(name)
 
-    def sign_out(self, session: Session) -> None:
-        """End *session*: its cookies are no longer accepted."""
-        now = self._clock.now()
-        self._signed_out = {n: at for n, at in self._signed_out.items() if at > now} | {session.nonce: session.expires}
+    def sign_out(self, session: Session, address: str) -> None:
+        """End *session*: its cookies are no longer accepted, not even after a restart."""
+        self._signed_out.add(session.nonce, session.expires)
+        if session.name:
+            self._audit.signed_out(session.name, address)
 
     def basic(self, header: str, address: str) -> Principal:
         """Who sends ``Authorization: Basic …``. Raises :class:`AuthenticationError`, :class:`TooManySignInsError`."""
@@ -153,14 +180,20 @@ class AccessControl:
             if len(self._known_basic) > 1000:
                 self._known_basic.clear()
             self._known_basic[digest] = (name, self._clock.monotonic() + _BASIC_SECONDS)
+            self._audit.program_signed_in(name, address)
         return Principal(name, self._users[name].role)
 
     def _check(self, name: str, password: str, address: str) -> None:
-        self._sign_in_limiter.require(address)
         user = self._users.get(name)
+        try:
+            self._sign_in_limiter.require(address)
+        except TooManySignInsError:
+            self._audit.failed(name if user else UNKNOWN, address, f"the address is blocked for {BLOCK_SECONDS:.0f} s")
+            raise
         right = is_password(password, user.password if user else self._decoy) if self._decoy else False
         if user is None or not right:
             self._sign_in_limiter.count(address)
+            self._audit.failed(name if user else UNKNOWN, address, "wrong password" if user else "no such user")
             raise AuthenticationError("the name or the password is wrong")
 
     def _fingerprint(self, name: str) -> str:
@@ -186,6 +219,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _is_equal(expected: str, given: str) -> bool:
+    """Whether the signature *given* is the *expected* one; takes equally long wherever they differ."""
+    return hmac.compare_digest(expected, given.encode("ascii", "replace").decode("ascii"))
 
 
 class _SignInLimiter:

@@ -9,6 +9,7 @@ from millstream.rest.access_control import AccessControl
 from millstream.rest.broker_link import BrokerLink
 from millstream.rest.node_view import NodeView
 from millstream.rest.operator_audit_log import OperatorAuditLog
+from millstream.rest.sign_ins import SignedOutSessions, SignInAudit
 from millstream.rest.status_poller import StatusPoller
 from millstream.settings.console import ConsoleSettings
 
@@ -23,8 +24,14 @@ class AppContext(NodeView):
         self.origins = origins or {}
         self.broker = broker
         self.started_at = node.clock.now()
-        self.access = AccessControl(self.settings, node.folder, node.clock)
         self.operator_log = OperatorAuditLog(node.databases.own, node.clock)
+        self.access = AccessControl(
+            self.settings,
+            node.folder,
+            node.clock,
+            signed_out=SignedOutSessions(node.databases.own, node.clock),
+            audit=SignInAudit(self.operator_log, node.clock, self.settings.session_hours),
+        )
         self.poller = StatusPoller(self)
 
     @property

@@ -1,0 +1,141 @@
+"""Sessions that were ended stay ended, sign-ins leave a bounded trace, and a notice is shown to its session alone."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.core.clock import VirtualClock
+from millstream.core.errors import MillstreamError
+from millstream.core.passwords import hash_password
+from millstream.rest.access_control import AccessControl, AuthenticationError, TooManySignInsError
+from millstream.rest.operator_audit_log import OperatorAuditEvent, OperatorAuditLog
+from millstream.rest.sign_ins import MOST_EVENTS, UNKNOWN, SignedOutSessions, SignInAudit
+from millstream.settings.console import ConsoleSettings, Role, UserSettings
+
+PASSWORD = hash_password("secret of vera")
+HERE = "192.0.2.1"
+
+
+@dataclasses.dataclass
+class Console:
+    """The access control of a console over one folder; :meth:`started` is what a restart makes of it."""
+
+    folder: Path
+    clock: VirtualClock = dataclasses.field(default_factory=VirtualClock)
+
+    def __post_init__(self) -> None:
+        self.engine = sa.create_engine(f"sqlite:///{self.folder / 'node.db'}")
+        self.audit_log = OperatorAuditLog(self.engine, self.clock)
+
+    def started(self) -> AccessControl:
+        settings = ConsoleSettings(users={"vera": UserSettings(PASSWORD, Role.VIEWER)})
+        return AccessControl(
+            settings,
+            self.folder,
+            self.clock,
+            signed_out=SignedOutSessions(self.engine, self.clock),
+            audit=SignInAudit(self.audit_log, self.clock, settings.session_hours),
+        )
+
+    def events(self) -> Sequence[OperatorAuditEvent]:
+        """What the audit log has, the first event first."""
+        return list(reversed(self.audit_log.last(1_000)))
+
+    def try_passwords(self, access: AccessControl, number: int, name: str = "vera") -> None:
+        """Try *number* wrong passwords, each from another address."""
+        for guess in range(number):
+            with pytest.raises(MillstreamError):
+                access.sign_in(name, "wrong password", f"198.51.100.{guess}")
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    return Console(tmp_path)
+
+
+def test_a_session_that_was_signed_out_stays_so_after_a_restart(console: Console) -> None:
+    access = console.started()
+    ended, other = (access.sign_in("vera", "secret of vera", HERE) for _ in range(2))
+    access.sign_out(ended, HERE)
+    for restarted in (access, console.started(), console.started()):
+        assert restarted.read_cookie(access.cookie(ended)) is None
+        assert restarted.read_cookie(access.cookie(other)) == other
+
+
+def test_a_sign_out_counts_in_a_second_process_and_is_forgotten_when_the_session_has_expired(console: Console) -> None:
+    first, second = console.started(), console.started()
+    session = first.sign_in("vera", "secret of vera", HERE)
+    first.sign_out(session, HERE)
+    console.clock.advance(1)
+    assert second.read_cookie(first.cookie(session)) is None
+    console.clock.advance(13 * 3600)
+    first.sign_out(first.sign_in("vera", "secret of vera", HERE), HERE)
+    with console.engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM console_signed_out")) == 1
+
+
+def test_sign_ins_failed_ones_and_sign_outs_are_recorded_with_user_and_address(console: Console) -> None:
+    access = console.started()
+    for name in ("vera", "typed-password-by-mistake"):
+        with pytest.raises(AuthenticationError):
+            access.sign_in(name, "wrong password", HERE)
+    access.sign_out(access.sign_in("vera", "secret of vera", HERE), HERE)
+    seen = [(event.action, event.user, event.target, event.reason) for event in console.events()]
+    assert seen == [
+        ("failed sign-in", "vera", f"address {HERE}", "wrong password"),
+        ("failed sign-in", UNKNOWN, f"address {HERE}", "no such user"),
+        ("sign in", "vera", f"address {HERE}", ""),
+        ("sign out", "vera", f"address {HERE}", ""),
+    ]
+
+
+def test_a_program_is_recorded_once_and_its_wrong_password_each_time(console: Console) -> None:
+    access = console.started()
+    headers = {p: "Basic " + base64.b64encode(f"vera:{p}".encode()).decode() for p in ("secret of vera", "wrong one")}
+    for _ in range(3):
+        access.basic(headers["secret of vera"], HERE)
+        console.clock.advance(600)
+    with pytest.raises(AuthenticationError):
+        access.basic(headers["wrong one"], HERE)
+    assert [(event.action, event.facts) for event in console.events()] == [
+        ("sign in", {"kind": "program"}),
+        ("failed sign-in", {}),
+    ]
+
+
+def test_many_failed_sign_ins_are_counted_and_not_all_recorded(console: Console) -> None:
+    access = console.started()
+    console.try_passwords(access, MOST_EVENTS + 7)
+    access.sign_in("vera", "secret of vera", HERE)  # which attempts at guessing cannot hide
+    assert [event.action for event in console.events()] == ["failed sign-in"] * MOST_EVENTS + ["sign in"]
+    console.clock.advance(60)
+    console.try_passwords(access, 1)
+    assert console.events()[-1].facts == {"suppressed": 7}
+
+
+def test_an_address_that_is_blocked_is_recorded(console: Console) -> None:
+    access = console.started()
+    for _ in range(5):
+        with pytest.raises(AuthenticationError):
+            access.sign_in("vera", "wrong password", HERE)
+    with pytest.raises(TooManySignInsError):
+        access.sign_in("vera", "secret of vera", HERE)
+    assert console.events()[-1].reason == "the address is blocked for 60 s"
+
+
+def test_a_notice_is_shown_to_its_session_alone_and_for_a_minute(console: Console) -> None:
+    access = console.started()
+    session, other = access.new_session(), access.new_session()
+    signed = access.sign_notice(session, "Saved. 1.5 % more")
+    assert access.read_notice(session, signed) == "Saved. 1.5 % more"
+    for forged in ("", "Call 555-0100", "0.0.Call 555-0100", signed + "!", signed.partition(".")[2], "é.1.x"):
+        assert access.read_notice(session, forged) == ""
+    assert access.read_notice(other, signed) == ""
+    console.clock.advance(61)
+    assert access.read_notice(session, signed) == ""
