@@ -183,7 +183,13 @@ def test_a_queue_has_a_past_and_alarms_and_workers_that_there_should_be(copied: 
         assert served.ask("GET", f"{API}/alarms")[1]["items"] == []
         assert len(served.ask("GET", f"{queue}/history?coarse=true")[1]["items"]) == 1
         assert served.ask("GET", f"{API}/queues/nothing/history")[0] == 404
-        assert served.ask("GET", queue)[1]["figures"]["desired_workers"] == 0
+        assert served.ask("GET", queue)[1]["figures"]["desired_workers"] == 1  # 30 tasks wait; all four say the same
+        assert 'millstream_queue_desired_workers{queue="duplication-high"} 1' in served.ask("GET", "/metrics")[1]
+        pools = {row["queue"]: row for row in served.ask("GET", f"{API}/workers/pools")[1]["items"]}
+        assert (pools["duplication-high"]["desired_workers"], pools["duplication-high"]["waiting"]) == (1, 30)
+        idle = {name for name, row in pools.items() if not row["desired_workers"]}
+        assert idle == {name for name, row in pools.items() if not row["waiting"] + row["leased"]} - {"audit"}
+        assert "<dt>recommended workers</dt><dd>1</dd>" in served.ask("GET", "/queues/duplication-high")[1]
 
 
 def test_a_dead_task_is_amended_over_what_was_seen_and_redriven_at_a_rate(copied: Callable[[], Path]) -> None:

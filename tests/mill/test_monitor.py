@@ -176,7 +176,8 @@ def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:
     monitor = QueueMonitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), [Receiver()])
     monitor.look()
     assert [(alarm.kind, alarm.count) for alarm in told] == [("dead-letters", 1)]
-    with serve_metrics(lambda: monitor.figures, "127.0.0.1", 0) as server:
+    queue.put([b"%d" % number for number in range(2_500)])
+    with serve_metrics(monitor.count, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         base = f"http://127.0.0.1:{server.server_port}"
@@ -186,9 +187,9 @@ def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:
             lines = answer.read().decode().splitlines()
         server.shutdown()
         thread.join()
-    assert (figures["desired"], figures["untold"]) == ({"audit": 1}, 1)
+    assert (figures["desired"], figures["untold"]) == ({"audit": 3}, 1)  # counted at the request, not at the last look
     assert 'millstream_queue_tasks{queue="audit",state="dead"} 1' in lines
-    assert 'millstream_desired_workers{queue="audit"} 1' in lines
+    assert 'millstream_desired_workers{queue="audit"} 3' in lines
 
 
 def test_an_alarm_that_does_not_arrive_is_logged_and_told_again_each_minute(

@@ -1,97 +1,96 @@
-"""How many workers there should be: every row of the table, and what never happens."""
+"""Recommended number of workers: never 0 while a task waits, within the settings, and the same wherever it is shown."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millstream.mill.workers.scaling import SCALED_POOLS, PoolScaler, ScaledPool
+from millstream.cli.main import run
+from millstream.log import open_store
+from millstream.mill.settings import SCALED_QUEUES, QueueScalingSettings
+from millstream.mill.tasks import QueueName
+from millstream.mill.workers.pools import POOLS
+from millstream.mill.workers.scaling import DEFAULT_SCALING, recommended, recommended_workers, scaling_of
+from millstream.queue import LogWorkQueue, queue_log
+from millstream.queue.protocol import Depth
 
-BY_NAME = {pool.queue.value: pool for pool in SCALED_POOLS}
-
-
-def feed(scaler: PoolScaler, start: float, minutes: int, ready: int, leased: int = 0) -> list[int]:
-    """What is desired after each of *minutes*."""
-    return [scaler.observe(start + 60 * minute, ready, leased) for minute in range(1, minutes + 1)]
-
-
-@pytest.mark.parametrize(
-    ("name", "quiet", "busy", "grows_at", "rest"),
-    [
-        ("audit", 1000, 1001, 6, 15),
-        ("duplication-high", 500, 501, 6, 5),
-        ("duplication-low", 4999, 5000, 6, 5),
-        ("bit-integrity", 0, 1, 6, 5),
-        ("repair", 0, 1, 6, 5),
-    ],
+COUNTS = st.integers(0, 20_000)
+SETTINGS = st.builds(
+    QueueScalingSettings,
+    least=st.none() | st.integers(0, 5),
+    most=st.none() | st.integers(5, 20),
+    tasks_per_worker=st.none() | st.integers(1, 5_000),
 )
-def test_a_pool_grows_by_one_after_two_busy_periods_and_then_rests(
-    name: str, quiet: int, busy: int, grows_at: int, rest: int
-) -> None:
-    least = BY_NAME[name].least
-    assert set(feed(PoolScaler(BY_NAME[name]), 0, 60, quiet, leased=5)) == {least}
-    grown = feed(PoolScaler(BY_NAME[name]), 0, 300, busy, leased=5)
-    steps = [minute + 1 for minute in range(1, 300) if grown[minute] != grown[minute - 1]]
-    assert steps[:3] == [grows_at, grows_at + rest, grows_at + 2 * rest]
-    assert grown[-1] == 10
 
 
-@pytest.mark.parametrize(
-    ("name", "kept", "idle", "minutes"),
-    [
-        ("audit", (501, 0), (500, 0), 16),
-        ("duplication-high", (101, 0), (100, 0), 16),
-        ("duplication-low", (101, 0), (100, 0), 16),
-        ("bit-integrity", (0, 1), (0, 0), 46),
-        ("repair", (0, 1), (0, 0), 46),
-    ],
-)
-def test_a_pool_shrinks_by_one_after_its_idle_periods_down_to_the_least(
-    name: str, kept: tuple[int, int], idle: tuple[int, int], minutes: int
-) -> None:
-    pool = BY_NAME[name]
-    scaler = PoolScaler(pool)
-    feed(scaler, 0, 300, 6000, leased=9)
-    assert feed(scaler, 18_000, 400, *kept)[-1] == 10
-    shrunk = feed(scaler, 42_000, 400, *idle)
-    assert shrunk.index(9) + 1 >= minutes - 1
-    assert shrunk[-1] == pool.least
-
-
-@pytest.mark.parametrize(("name", "grows_at", "shrinks_at"), [("bit-report", 5, 360), ("storage-statistics", 30, 30)])
-def test_a_pool_of_one_comes_with_the_first_task_and_goes_long_after_the_last(
-    name: str, grows_at: int, shrinks_at: int
-) -> None:
-    scaler = PoolScaler(BY_NAME[name])
-    assert set(feed(scaler, 0, 500, 0)) == {0}
-    grown = feed(scaler, 30_000, 60, 1)
-    assert (grown.index(1) + 1, grown[-1]) == (grows_at, 1)
-    shrunk = feed(scaler, 33_600, 500, 0)
-    assert shrinks_at - 5 <= shrunk.index(0) + 1 <= shrinks_at + 60
-
-
-@pytest.mark.parametrize("average", [1000.0, 1000.5])
-def test_more_than_a_thousand_is_meant_of_averages_too(average: float) -> None:
-    scaler = PoolScaler(BY_NAME["audit"])
-    for minute in range(1, 31):
-        scaler.observe(60.0 * minute, int(average) + (minute % 2 if average % 1 else 0), 0)
-    assert scaler.desired == (1 if average == 1000 else 3)
+def depth(ready: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> Depth:
+    return Depth(ready=ready, leased=leased, delayed=delayed, dead=dead, exact=True, as_of=0)
 
 
 @given(
-    st.sampled_from(SCALED_POOLS),
-    st.lists(st.tuples(st.floats(1, 2000), st.integers(0, 10_000), st.integers(0, 50)), max_size=200),
-)
-def test_the_figure_stays_in_its_bounds_and_moves_by_one_and_not_while_it_rests(
-    pool: ScaledPool, seen: list[tuple[float, int, int]]
+    st.sampled_from(sorted(DEFAULT_SCALING)), st.dictionaries(st.sampled_from(list(QueueName)), SETTINGS), COUNTS,
+    COUNTS, COUNTS, COUNTS,
+)  # fmt: skip
+@example("duplication-low", {}, 6_006, 0, 0, 0)
+@example("bit-integrity", {}, 3_000, 0, 0, 0)
+@example("repair", {}, 0, 0, 1, 0)
+def test_a_queue_with_open_tasks_gets_a_worker_and_zero_means_that_nothing_waits(
+    name: str,
+    settings: Mapping[str, QueueScalingSettings],
+    ready: int,
+    leased: int,
+    delayed: int,
+    dead: int,
 ) -> None:
-    scaler, at, last, changed = PoolScaler(pool), 0.0, pool.least, None
-    for seconds, ready, leased in seen:
-        at += seconds
-        now = scaler.observe(at, ready, leased)
-        assert pool.least <= now <= pool.most and abs(now - last) <= 1
-        if now != last:
-            assert changed is None or at - changed >= min(pool.rest_up, pool.rest_down)
-            changed = at
-        last = now
+    scaling = scaling_of(settings)[name]
+    now = depth(ready, leased, delayed, dead)
+    workers = recommended_workers(now, scaling)
+    assert (workers >= 1 if now.open else workers == scaling.least) and workers <= scaling.most
+    assert recommended_workers(depth(ready + 1, leased, delayed, dead), scaling) >= workers
+    assert recommended({name: now, "another": now}, scaling_of(settings)) == {name: workers}
+
+
+@pytest.mark.parametrize(
+    ("name", "ready", "workers"),
+    [("audit", 0, 1), ("audit", 1_001, 2), ("duplication-high", 501, 2), ("duplication-low", 1, 1),
+     ("duplication-low", 5_001, 2), ("duplication-low", 10**6, 10), ("bit-report", 10**6, 1), ("repair", 0, 0)],
+)  # fmt: skip
+def test_a_worker_is_added_for_each_share_of_tasks_up_to_the_maximum(name: str, ready: int, workers: int) -> None:
+    assert recommended_workers(depth(ready), DEFAULT_SCALING[name]) == workers
+
+
+def test_every_queue_that_a_pool_serves_has_a_recommended_number_of_workers() -> None:
+    assert {queue.value for queues in POOLS.values() for queue in queues} == set(DEFAULT_SCALING) == set(SCALED_QUEUES)
+
+
+def test_the_command_line_applies_the_settings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with open_store(f"sqlite:///{tmp_path}/log.db") as store, LogWorkQueue(store.log(queue_log("repair"))) as queue:
+        queue.put([b"task"] * 60)
+    assert run(["queue", "depth", "--data", str(tmp_path)]) == 0
+    assert capfd.readouterr().out == "repair  60 ready  0 leased  0 delayed  0 dead  1 recommended worker\n"
+    (tmp_path / "millstream.toml").write_text("[mill.scaling.repair]\ntasks_per_worker = 20\n")
+    assert run(["queue", "depth", "repair", "--json", "--data", str(tmp_path)]) == 0
+    assert json.loads(capfd.readouterr().out)["desired_workers"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[mill.scaling.repairs]\nmost = 3\n", "there is no queue 'repairs'; the queues are audit, duplication-high"),
+        ("[mill.scaling.repair]\nleast = 4\nmost = 3\n", "least is 4 and most is 3: most must not be below least"),
+        ("[mill.scaling.repair]\ntasks_per_worker = 0\n", "tasks_per_worker"),
+        ("[mill.scaling.repair]\nmost = 0\n", "most"),
+    ],
+)
+def test_a_wrong_scaling_is_refused_with_its_place(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "millstream.toml").write_text(text)
+    assert run(["queue", "depth", "--data", str(tmp_path)]) != 0
+    error = capfd.readouterr().err
+    assert message in error and "scaling" in error and "millstream.toml" in error

@@ -129,7 +129,7 @@ def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> WorkTally:
 @contextlib.contextmanager
 def watching(monitor: QueueMonitor, port: int | None) -> Iterator[None]:
     """Watch the queues, and serve the figures where a *port* is given, for the length of the block."""
-    server = None if port is None else serve_metrics(lambda: monitor.figures, "127.0.0.1", port)
+    server = None if port is None else serve_metrics(monitor.count, "127.0.0.1", port)
     threads = [threading.Thread(target=monitor.run, name="mill-monitor", daemon=True)]
     if server is not None:
         _log.info("figures at http://127.0.0.1:%s/workers and /metrics", server.server_port)

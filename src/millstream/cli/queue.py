@@ -13,6 +13,7 @@ from millstream.cli.common import echo_line, json_option, print_json, store_opti
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.log import Log, LogNotFoundError, LogStore
+from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.node import Node
 from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, queue_log, queues_on_logs, recover
 from millstream.settings import Settings
@@ -31,17 +32,18 @@ def queue() -> None:
 def depth(settings: Settings, name: str | None, as_json: bool) -> None:
     """Show how many tasks of the queue NAME (or of every queue) are ready, leased, delayed and dead.
 
-    It does not disturb workers.
+    For a queue of the mill it also shows the recommended number of workers (settings mill.scaling). It does not disturb
+    workers.
     """
     if settings.queue.broker:
         with Node.open(settings) as node:
             for each in [name] if name else node.queues.names_on_broker():
-                _print_depth(each, node.queues.open(each).depth(), as_json)
+                _print_depth(settings, each, node.queues.open(each).depth(), as_json)
         return
     with open_log_store(settings.log_url, create=False, read_only=True) as store:
         for each in [name] if name else queues_on_logs(store):
             state, _ = recover(_log_of(store, each))
-            _print_depth(each, state.depth(SystemClock().now()), as_json)
+            _print_depth(settings, each, state.depth(SystemClock().now()), as_json)
 
 
 @queue.command()
@@ -155,9 +157,11 @@ def dead_tasks(settings: Settings, name: str, *, limit: int, after: int = 0) -> 
     return [task for task in state.dead() if task.task_id > after][:limit]
 
 
-def _print_depth(name: str, depth: Depth, as_json: bool) -> None:
+def _print_depth(settings: Settings, name: str, depth: Depth, as_json: bool) -> None:
     counts = {"ready": depth.ready, "leased": depth.leased, "delayed": depth.delayed, "dead": depth.dead}
+    workers = recommended({name: depth}, scaling_of(settings.mill.scaling)).get(name)
     if as_json:
-        print_json({"queue": name, **counts, "exact": depth.exact, "as_of": depth.as_of})
+        print_json({"queue": name, **counts, "desired_workers": workers, "exact": depth.exact, "as_of": depth.as_of})
     else:
-        click.echo(f"{name}  " + "  ".join(f"{count} {state}" for state, count in counts.items()))
+        advice = "" if workers is None else f"  {workers} recommended {'worker' if workers == 1 else 'workers'}"
+        click.echo(f"{name}  " + "  ".join(f"{count} {state}" for state, count in counts.items()) + advice)

@@ -14,6 +14,13 @@ from millstream.core.settings import Section
 TimeOfDay = Annotated[str, msgspec.Meta(pattern="^(([01][0-9]|2[0-3]):[0-5][0-9])?$")]
 
 
+SCALED_QUEUES = (
+    "audit", "duplication-high", "duplication-low", "bit-integrity", "repair", "bit-error", "bit-report",
+    "storage-statistics",
+)  # fmt: skip
+"""The queues that ``mill.scaling`` may name: all queues of the mill."""
+
+
 class AlarmSettings(Section, frozen=True):
     """Who is told when a queue has dead letters, more than ``most`` tasks, or one that has been ready for more than
     ``longest``, while `millstream mill work` runs.
@@ -74,6 +81,21 @@ class ChangeGuardSettings(Section, frozen=True):
     approval: Duration = parse_duration("7d")
 
 
+class QueueScalingSettings(Section, frozen=True):
+    """Recommended number of workers of one queue, such as ``[mill.scaling.duplication-low]``: one for each
+    ``tasks_per_worker`` ready or leased tasks, between ``least`` and ``most``, and at least one while a task is ready,
+    leased or delayed. A value that is not set is the default of the queue (see the page on the mill).
+    """
+
+    least: Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None = None
+    most: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    tasks_per_worker: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.least is not None and self.most is not None and self.least > self.most:
+            raise ValueError(f"least is {self.least} and most is {self.most}: most must not be below least")
+
+
 class MillSettings(Section, frozen=True):
     """Bulk tasks. ``policies`` is the folder of the policy files, or ``STORE:SPACE`` for a space of a store.
 
@@ -83,7 +105,7 @@ class MillSettings(Section, frozen=True):
     (without it as many as there are processors, four at most, and none on a machine of one; 0 for none): they are
     started when there is enough to do. ``visibility`` is how long a task is hidden once a worker has it; leases are
     extended while it works. ``pools`` are lists of queues, the first comes first, in addition to (or in the place of)
-    those that are built in.
+    those that are built in. ``scaling`` sets, by queue, how many workers are recommended to autoscalers.
     """
 
     account: str = "local"
@@ -96,3 +118,8 @@ class MillSettings(Section, frozen=True):
     brake: ChangeGuardSettings = ChangeGuardSettings()
     pools: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     visibility: Duration = Duration(60 * MICROSECONDS)
+    scaling: Mapping[str, QueueScalingSettings] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.scaling) - set(SCALED_QUEUES)):
+            raise ValueError(f"scaling: there is no queue {unknown[0]!r}; the queues are {', '.join(SCALED_QUEUES)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from millstream.core.clock import MICROSECONDS
@@ -34,6 +34,7 @@ from millstream.mill.tasks import (
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings, WorkTally
 from millstream.mill.workers.monitor import QueueMonitor
 from millstream.mill.workers.result_sink import ResultSink
+from millstream.mill.workers.scaling import QueueScaling, scaling_of
 from millstream.node.audit import AuditPart
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext
@@ -106,7 +107,13 @@ class MillPart:
             watch,
             _receivers(alarms),
             held=lambda: len(self._stores.change_guard.pending()),
+            scaling=self.scaling,
         )
+
+    @property
+    def scaling(self) -> Mapping[str, QueueScaling]:
+        """How many workers the settings recommend for each queue."""
+        return scaling_of(self._context.settings.mill.scaling)
 
     def prepare(self) -> None:
         """Open the tables of repairs and the folder of reports now."""

@@ -14,7 +14,7 @@ from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.tasks import QueueName
-from millstream.mill.workers.scaling import SCALED_POOLS, PoolScaler
+from millstream.mill.workers.scaling import recommended
 from millstream.queue import Depth
 from millstream.rest.issues import find_issues
 from millstream.rest.node_view import NodeView
@@ -78,7 +78,7 @@ class StatusPoller:
         limits = view.node.settings.mill.alarms
         self._alarm_rules = Alarms(limits.most, limits.longest / MICROSECONDS)
         self._alarms: Mapping[tuple[str, str], QueueAlarm] = {}
-        self._scalers = {pool.queue.value: PoolScaler(pool) for pool in SCALED_POOLS}
+        self._scaling = view.node.mill.scaling
 
     def start(self) -> None:
         """Begin to look."""
@@ -121,8 +121,9 @@ class StatusPoller:
         """Every queue as it was a moment ago."""
         if not self._threads or not self._recent:
             self.sample()
-        desired = {name: scaler.desired for name, scaler in self._scalers.items()}
-        return [QueueStatus.of(name, depth, desired.get(name)) for name, depth in self._depths.items()]
+        depths = self._depths
+        desired = recommended(depths, self._scaling)
+        return [QueueStatus.of(name, depth, desired.get(name)) for name, depth in depths.items()]
 
     def queue_history(self, name: str, *, coarse: bool = False, since: int = 0) -> Sequence[QueueSample]:
         """The samples of one queue after *since* (microseconds): of the last half hour, or one a minute of a day."""
@@ -179,9 +180,6 @@ class StatusPoller:
             open_tasks=open_tasks,
             dead_tasks=dead_tasks,
         )
-        for name, scaler in self._scalers.items():
-            if name in depths:
-                scaler.observe(view.clock.monotonic(), depths[name].ready, depths[name].leased)
         found = [alarm for name, depth in depths.items() for alarm in self._alarm_rules.standing(name, depth)]
         with self._changed:
             self._alarms = {(one.queue, one.kind): self._dated(one, now) for one in found}

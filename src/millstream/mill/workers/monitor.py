@@ -13,7 +13,7 @@ from millstream.core.clock import Clock
 from millstream.core.prometheus import CONTENT_TYPE, MetricFamily, counter, gauge, prometheus_text
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import NoticeError, NoticeReceiver
-from millstream.mill.workers.scaling import SCALED_POOLS, PoolScaler
+from millstream.mill.workers.scaling import DEFAULT_SCALING, QueueScaling, recommended
 from millstream.queue.protocol import Depth, WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class QueueMetrics(msgspec.Struct, frozen=True):
 class QueueMonitor:
     """Looks at *queues* (by name) and tells *receivers* of alarms; see :meth:`look`. Thread-safe to read.
 
-    *held* gives how many plans the change guard holds.
+    *held* gives how many plans the change guard holds; *scaling* is that of each queue.
     """
 
     def __init__(
@@ -43,11 +43,12 @@ class QueueMonitor:
         alarms: Alarms,
         receivers: Sequence[NoticeReceiver] = (),
         held: Callable[[], int] = lambda: 0,
+        *,
+        scaling: Mapping[str, QueueScaling] = DEFAULT_SCALING,
     ) -> None:
         self._queues, self._clock, self._alarms, self._receivers = queues, clock, alarms, receivers
-        self._held = held
+        self._held, self._scaling = held, scaling
         self._untold: dict[tuple[int, str, str], Alarm] = {}
-        self._scalers = [PoolScaler(pool) for pool in SCALED_POOLS if pool.queue in queues]
         self._waiting = threading.Condition()
         self._ended = False
         self.figures = QueueMetrics()
@@ -55,15 +56,16 @@ class QueueMonitor:
     def look(self) -> QueueMetrics:
         """Look once, tell what is to be told, and return the figures."""
         at = self._clock.monotonic()
-        depths = {name: queue.depth() for name, queue in self._queues.items()}
-        for scaler in self._scalers:
-            depth = depths[scaler.pool.queue]
-            scaler.observe(at, depth.ready, depth.leased)
-        alarms = self._alarms.observe(at, depths, self._held())
+        now = self.count()
+        alarms = self._alarms.observe(at, now.depths, self._held())
         untold = self._tell(alarms)
-        desired = {scaler.pool.queue.value: scaler.desired for scaler in self._scalers}
-        self.figures = QueueMetrics(depths, desired, self.figures.untold + untold)
+        self.figures = QueueMetrics(now.depths, now.desired, self.figures.untold + untold)
         return self.figures
+
+    def count(self) -> QueueMetrics:
+        """The figures of this moment; no alarm is told."""
+        depths = {name: queue.depth() for name, queue in self._queues.items()}
+        return QueueMetrics(depths, recommended(depths, self._scaling), self.figures.untold)
 
     def run(self) -> None:
         """Look at once and every minute until :meth:`stop`; what does not answer is logged, and is looked at again."""
@@ -115,16 +117,26 @@ def queue_metrics(figures: QueueMetrics) -> Iterator[MetricFamily]:
 
 
 def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> ThreadingHTTPServer:
-    """A web server for ``/workers`` (JSON) and ``/metrics`` (Prometheus); call its ``serve_forever``."""
+    """A web server for ``/workers`` (JSON) and ``/metrics`` (Prometheus); call its ``serve_forever``.
+
+    Each request calls *figures*; where that fails the answer is 503.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path == "/workers":
-                self._answer("application/json", msgspec.json.encode(figures()))
-            elif self.path == "/metrics":
-                self._answer(CONTENT_TYPE, prometheus_text(queue_metrics(figures())).encode())
-            else:
+            if self.path not in ("/workers", "/metrics"):
                 self.send_error(404, "there is /workers and /metrics")
+                return
+            try:
+                now = figures()
+            except Exception as error:  # of whatever kind: a scraper is told that there are no figures, never old ones
+                _log.warning("the queues could not be counted: %s: %s", type(error).__name__, error)
+                self.send_error(503, "the queues could not be counted; the log of the process says why")
+                return
+            if self.path == "/workers":
+                self._answer("application/json", msgspec.json.encode(now))
+            else:
+                self._answer(CONTENT_TYPE, prometheus_text(queue_metrics(now)).encode())
 
         def log_message(self, format: str, *args: object) -> None:
             """Requests are not logged."""

@@ -1,96 +1,63 @@
-"""How many workers each pool should have: the table of the original deployment as a pure state machine.
+"""Recommended number of workers of each queue: a function of its depth and of the settings, without a history.
 
-Reference mill §1.2: simple scaling by one, on averages over whole periods, with a pause after each change.
+Every process that reads the depth gets the same number. Autoscalers wait by themselves before they remove workers.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
+from collections.abc import Mapping
 
 import msgspec
 
+from millstream.mill.settings import QueueScalingSettings
 from millstream.mill.tasks import QueueName
+from millstream.queue.protocol import Depth
 
 
-class Threshold(msgspec.Struct, frozen=True):
-    """A count of tasks, and for how many periods of how many seconds its average has to hold."""
+class QueueScaling(msgspec.Struct, frozen=True):
+    """The bounds of the recommended number of workers of one queue, and the number of tasks for each worker."""
 
-    count: float
-    periods: int
-    seconds: float
-
-
-class ScaledPool(msgspec.Struct, frozen=True):
-    """One pool of workers: its bounds, and when it grows and shrinks by one.
-
-    It grows when the ready tasks of ``queue`` are at least ``up``, and shrinks when they (with ``by_leased`` those in
-    workers' hands) are at most ``down``; after either it is left alone for so many seconds.
-    """
-
-    queue: QueueName
     least: int
     most: int
-    up: Threshold
-    down: Threshold
-    rest_up: float
-    rest_down: float
-    by_leased: bool = False
+    tasks_per_worker: int
 
 
-def _above(count: float) -> float:
-    """The least average that is more than *count*."""
-    return math.nextafter(count, math.inf)
+DEFAULT_SCALING: Mapping[str, QueueScaling] = {
+    QueueName.AUDIT.value: QueueScaling(1, 10, 1000),
+    QueueName.DUPLICATION_HIGH.value: QueueScaling(0, 10, 500),
+    QueueName.DUPLICATION_LOW.value: QueueScaling(0, 10, 5000),
+    QueueName.BIT_INTEGRITY.value: QueueScaling(0, 10, 500),
+    QueueName.REPAIR.value: QueueScaling(0, 10, 100),
+    QueueName.BIT_ERROR.value: QueueScaling(0, 1, 100),
+    QueueName.BIT_REPORT.value: QueueScaling(0, 1, 100),
+    QueueName.STORAGE_STATISTICS.value: QueueScaling(0, 1, 100),
+}
+"""Each queue of the mill. Bounds and sizes are those of the original deployment (reference mill, section 1.2), where it
+had the queue and counted tasks."""
 
 
-SCALED_POOLS = (
-    ScaledPool(QueueName.AUDIT, 1, 10, Threshold(_above(1000), 2, 300), Threshold(500, 4, 300), 900, 900),
-    ScaledPool(QueueName.DUPLICATION_HIGH, 0, 10, Threshold(_above(500), 2, 300), Threshold(100, 4, 300), 300, 900),
-    ScaledPool(QueueName.DUPLICATION_LOW, 0, 10, Threshold(5000, 2, 300), Threshold(100, 4, 300), 300, 900),
-    ScaledPool(QueueName.BIT_INTEGRITY, 0, 10, Threshold(1, 2, 300), Threshold(0, 4, 900), 300, 900, by_leased=True),
-    ScaledPool(QueueName.BIT_REPORT, 0, 1, Threshold(1, 1, 300), Threshold(0, 6, 3600), 300, 300),
-    ScaledPool(QueueName.STORAGE_STATISTICS, 0, 1, Threshold(_above(0), 30, 60), Threshold(0, 6, 300), 300, 300),
-    ScaledPool(QueueName.REPAIR, 0, 10, Threshold(1, 2, 300), Threshold(0, 4, 900), 300, 900, by_leased=True),
-)
-"""The pools of the original, and one for repairs, which it had not."""
+def scaling_of(settings: Mapping[str, QueueScalingSettings]) -> Mapping[str, QueueScaling]:
+    """The scaling of each queue of the mill, with what ``mill.scaling`` sets in the place of the defaults."""
+    return {name: _with(default, settings.get(name)) for name, default in DEFAULT_SCALING.items()}
 
 
-class PoolScaler:
-    """The figure for one pool. Tell it what the queue holds, about once a minute, and read :attr:`desired`."""
+def recommended_workers(depth: Depth, scaling: QueueScaling) -> int:
+    """The number of workers for a queue with *depth*: a worker for each ``tasks_per_worker`` ready or leased tasks,
+    within the bounds, and at least one while a task is ready, leased or delayed."""
+    if not depth.open:
+        return scaling.least
+    wanted = -(-(depth.ready + depth.leased) // scaling.tasks_per_worker)
+    return max(1, scaling.least, min(wanted, scaling.most))
 
-    def __init__(self, pool: ScaledPool) -> None:
-        self.pool = pool
-        self.desired = pool.least
-        self._seen: deque[tuple[float, int, int]] = deque()
-        self._rests_until = float("-inf")
 
-    def observe(self, at: float, ready: int, leased: int) -> int:
-        """The queue held so much at *at* (seconds, growing); returns the workers that there should be."""
-        self._seen.append((at, ready, leased))
-        longest = max(self.pool.up.periods * self.pool.up.seconds, self.pool.down.periods * self.pool.down.seconds)
-        while self._seen[0][0] <= at - longest:
-            self._seen.popleft()
-        if at < self._rests_until:
-            return self.desired
-        if self.desired < self.pool.most and self._holds(at, self.pool.up, above=True):
-            self._change(at, 1, self.pool.rest_up)
-        elif self.desired > self.pool.least and self._holds(at, self.pool.down, above=False):
-            self._change(at, -1, self.pool.rest_down)
-        return self.desired
+def recommended(depths: Mapping[str, Depth], scaling: Mapping[str, QueueScaling]) -> Mapping[str, int]:
+    """:func:`recommended_workers` of each queue of *depths* that has a *scaling*, by name."""
+    return {name: recommended_workers(depth, scaling[name]) for name, depth in depths.items() if name in scaling}
 
-    def _change(self, at: float, by: int, rest: float) -> None:
-        self.desired += by
-        self._rests_until = at + rest
 
-    def _holds(self, at: float, threshold: Threshold, *, above: bool) -> bool:
-        """Whether the average of every one of the last periods is beyond the threshold; a period unseen says no."""
-        leased = self.pool.by_leased and not above
-        for period in range(threshold.periods):
-            end = at - period * threshold.seconds
-            seen = [row[2 if leased else 1] for row in self._seen if end - threshold.seconds < row[0] <= end]
-            if not seen:
-                return False
-            average = sum(seen) / len(seen)
-            if not (average >= threshold.count if above else average <= threshold.count):
-                return False
-        return True
+def _with(default: QueueScaling, given: QueueScalingSettings | None) -> QueueScaling:
+    if given is None:
+        return default
+    least = default.least if given.least is None else given.least
+    most = max(default.most, least) if given.most is None else given.most
+    return QueueScaling(min(least, most), most, given.tasks_per_worker or default.tasks_per_worker)

@@ -11,6 +11,7 @@ import msgspec
 
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
+from millstream.mill.workers.scaling import recommended
 from millstream.queue import DeadLetterGroup, DeadTask
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
@@ -179,8 +180,7 @@ def queue(app: AppContext, request: ApiRequest[QueueQuery, Any]) -> QueueDetail:
     """Show the status of a queue, its workers, and the causes of its dead tasks."""
     name = request.query.queue
     depth = app.queues.depth(name)
-    desired = next((row.desired_workers for row in app.poller.queues() if row.queue == name), None)
-    status = QueueStatus.of(name, depth, desired)
+    status = QueueStatus.of(name, depth, recommended({name: depth}, app.node.mill.scaling).get(name))
     found = app.queues.causes(name)
     return QueueDetail(status, app.queues.holder(name), found[:MOST_CAUSES], len(found))
 
