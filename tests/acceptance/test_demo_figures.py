@@ -172,7 +172,7 @@ def test_a_second_run_adds_nothing(undisturbed: Run, tmp_path: Path) -> None:
 
 def _state(data: Path) -> dict[str, object]:
     files = [path for part in ("cas", "stores", "reports") for path in (data / part).rglob("*") if path.is_file()]
-    log = run_command("log", "ls", "--json", "--data", str(data))
+    log = run_command("log", "list", "--json", "--data", str(data))
     return {"files": sorted(str(path.relative_to(data)) for path in files), "log": log.out}
 
 

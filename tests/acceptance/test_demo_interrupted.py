@@ -20,7 +20,7 @@ pytestmark = pytest.mark.acceptance
 def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
     """All that must not depend on disturbances."""
     ledger = run_command("anchor", "ledger", "--json", "--data", str(data)).out.splitlines()
-    logs = [json.loads(line) for line in run_command("log", "ls", "--json", "--data", str(data)).out.splitlines()]
+    logs = [json.loads(line) for line in run_command("log", "list", "--json", "--data", str(data)).out.splitlines()]
     names = (
         "publish-weather",
         "publish-flights",

@@ -110,7 +110,7 @@ def test_a_message_without_a_proof_ends_with_3_and_the_reason(data: Path, number
 def test_a_proof_of_a_log_or_a_message_that_does_not_exist_says_so(data: Path) -> None:
     code, out, err = run_command("prove", "wether", "1", "--data", str(data))
     assert (code, out) == (3, "")
-    assert "there is no log 'wether'" in err and "millstream log ls" in err
+    assert "there is no log 'wether'" in err and "millstream log list" in err
     with Node.open(Settings(data=str(data))) as node, node.logs.store.log(LogSpec("other")).writer() as writer:
         code, _, err = run_command("prove", "other", "1", "--data", str(data))
         assert (code, "the log 'other' has no message 1: it has none yet" in err) == (3, True)

@@ -29,7 +29,7 @@ def test_the_answer_is_that_of_the_program(tmp_path: Path) -> None:
     assert (answer.code, answer.out) == (2, "1 1\n") and "line 2" in answer.err
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["log", "ls", "--nonsense"], ["log", "read"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["log", "list", "--nonsense"], ["log", "read"]])
 def test_what_the_parser_refuses_ends_with_2(arguments: list[str]) -> None:
     code, out, err = run_command(*arguments)
     assert (code, out) == (2, "") and err.startswith("Usage: millstream")
@@ -91,5 +91,5 @@ def test_a_call_leaves_nothing_behind_that_another_one_meets(tmp_path: Path) -> 
     lines = run_command("serve", "--no-broker", "--no-console", "--log-format", "json", "--data", str(tmp_path))
     assert lines.code == 2 and json.loads(lines.err)["level"] == "error"
     assert process() == before
-    absent = run_command("log", "info", "absent", "--data", str(tmp_path))
+    absent = run_command("log", "describe", "absent", "--data", str(tmp_path))
     assert absent.code == 3 and absent.err.startswith("millstream: there is no log 'absent'")

@@ -90,7 +90,7 @@ def test_a_shell_that_asks_is_told_commands_and_options() -> None:
 
 
 def test_an_error_is_one_line_and_debug_shows_where(tmp_path: Path) -> None:
-    arguments = ["log", "info", "absent", "--data", str(tmp_path)]
+    arguments = ["log", "describe", "absent", "--data", str(tmp_path)]
     plain = run_command(*arguments)
     assert plain.code == 3 and plain.err.count("\n") == 1 and "Traceback" not in plain.err
     debug = run_command("--debug", *arguments)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.main import COMMANDS, millstream, run
+from millstream.cli.main import COMMANDS, GROUPS, millstream, run
 
 
 def test_every_command_can_be_loaded_and_has_help() -> None:
@@ -25,6 +25,13 @@ def test_help_names_every_command_without_loading_arrow() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0
     assert all(name in result.stdout for name in COMMANDS)
+
+
+def test_help_shows_each_command_once_under_what_people_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    sections = capsys.readouterr().out.partition("\n\nStart here:\n")[2].split("\n\n")
+    assert len(sections) == len(GROUPS)
+    assert [line.split()[0] for part in sections for line in part.splitlines() if line.startswith("  ")] == [*COMMANDS]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -64,7 +71,7 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["log", "info", "absent"], 3, "no log store"),
+        (["log", "describe", "absent"], 3, "no log store"),
         (["verify", "absent.json"], 2, "absent.json"),
         (["config", "show", "--config", "absent.toml"], 2, "absent.toml"),
     ],

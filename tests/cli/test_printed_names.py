@@ -36,7 +36,7 @@ def test_commands_print_such_names_in_one_line(desk: Desk, capsysbinary: pytest.
     desk.rot(NAME, b"phoXo")
     disks = [part for disk in desk.disks for part in ("--to", str(disk))]
     for command, code in (
-        (["store", "ls", "disk1", "photos"], 0),
+        (["store", "list", "disk1", "photos"], 0),
         (["protect", str(desk.photos), *disks, "--read", "all"], 1),
         (["status"], 1),
         (["mill", "check", "--store", "disk1"], 1),

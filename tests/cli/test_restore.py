@@ -232,7 +232,7 @@ def test_what_was_put_outlives_the_source_and_the_folder_of_the_node(
     (tmp_path / "policy.json").write_text(json.dumps(policy))
     for line in (
         ["store", "put", "primary", "s", str(files), "--create", "--property", "owner=änn"],
-        *(["store", "make", copy, "s"] for copy in stores[1:]),
+        *(["store", "create", copy, "s"] for copy in stores[1:]),
         ["mill", "policy", "save", "local", str(tmp_path / "policy.json")],
         ["mill", "duplicate"],
     ):

@@ -87,7 +87,7 @@ def test_users_may_call_their_logs_as_system_logs_were_called(node: Node, tmp_pa
     for words in ("anchor ledger", "anchor cut --force", "anchor replay", "anchor status", "queue depth repair"):
         assert run_command(*words.split(), *data).code == 0
     assert run_command("prove", "in", "500", *data).code == 0
-    listed = [json.loads(line) for line in run_command("log", "ls", "--json", *data).out.splitlines()]
+    listed = [json.loads(line) for line in run_command("log", "list", "--json", *data).out.splitlines()]
     assert {row["name"]: (row["kind"], row["count"]) for row in listed} == {
         "broker.journal": ("application", 1),
         "in": ("application", 1),
@@ -111,7 +111,7 @@ def test_system_logs_are_read_and_copied_by_name(node: Node, tmp_path: Path) -> 
         ("ledger", "ledger", "never: its policy is to keep all"),
         ("queue.repair", "queue", "by M"),
     ):
-        told = run_command("log", "info", f"system:{name}", *data).out
+        told = run_command("log", "describe", f"system:{name}", *data).out
         assert f"\nkind      {kind}\n" in told and f"\ntrimmed   {trimmed}" in told
     missing = run_command("log", "read", "ledger", *data)
     assert (missing.code, "the system log is called 'system:ledger'" in missing.err) == (3, True)

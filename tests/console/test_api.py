@@ -285,7 +285,7 @@ def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: S
     for path in ("proofs/wether/7", "proofs/wether/7/copies"):
         status, unknown, _ = served.ask("GET", f"{API}/{path}")
         assert (status, unknown["code"]) == (404, "not_found")
-        assert "there is no log 'wether'" in unknown["message"] and "millstream log ls" in unknown["message"]
+        assert "there is no log 'wether'" in unknown["message"] and "millstream log list" in unknown["message"]
 
 
 def test_settings_say_where_they_come_from_and_read_as_they_are_written(served: Served) -> None:

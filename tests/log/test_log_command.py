@@ -103,11 +103,11 @@ def test_a_second_writer_is_told_who_writes(shell: Shell) -> None:
 
 def test_info_ls_and_verify_tell_people_and_programs(shell: Shell) -> None:
     shell.run("append", "weather", stdin=b"a\nb\n")
-    found = json.loads(shell.run("info", "weather", "--json"))
+    found = json.loads(shell.run("describe", "weather", "--json"))
     assert (found["name"], found["count"], found["last_id"], found["durability"]) == ("weather", 2, 2, "fsync")
-    assert "weather: 2 messages, ids 1 to 2" in shell.run("info", "weather")
-    assert [json.loads(line)["name"] for line in shell.run("ls", "--json").splitlines()] == ["weather"]
-    assert "weather" in shell.run("ls")
+    assert "weather: 2 messages, ids 1 to 2" in shell.run("describe", "weather")
+    assert [json.loads(line)["name"] for line in shell.run("list", "--json").splitlines()] == ["weather"]
+    assert "weather" in shell.run("list")
     assert "2 messages in 1 blocks checked: ok" in shell.run("verify", "weather")
     assert json.loads(shell.run("verify", "weather", "--json"))["problems"] == []
 
@@ -126,7 +126,7 @@ def test_verify_fails_where_something_is_wrong(shell: Shell) -> None:
 def test_what_is_not_there_is_not_found(shell: Shell) -> None:
     shell.run("read", "weather", code=3)
     shell.run("create", "weather")
-    shell.run("info", "wether", code=3)
+    shell.run("describe", "wether", code=3)
     assert "no log 'wether'" in shell.errors
 
 
@@ -166,7 +166,7 @@ def test_a_consumer_goes_to_an_id_or_a_time(shell: Shell) -> None:
     ):
         found = shell.run("seek", "weather", "--consumer", "job", *where)
         assert found == f"job goes on with id {first_id} of weather\n"
-    assert json.loads(shell.run("info", "weather", "--json"))["consumers"] == {"job": 10}
+    assert json.loads(shell.run("describe", "weather", "--json"))["consumers"] == {"job": 10}
     shell.run("seek", "weather", "--consumer", "job", code=2)
     shell.run("seek", "weather", "--consumer", "job", "--time", "noon", code=2)
 
@@ -195,12 +195,12 @@ def test_info_names_what_a_log_is_trimmed_by(shell: Shell) -> None:
     told = {}
     for name in ("weather", "other", "dotted.name"):
         shell.run("append", name, stdin=b"x\n")
-        told[name] = shell.run("info", name).split("trimmed   ")[1].splitlines()[0]
+        told[name] = shell.run("describe", name).split("trimmed   ")[1].splitlines()[0]
     assert told == {
         "weather": "by the rule for 'weather' in the settings: max_age 30 d, keep_consumers",
         "other": "by the rule for '*' in the settings: max_count 5",
         "dotted.name": "never: it has no policy, and no rule of the settings is for it",
     }
     shell.run("trim", "dotted.name", "--max-age", "1d", "--keep-policy")
-    assert "trimmed   by its own policy: max_age 1 d" in shell.run("info", "dotted.name")
-    assert json.loads(shell.run("info", "other", "--json"))["rule"] == "*"
+    assert "trimmed   by its own policy: max_age 1 d" in shell.run("describe", "dotted.name")
+    assert json.loads(shell.run("describe", "other", "--json"))["rule"] == "*"

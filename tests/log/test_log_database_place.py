@@ -191,7 +191,7 @@ def test_doctor_and_config_do_not_show_a_password(
     monkeypatch.setenv("MILLSTREAM_LOG__STORE", url)
     assert run(["doctor", "--store", url]) == 1
     assert run(["config", "show"]) == 0
-    assert run(["log", "ls"]) == 1
+    assert run(["log", "list"]) == 1
     shown = "".join(capfd.readouterr())
     assert f"{scheme}://me:***@127.0.0.1:1/db" in shown
     assert "s3cret" not in shown

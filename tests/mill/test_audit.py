@@ -294,7 +294,7 @@ def test_commands_settle_what_ended_processes_left_open_and_name_what_they_canno
 def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, millstream: Millstream) -> None:
     data = tmp_path / "data"
     assert millstream("store", "put", "second", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
-    assert millstream("store", "rm", "second", "s", "a.txt")[0] == 0
+    assert millstream("store", "delete", "second", "s", "a.txt")[0] == 0
     assert millstream("store", "put", "first", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
     code, printed, _ = millstream("mill", "audit", "--json")
     assert code == 0

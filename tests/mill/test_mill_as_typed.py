@@ -69,7 +69,7 @@ def test_every_example_of_stores_and_mill_runs(data: Path) -> None:
 
 
 def deletes(line: str) -> bool:
-    return "store rm" in line or "mill forget" in line or "withdraw" in line
+    return "store delete" in line or "mill forget" in line or "withdraw" in line
 
 
 def watched(arguments: list[str], data: Path, *, piped: bool) -> tuple[int, str, bytes]:

@@ -342,7 +342,7 @@ def test_what_was_deleted_through_the_node_is_deleted_at_its_copies_before_the_a
     settings = data / "millstream.toml"
     settings.write_text(settings.read_text().replace("[stores.one]\n", "[stores.one]\naudited = true\n"))
     assert mill("duplicate")[0] == 0
-    assert run(["store", "rm", "one", "s", "item 1", "--data", str(data)]) == 0
+    assert run(["store", "delete", "one", "s", "item 1", "--data", str(data)]) == 0
     local(data, "one").delete("s", "item 2")  # behind the node's back
     code, plans = mill("duplicate", "--dry-run")
     assert (code, [(plan["deletes"], plan["held"]) for plan in plans]) == (0, [(1, 1), (1, 1)])

@@ -125,7 +125,7 @@ def test_the_command_line_saves_shows_and_plans(
     assert (data / "stores" / "1" / "x-policies" / "local-duplication-policy.json").read_bytes() == policy("2")
     for store in "12":
         assert millstream("store", "put", store, "space", str(tmp_path / "a.txt"), "--create")[0] == 0
-    assert millstream("store", "rm", "2", "space", "a.txt")[0] == 0
+    assert millstream("store", "delete", "2", "space", "a.txt")[0] == 0
     code, printed = millstream("mill", "policy", "plan", "local", str(file))
     assert code == 0
     assert "space 1 → 2: 1 to copy, 0 to compare, 0 to delete, 0 unchanged; 5 B to read" in printed

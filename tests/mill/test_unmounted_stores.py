@@ -102,7 +102,7 @@ def test_a_new_disk_is_filled_once_somebody_says_that_it_is_new(data: Path, tmp_
     assert millstream("mill", "duplicate")[0] == 0
     shutil.rmtree(unmount(tmp_path / "two"))
     assert millstream("mill", "duplicate")[0] == 1
-    assert millstream("store", "make", "two", "s")[0] == 0
+    assert millstream("store", "create", "two", "s")[0] == 0
     assert millstream("mill", "duplicate")[0] == 0
     assert len(LocalStore(tmp_path / "two").entries("s")) == 3
 

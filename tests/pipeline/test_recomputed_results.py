@@ -314,7 +314,7 @@ def stores_node(tmp_path_factory: pytest.TempPathFactory, in_tests_session: None
     (node.data / "policies" / "duplication-accounts.json").write_text('["local"]')
     for store in STORES:
         for space in SPACES:
-            assert run_command("store", "make", store, space, "--data", str(node.data)).code == 0
+            assert run_command("store", "create", store, space, "--data", str(node.data)).code == 0
     made_at = (node.data / "stores" / STORES[0]).stat().st_mtime_ns
     copies = made_copies(node.data / "stores", random.Random(SEED), ROWS // 3, made_at)
     recorded_at = made_at // 1000 - 2 * DAY * 1_000_000

@@ -296,7 +296,7 @@ def test_the_command_line_uses_a_bucket_as_any_store(
     assert run(["store", "get", url, "space", "a.txt", str(tmp_path / "got")]) == 0
     assert (tmp_path / "got").read_bytes() == b"grain"
     assert run(["store", "get", url, "space", "b.txt"]) == 3
-    assert run(["store", "rm", url, "space", "a.txt"]) == 0
-    assert run(["store", "rm", url, "space"]) == 0
+    assert run(["store", "delete", url, "space", "a.txt"]) == 0
+    assert run(["store", "delete", url, "space"]) == 0
     with contextlib.suppress(StoreError):
         assert open_provider(url).spaces() == []

@@ -32,9 +32,9 @@ def test_files_and_folders_are_put_listed_and_got_back(
 ) -> None:
     assert run(["store", "put", url, "space", str(folder), "--create", "--prefix", "2026/"]) == 0
     assert b"put 2 items, 7 B" in capfdbinary.readouterr().out
-    assert run(["store", "ls", url]) == 0
+    assert run(["store", "list", url]) == 0
     assert capfdbinary.readouterr().out == b"space\n"
-    assert run(["store", "ls", url, "space", "--json"]) == 0
+    assert run(["store", "list", url, "space", "--json"]) == 0
     lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert [(line["content_id"], line["size"]) for line in lines] == [("2026/a.txt", 5), ("2026/sub/b.bin", 2)]
     assert run(["store", "get", url, "space", "2026/sub/b.bin"]) == 0
@@ -66,7 +66,7 @@ def test_items_are_copied_and_access_lists_kept(
     assert run(["store", "acl", url, "space", "--unset", "ann", "--json"]) == 0
     assert capfdbinary.readouterr().out == b'ann: write\ngroup-all: read\n{"group-all":"read"}\n'
     assert run(["store", "acl", url, "space", "--set", "ann=own"]) == 2
-    assert run(["store", "ls", "unknown"]) == 3
+    assert run(["store", "list", "unknown"]) == 3
 
 
 def test_properties_are_set_shown_and_removed(
@@ -88,9 +88,9 @@ def test_properties_are_set_shown_and_removed(
 
 def test_items_and_empty_spaces_are_removed(url: str, folder: Path, tmp_path: Path) -> None:
     run(["store", "put", url, "space", str(folder), "--create"])
-    assert run(["store", "rm", url, "space"]) == 1
-    assert run(["store", "rm", url, "space", "a.txt", "sub/b.bin"]) == 0
-    assert run(["store", "rm", url, "space"]) == 0
+    assert run(["store", "delete", url, "space"]) == 1
+    assert run(["store", "delete", url, "space", "a.txt", "sub/b.bin"]) == 0
+    assert run(["store", "delete", url, "space"]) == 0
     assert LocalStore(tmp_path / "store").spaces() == []
 
 
@@ -102,18 +102,18 @@ def test_a_store_of_the_settings_is_named_by_its_id(
     (data / "millstream.toml").write_text('[stores.vault]\nurl = "file://{data}/vault"\n')
     assert run(["store", "put", "vault", "space", str(folder / "a.txt"), "--create", "--data", str(data)]) == 0
     assert (data / "vault" / "space" / "a.txt").read_bytes() == b"grain"
-    assert run(["store", "ls", "cellar", "--data", str(data)]) == 3
+    assert run(["store", "list", "cellar", "--data", str(data)]) == 3
     assert b"there is vault" in capfdbinary.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["ls", "file:///nowhere/at/all"], 1),
-        (["ls", "{url}", "nowhere"], 3),
+        (["list", "file:///nowhere/at/all"], 1),
+        (["list", "{url}", "nowhere"], 3),
         (["get", "{url}", "space", "missing"], 3),
-        (["rm", "{url}", "space", "missing"], 3),
-        (["ls", "ftp://host"], 2),
+        (["delete", "{url}", "space", "missing"], 3),
+        (["list", "ftp://host"], 2),
         (["props", "{url}", "space", "a.txt", "--set", "broken"], 2),
         (["put", "{url}", "space", "{file}", "--create-only"], 1),
     ],

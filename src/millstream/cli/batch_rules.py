@@ -11,18 +11,24 @@ import click
 from millstream.batching import BatchConfig, ConflictCut, LatePolicy, Rulebook
 from millstream.batching.rulebook import read_overrides
 from millstream.cli.common import Command
+from millstream.cli.parameter_types import RecordDuration
 
 
 def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
     """Give a command the rules that every batch is made by, named as in BatchConfig; *cut* is the default cut."""
     options = [
         click.option(
-            "--window", type=int, required=True, help="Maximum time from the first to the last event of a batch."
+            "--window",
+            type=RecordDuration(),
+            required=True,
+            help="Maximum time from the first to the last event of a batch, as 30m or in the records' unit.",
         ),
-        click.option("--max-delay", type=int, required=True, help="Maximum time from an event to its receipt."),
+        click.option(
+            "--max-delay", type=RecordDuration(), required=True, help="Maximum time from an event to its receipt: 20m."
+        ),
         click.option(
             "--leap",
-            type=int,
+            type=RecordDuration(),
             help="Maximum time by which an event may be ahead of its receipt (default: --max-delay).",
         ),
         click.option(
@@ -57,7 +63,9 @@ def late_options(command: Command) -> Command:
             help="Late events: reject them, batch them separately, or amend earlier batches.",
         ),
         click.option(
-            "--grace", type=int, help="Grace after --max-delay in which late events are accepted (side, amend)."
+            "--grace",
+            type=RecordDuration(),
+            help="Grace after --max-delay in which late events are accepted (side, amend): 1h.",
         ),
         click.option(
             "--overrides",

@@ -14,7 +14,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.anchor_feed import print_handed
 from millstream.cli.common import json_option, log_options, metrics_option, print_json, store_options
-from millstream.cli.parameter_types import Duration
+from millstream.cli.parameter_types import Duration, Seconds
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import Clock
 from millstream.core.metrics_collector import MetricsCollector
@@ -108,7 +108,9 @@ class ServiceStatusPrinter:
 @click.option(
     "--anchor-every", type=Duration(), default="1m", show_default=True, help="Interval between anchors, with --anchor."
 )
-@click.option("--status", "every", type=float, default=10.0, show_default=True, help="Seconds between status lines.")
+@click.option(
+    "--status", "every", type=Seconds(), default="10s", show_default=True, help="Interval between status lines."
+)
 @metrics_option
 @json_option
 @store_options

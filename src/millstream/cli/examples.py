@@ -16,8 +16,8 @@ millstream status --json
 millstream log append weather readings.jsonl --jsonl
 millstream log copy sqlite:///old/log.db segments:///srv/new weather --consumers
 millstream log create weather
-millstream log info weather --json
-millstream log ls
+millstream log describe weather --json
+millstream log list
 millstream log read weather --from 1000 --max 10
 millstream log relay mysql://app:secret@127.0.0.1/shop --log orders --create-table
 millstream log seek weather --consumer report --time 2026-11-22T00:00:00Z
@@ -67,15 +67,15 @@ millstream did update did:sidetree:EiAbc --key update.json --next-key next.json 
 millstream prove weather 7 > proof.json
 millstream verify proof.json
 millstream store acl primary photos --set group-readers=read
-millstream store make second photos
+millstream store create second photos
 millstream store cp primary photos 2013/a.jpg backup
 millstream store export primary photos --bagit bag
 millstream store get primary photos 2013/a.jpg a.jpg
 millstream store import primary photos --bagit bag --create
-millstream store ls primary photos --prefix 2013/
+millstream store list primary photos --prefix 2013/
 millstream store props primary photos 2013/a.jpg --set reviewed=yes
 millstream store put primary photos 2013/ --create
-millstream store rm primary photos 2013/a.jpg
+millstream store delete primary photos 2013/a.jpg
 millstream mill accept photos photos 2013/a.jpg
 millstream mill approve 1
 millstream mill audit primary photos

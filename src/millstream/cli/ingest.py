@@ -13,7 +13,7 @@ import click
 from millstream.cli.common import json_option, log_options, store_options
 from millstream.cli.ingest_status import IngestStatusPrinter
 from millstream.cli.log_sources import MqttIngestRunner
-from millstream.cli.parameter_types import Duration
+from millstream.cli.parameter_types import Duration, Seconds
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.ingest.options import Protocol
@@ -69,7 +69,9 @@ def ingest() -> None:
     "--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Unit of numeric times."
 )
 @click.option("--value", default="$", show_default=True, help="json: location of the body.")
-@click.option("--status", "every", type=float, default=10.0, show_default=True, help="Seconds between status lines.")
+@click.option(
+    "--status", "every", type=Seconds(), default="10s", show_default=True, help="Interval between status lines."
+)
 @json_option
 @store_options
 @log_options

@@ -156,7 +156,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
 @click.argument("name")
 @json_option
 @store_options
-def info(settings: Settings, name: str, as_json: bool) -> None:
+def describe(settings: Settings, name: str, as_json: bool) -> None:
     """Show the size, ids, writer, consumers and retention of the log NAME."""
     with _open(settings) as store:
         opened = _log(store, name)
@@ -201,10 +201,10 @@ def _limits(policy: Retention) -> str:
     return ", ".join([*limits, *(["keep_consumers"] if policy.keep_consumers else [])])
 
 
-@log.command()
+@log.command("list")
 @json_option
 @store_options
-def ls(settings: Settings, as_json: bool) -> None:
+def list_logs(settings: Settings, as_json: bool) -> None:
     """List the logs."""
     with _open(settings) as store:
         for name in store.logs():

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, log_options, print_json, store_options
+from millstream.cli.parameter_types import Seconds
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
@@ -82,10 +83,10 @@ class RelayStatus(msgspec.Struct, frozen=True):
 )
 @click.option(
     "--poll",
-    type=click.FloatRange(0.001),
-    default=0.5,
+    type=Seconds(0.001),
+    default="500ms",
     show_default=True,
-    help="Maximum pause between polls, in seconds.",
+    help="Maximum pause between polls.",
 )
 @click.option("--standby", is_flag=True, help="Wait until no other process writes to the log.")
 @click.option("--adopt", is_flag=True, help="Continue even if the outbox was relayed to another log or URL before.")

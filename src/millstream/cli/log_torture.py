@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.common import is_terminal, json_option, print_json, store_options
+from millstream.cli.parameter_types import Seconds
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("torture")
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="Number of processes to kill.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Maximum run time in seconds.")
+@click.option("--seconds", type=Seconds(0.001), help="Maximum run time, such as 60s.")
 @click.option(
     "--ahead", type=click.IntRange(0), default=0, show_default=True, help="Concurrent append requests per writer."
 )

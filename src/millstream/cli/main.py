@@ -23,34 +23,53 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
 
 
-COMMANDS = {
-    "demo": ("millstream.cli.demo:demo", "Run all steps on real data, and report the results."),
-    "doctor": ("millstream.cli.doctor:doctor", "Check this machine, and show how to install what is missing."),
-    "protect": ("millstream.cli.protect:protect", "Copy a folder or bucket to other stores, and verify the copies."),
-    "restore": ("millstream.cli.restore:restore", "Restore a space into a folder or another store."),
-    "status": ("millstream.cli.status:status", "Show how well each space is protected."),
-    "log": ("millstream.cli.log:log", "Write, read and check message logs."),
-    "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),
-    "topic": ("millstream.cli.topic:topic", "Create, list and configure topics of a broker."),
-    "group": ("millstream.cli.topic:group", "Show consumer groups and reset their offsets."),
-    "client": ("millstream.cli.client:client", "List the clients of a broker, and query them."),
-    "ingest": ("millstream.cli.ingest:ingest", "Take messages from an MQTT broker into a log."),
-    "send": ("millstream.cli.messages:send", "Send messages to a broker."),
-    "receive": ("millstream.cli.messages:receive", "Receive messages from a broker."),
-    "batch": ("millstream.cli.batch:batch", "Batch JSON lines by event time."),
-    "anchor": ("millstream.cli.anchor:anchor", "Anchor batches in the ledger, and replay it."),
-    "did": ("millstream.cli.did:did", "Make requests for decentralized identifiers, and resolve them."),
-    "prove": ("millstream.cli.prove:prove", "Print the proof of one message."),
-    "verify": ("millstream.cli.prove:verify", "Verify a proof with the files that it names."),
-    "store": ("millstream.cli.store:store", "Manage spaces and content items of storage providers."),
-    "mill": ("millstream.cli.mill:mill", "Copy by policy, check every byte, repair, report."),
-    "queue": ("millstream.cli.queue:queue", "Show the depth and dead letters of work queues."),
-    "pipeline": ("millstream.cli.pipeline:pipeline", "Run jobs on Spark."),
-    "bench": ("millstream.cli.bench:bench", "Run benchmarks, beside peers in a checkout."),
-    "completion": ("millstream.cli.completion:completion", "Print the completion script of a shell."),
-    "config": ("millstream.cli.config:config", "Show the settings and where each comes from."),
+GROUPS = {
+    "Start here": {
+        "demo": ("millstream.cli.demo:demo", "Run all steps on real data, and report the results."),
+        "protect": (
+            "millstream.cli.protect:protect",
+            "Copy a folder or bucket to other stores, and verify the copies.",
+        ),
+        "restore": ("millstream.cli.restore:restore", "Restore a space into a folder or another store."),
+        "status": ("millstream.cli.status:status", "Show how well each space is protected."),
+        "doctor": ("millstream.cli.doctor:doctor", "Check this machine, and show how to install what is missing."),
+    },
+    "Messages": {
+        "log": ("millstream.cli.log:log", "Write, read and check message logs."),
+        "ingest": ("millstream.cli.ingest:ingest", "Take messages from an MQTT broker into a log."),
+        "topic": ("millstream.cli.topic:topic", "Create, list and configure topics of a broker."),
+        "group": ("millstream.cli.topic:group", "Show consumer groups and reset their offsets."),
+        "client": ("millstream.cli.client:client", "List the clients of a broker, and query them."),
+        "send": ("millstream.cli.messages:send", "Send messages to a broker."),
+        "receive": ("millstream.cli.messages:receive", "Receive messages from a broker."),
+    },
+    "Batches and anchors": {
+        "batch": ("millstream.cli.batch:batch", "Batch JSON lines by event time."),
+        "anchor": ("millstream.cli.anchor:anchor", "Anchor batches in the ledger, and replay it."),
+        "prove": ("millstream.cli.prove:prove", "Print the proof of one message."),
+        "verify": ("millstream.cli.prove:verify", "Verify a proof with the files that it names."),
+    },
+    "Copies": {
+        "store": ("millstream.cli.store:store", "Manage spaces and content items of storage providers."),
+        "mill": ("millstream.cli.mill:mill", "Copy by policy, check every byte, repair, report."),
+    },
+    "Identifiers": {
+        "did": ("millstream.cli.did:did", "Make requests for decentralized identifiers, and resolve them."),
+    },
+    "Pipeline": {
+        "pipeline": ("millstream.cli.pipeline:pipeline", "Run jobs on Spark."),
+    },
+    "Operate": {
+        "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),
+        "queue": ("millstream.cli.queue:queue", "Show the depth and dead letters of work queues."),
+        "config": ("millstream.cli.config:config", "Show the settings and where each comes from."),
+        "bench": ("millstream.cli.bench:bench", "Run benchmarks, beside peers in a checkout."),
+        "completion": ("millstream.cli.completion:completion", "Print the completion script of a shell."),
+    },
 }
-"""Each command: where it is defined (loaded only when it is called) and what it is for."""
+"""The commands by what people do: each with where it is defined (loaded only when it is called) and its purpose."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 class Commands(click.Group):
@@ -67,8 +86,10 @@ class Commands(click.Group):
         return with_examples(command, f"millstream {cmd_name}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in group.items()])
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,7 +99,6 @@ def millstream(debug: bool) -> None:
     """Keeps streams of records provably intact.
 
     \b
-    Start here:  millstream demo
     Exit codes:  0 done · 1 failed or found false · 2 bad input · 3 not found · 4 held by another
                  5 waits for an approval · 130 interrupted
     """

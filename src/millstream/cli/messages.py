@@ -13,6 +13,7 @@ import click
 
 from millstream.cli.common import json_option, print_json
 from millstream.cli.connection import connection_options
+from millstream.cli.parameter_types import Seconds
 
 if TYPE_CHECKING:
     from millstream.messaging.client import Message, Options, Producer, Received, SimpleConsumer
@@ -35,7 +36,7 @@ endpoint_option = click.option(
 @click.option("--tag", default="", help="Tag of the messages.")
 @click.option("--key", "keys", multiple=True, help="Key of the messages; repeatable.")
 @click.option("--group", "message_group", default="", help="Message group, for a FIFO topic.")
-@click.option("--delay", type=click.FloatRange(0), help="Delay in seconds, for a DELAY topic.")
+@click.option("--delay", type=Seconds(), help="Delay, such as 30s, for a DELAY topic.")
 @json_option
 @endpoint_option
 @connection_options

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from millstream.core.amounts import parse_duration, parse_size
+from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import parse_timestamp
 
 
@@ -20,6 +21,38 @@ class Duration(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class Seconds(click.ParamType[float]):
+    """A time such as 500ms, 10s or a number of seconds, in seconds; at least *least*."""
+
+    name = "duration"
+
+    def __init__(self, least: float = 0) -> None:
+        self._least = least
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not isinstance(value, str):
+            return value
+        try:
+            seconds = parse_duration(value) / MICROSECONDS
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if seconds < self._least:
+            self.fail(f"{value} is too short: at least {self._least} s", param, ctx)
+        return seconds
+
+
+class RecordDuration(click.ParamType[int]):
+    """A length of time between records: ``30m``, in microseconds, or an integer in the records' own unit."""
+
+    name = "duration"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(value)
+        except ValueError:
+            return Duration().convert(value, param, ctx)
+
+
 class SizeType(click.ParamType[int]):
     """A number of bytes such as 500000, 64MB or 10GiB."""
 
@@ -33,13 +66,13 @@ class SizeType(click.ParamType[int]):
 
 
 class Timestamp(click.ParamType[int]):
-    """A time such as 2026-11-24T12:00Z, in microseconds since the epoch."""
+    """A time such as 2026-11-24T12:00Z or in microseconds, as microseconds since the epoch."""
 
     name = "time"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+        if isinstance(value, int) or value.isdecimal():
+            return int(value)
         try:
             return parse_timestamp(value)
         except ValueError as error:

@@ -47,14 +47,16 @@ def store() -> None:
     """
 
 
-@store.command()
+@store.command("list")
 @click.argument("store_name", metavar="STORE")
 @click.argument("space", required=False)
 @click.option("--prefix", default="", help="Only ids with this prefix.")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number to list.")
 @json_option
 @data_options
-def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool) -> None:
+def list_items(
+    settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool
+) -> None:
     """List the items of SPACE, or the spaces of STORE."""
     opened = open_named_store(settings, store_name)
     if space is None:
@@ -69,7 +71,7 @@ def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limi
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
 @data_options
-def make(settings: Settings, store_name: str, space: str) -> None:
+def create(settings: Settings, store_name: str, space: str) -> None:
     """Create SPACE in STORE, whose folder or bucket must exist.
 
     A store without any space is treated as unavailable (a disk that is not mounted), and nothing is copied to it. This
@@ -149,7 +151,7 @@ def get(settings: Settings, store_name: str, space: str, content_id: str, file: 
 @click.argument("space")
 @click.argument("content_ids", nargs=-1)
 @data_options
-def rm(settings: Settings, store_name: str, space: str, content_ids: tuple[str, ...]) -> None:
+def delete(settings: Settings, store_name: str, space: str, content_ids: tuple[str, ...]) -> None:
     """Delete the items CONTENT_IDS of SPACE; without any, delete SPACE itself, which must be empty."""
     opened = open_named_store(settings, store_name)
     for content_id in content_ids:

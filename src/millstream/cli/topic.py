@@ -10,6 +10,7 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.connection import administration_options
+from millstream.cli.parameter_types import Timestamp
 from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.log import WriterBusyError
@@ -176,7 +177,7 @@ def configure(
 @click.option("--topic", "topic_name", required=True, help="The topic.")
 @click.option("--to", "next_id", type=click.IntRange(1), help="Id of the next message.")
 @click.option(
-    "--time", "time", type=click.IntRange(0), help="Start at messages stored at or after this time (microseconds)."
+    "--time", "time", type=Timestamp(), help="Start at messages stored at or after this time, as 2026-11-24T12:00Z."
 )
 @json_option
 @broker_options

@@ -41,7 +41,7 @@ class MountCheck:
             raise StoreUnavailableError(
                 f"the store {name!r} at {store.url} is empty, and the manifest knows items in it: "
                 f"{absence_question(store.url)} If it was replaced by a new one, "
-                f"run `millstream store make {name} SPACE`"
+                f"run `millstream store create {name} SPACE`"
             )
         with self._lock:
             self._seen[name] = now

@@ -51,10 +51,10 @@ def test_settings_name_queues_and_their_hosts(queues: str, tmp_path: Path, capfd
     with open_store(f"{queues}?layout=nerve&shards=2") as opened:
         assert opened.logs() == [NAME]
     for store, told in ((f"nerve:{NAME}@elsewhere", "is not on 'elsewhere'"), ("nerve:other", "[log.nerve.other]")):
-        assert run(["log", "ls", "--config", str(config), "--store", store]) == 2
+        assert run(["log", "list", "--config", str(config), "--store", store]) == 2
         assert told in capfd.readouterr().err
     config.write_text(config.read_text() + "colour = 1")
-    assert run(["log", "ls", "--config", str(config), "--store", f"nerve:{NAME}"]) == 2
+    assert run(["log", "list", "--config", str(config), "--store", f"nerve:{NAME}"]) == 2
     assert "colour" in capfd.readouterr().err
 
 

@@ -82,8 +82,8 @@ def test_the_command_moves_messages_and_says_where_they_are(
     assert f"file://{tmp_path}/cold" in out
     assert "0 messages moved" in run("tier", "weather")
     assert "moved in 1 objects" in run("tier", "weather", "--partial", "--keep-bytes", "0")
-    assert json.loads(run("info", "weather", "--json"))["tier"]["last_id"] == 200
-    assert "objects at file://" in run("info", "weather")
+    assert json.loads(run("describe", "weather", "--json"))["tier"]["last_id"] == 200
+    assert "objects at file://" in run("describe", "weather")
     assert run("read", "weather", "--from", "7", "--max", "1") == f"{bodies(7, 7)[0].decode()}\n"
     assert "0 messages in 0 blocks checked" in run("verify", "weather")
     assert "200 messages in 20 blocks checked" in run("verify", "weather", "--deep")

@@ -91,7 +91,7 @@ def stray_finding(target: AdoptionTarget, found: CheckResult) -> CopyFinding | N
         return None
     if target.catalog.get_many(target.store, found.space, [found.content_id]):
         return None
-    remove = shlex.join(["millstream", "store", "rm", found.store, found.space, found.content_id])
+    remove = shlex.join(["millstream", "store", "delete", found.store, found.space, found.content_id])
     return CopyFinding(
         found.content_id, STRAY, f"only this copy has it: put it at the source, or delete it (`{remove}`)"
     )

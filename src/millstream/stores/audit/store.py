@@ -252,7 +252,7 @@ class AuditedStore(StoreWrapper):
             raise StoreUnavailableError(
                 f"whether {event.action.value} of {event.content_id!r} happened cannot be told, since {self.url} lists "
                 f"no space at all: {absence_question(self.url)} Where it is a new one, make the space again "
-                "(`millstream store make`)"
+                "(`millstream store create`)"
             )
 
     def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:

@@ -124,7 +124,7 @@ class LocalBulk:
                 return _Target(folder, path[-1]), status
         if folders.get((encode_name(space),)) is None:
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self._root}; create it with `millstream store make`"
+                f"there is no space {space!r} in {self._root}; create it with `millstream store create`"
             )
         raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {self._root}")
 

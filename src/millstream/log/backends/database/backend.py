@@ -250,7 +250,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
 
     def _not_found(self, log: str) -> LogNotFoundError:
         return LogNotFoundError(
-            f"there is no log {log!r} in {self.url}; `millstream log ls --store URL` lists what is there"
+            f"there is no log {log!r} in {self.url}; `millstream log list --store URL` lists its logs"
         )
 
     def _ranges(self, log: str, first_id: int, last_id: int, most: int) -> list[BlockRange]:

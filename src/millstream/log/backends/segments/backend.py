@@ -286,8 +286,8 @@ class SegmentsBackend:
                 folder = self._log_folder(log)
                 if not (folder / "lease").exists():
                     raise LogNotFoundError(
-                        f"there is no log {log!r} in {self.url}; `millstream log ls --store {self.url}` lists what is "
-                        "there"
+                        f"there is no log {log!r} in {self.url}; "
+                        f"`millstream log list --store {self.url}` lists its logs"
                     )
                 with translated(folder):
                     found = self._opened(folder, log)

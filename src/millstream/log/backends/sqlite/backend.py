@@ -310,7 +310,7 @@ class SqliteBackend:
             row = db.execute(sql.LOG_NUMBER, (log,)).fetchone()
             if row is None:
                 raise LogNotFoundError(
-                    f"there is no log {log!r} in {self.url}; `millstream log ls --store {self.url}` lists what is there"
+                    f"there is no log {log!r} in {self.url}; `millstream log list --store {self.url}` lists its logs"
                 )
             number = self._numbers[log] = row[0]
         return number
