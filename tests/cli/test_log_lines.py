@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.logging_setup import print_error, start_logging, stop_logging, without_secrets
+from millstream.cli.logging_setup import print_error, start_logging, stop_logging
 from millstream.cli.main import run
+from millstream.core.secrets import without_secrets
 
 OURS = logging.getLogger("millstream.test")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.secrets import mask_password
 from millstream.log import (
     Log,
     LogInputError,
@@ -21,7 +22,7 @@ from millstream.log import (
     open_store,
 )
 from millstream.log.backends import mysql, postgres
-from millstream.log.backends.database.address import DatabaseAddress, mask_password
+from millstream.log.backends.database.address import DatabaseAddress
 from millstream.log.backends.database.driver import DatabaseConnection
 
 SPEC = LogSpec("weather", block_messages=10)

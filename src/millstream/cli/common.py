@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.cli.logging_setup import start_logging
 from millstream.core.printable import printable
-from millstream.settings import LogFormat, LogLevel, Settings, load_settings
+from millstream.settings import LogFormat, LogLevel, Settings, load_settings, secret_values
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -55,7 +55,8 @@ def log_options(command: Command) -> Command:
     @functools.wraps(command)
     def with_lines(settings: Settings, *args: Any, log_format: str | None, log_level: str | None, **kwargs: Any) -> Any:
         debug = bool(click.get_current_context().find_root().params.get("debug"))
-        start_logging(log_format or settings.logging.format, log_level or settings.logging.level, debug=debug)
+        form, level = log_format or settings.logging.format, log_level or settings.logging.level
+        start_logging(form, level, debug=debug, secrets=secret_values(settings))
         return command(settings, *args, **kwargs)
 
     return with_lines  # type: ignore[return-value]

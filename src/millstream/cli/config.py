@@ -13,9 +13,8 @@ import msgspec
 
 from millstream.cli.common import json_option, print_json
 from millstream.core.passwords import hash_password
-from millstream.log.backends.database.address import mask_password
-from millstream.settings import load_settings, readable
-from millstream.settings.console import HIDDEN, SECRETS, Role
+from millstream.settings import load_settings, readable, redacted
+from millstream.settings.console import Role
 
 _USER = re.compile(r"[\w.@-]{1,64}")
 _LONGEST = 1_000
@@ -31,15 +30,15 @@ def config() -> None:
 @click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
 @json_option
 def show(data: str | None, path: Path | None, as_json: bool) -> None:
-    """Print every setting with its origin: default, settings file, environment or flag. Passwords are hidden.
+    """Print every setting with its origin: default, settings file, environment or flag. Secrets are hidden.
 
     Durations have units, as in a settings file; with --json they are microseconds.
     """
     settings, origins = load_settings({"data": data}, config=path)
+    settings = redacted(settings)
     values = msgspec.to_builtins(settings) if as_json else readable(settings)
     rows = [
-        {"setting": name, "value": shown(name, value), "origin": origins.get(name, "default")}
-        for name, value in flatten(values)
+        {"setting": name, "value": value, "origin": origins.get(name, "default")} for name, value in flatten(values)
     ]
     width = max(len(row["setting"]) for row in rows)
     for row in rows:
@@ -66,13 +65,6 @@ def user(name: str, role: str, from_stdin: bool) -> None:
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     click.echo(f'[console.users."{name}"]\npassword = "{hash_password(password)}"\nrole = "{role}"')
-
-
-def shown(name: str, value: Any) -> Any:
-    """The *value* of the setting *name* for people: secrets are hidden."""
-    if isinstance(value, str) and value and name.rpartition(".")[2] in SECRETS:
-        return HIDDEN
-    return mask_password(value) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str:

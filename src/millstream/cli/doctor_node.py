@@ -75,8 +75,9 @@ def _server(setting: str, url: str) -> Iterator[Check]:
     parts, needed_for = urlsplit(url), "what the setting is for"
     try:
         port = parts.port or _PORTS.get(parts.scheme, 0)
-    except ValueError as error:
-        yield Check(setting, False, f"the URL cannot be read: {error}", needed_for, f"correct the setting {setting}")
+    except ValueError:  # whose text may be a part of the password
+        fix = f"correct the setting {setting}; write special characters of a password as %XX"
+        yield Check(setting, False, "the port of the URL is not a number", needed_for, fix)
         return
     try:
         with socket.create_connection((parts.hostname or "", port), timeout=_SECONDS):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,28 +16,22 @@ import msgspec
 from millstream.core import tracing
 from millstream.core.errors import MillstreamError
 from millstream.core.printable import printable
+from millstream.core.secrets import without_secrets
 
 _OURS = "millstream"
-_HIDDEN = "***"
-_URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/]+@")
-_NAMED_SECRET = re.compile(
-    r"""(?ix)
-    (\b (?:password|passwd|secret|token|api_?key|secret_access_key|authorization) \b
-     ["']? \s* [=:] \s* ["']? (?:bearer\s|basic\s)?)
-    [^\s"',;&]+"""
-)
 
 
-def start_logging(form: str, level: str, *, debug: bool = False) -> None:
+def start_logging(form: str, level: str, *, debug: bool = False, secrets: Collection[str] = ()) -> None:
     """Write log lines of *level* and worse to standard error from now on, in the *form* ``console``, ``json`` or
     ``auto``, which depends on whether that is a terminal; *debug* shows tracebacks to people as well.
 
-    What libraries have to say is written from warnings on. Secrets in URLs, and those behind names such as
-    ``password``, are hidden.
+    What libraries have to say is written from warnings on. *secrets* are hidden, and so are those in URLs and behind
+    names such as ``password``.
     """
     stop_logging()
     as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
-    logging.getLogger().addHandler(_Lines(json_line if as_json else functools.partial(console_line, debug=debug)))
+    form_line = json_line if as_json else functools.partial(console_line, debug=debug)
+    logging.getLogger().addHandler(_Lines(functools.partial(form_line, secrets=secrets)))
     logging.getLogger(_OURS).setLevel(level.upper())
     threading.excepthook = _log_end_of_thread
 
@@ -70,24 +63,24 @@ def describe_error(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {first} (`millstream --debug …` shows where)"
 
 
-def json_line(record: logging.LogRecord) -> str:
+def json_line(record: logging.LogRecord, *, secrets: Collection[str] = ()) -> str:
     """*record* as one JSON object: ``time`` (UTC), ``level``, ``logger``, ``message``; in a trace ``trace_id`` and
     ``span_id``; of an exception ``error`` and ``traceback``."""
     line = {
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "level": record.levelname.lower(),
         "logger": record.name,
-        "message": without_secrets(record.getMessage()),
+        "message": without_secrets(record.getMessage(), secrets),
     }
     if (span := tracing.current()) is not None:
         line["trace_id"], line["span_id"] = span
     if error := _error_of(record):
-        line["error"] = without_secrets(_named(error))
-        line["traceback"] = without_secrets("".join(traceback.format_exception(error)))
+        line["error"] = without_secrets(_named(error), secrets)
+        line["traceback"] = without_secrets("".join(traceback.format_exception(error)), secrets)
     return msgspec.json.encode(line).decode("utf-8")
 
 
-def console_line(record: logging.LogRecord, *, debug: bool = False) -> str:
+def console_line(record: logging.LogRecord, *, debug: bool = False, secrets: Collection[str] = ()) -> str:
     """*record* as a line for people; its traceback is shown with *debug* alone."""
     time = datetime.fromtimestamp(record.created, UTC)
     name = record.name.removeprefix(_OURS).lstrip(".")
@@ -97,12 +90,7 @@ def console_line(record: logging.LogRecord, *, debug: bool = False) -> str:
     if error := _error_of(record):
         text += f": {_named(error)}"
         text += "\n" + "".join(traceback.format_exception(error)).rstrip() if debug else " (`--debug` shows where)"
-    return without_secrets(text)
-
-
-def without_secrets(text: str) -> str:
-    """*text* with three stars in place of passwords in URLs, and of what stands behind names of secrets."""
-    return _NAMED_SECRET.sub(rf"\1{_HIDDEN}", _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", text))
+    return without_secrets(text, secrets)
 
 
 class _Lines(logging.StreamHandler[Any]):

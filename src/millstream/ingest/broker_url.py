@@ -7,10 +7,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
+from millstream.core.secrets import HIDDEN
 from millstream.ingest.errors import IngestInputError
-
-HIDDEN = "***"
-"""What stands in place of a password wherever people may read it."""
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _OPTIONS = ("password_file", "tls_ca", "tls_certificate", "tls_key")

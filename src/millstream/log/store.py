@@ -10,8 +10,8 @@ from typing import cast
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
+from millstream.core.secrets import mask_password
 from millstream.log.backend import Backend
-from millstream.log.backends.database.address import mask_password
 from millstream.log.backends.durability import Durability, file_durability, split_durability
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.nerve.address import is_nerve, parse_nerve

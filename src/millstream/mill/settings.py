@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.core.amounts import Duration, parse_duration
 from millstream.core.clock import MICROSECONDS
+from millstream.core.secrets import SecretCommand, SecretUrl
 from millstream.core.settings import Section
 
 TimeOfDay = Annotated[str, msgspec.Meta(pattern="^(([01][0-9]|2[0-3]):[0-5][0-9])?$")]
@@ -26,13 +27,14 @@ class AlarmSettings(Section, frozen=True):
     ``longest``, while `millstream mill work` runs.
 
     ``webhook`` is a URL, ``command`` a program with its arguments (it reads JSON), ``mail_to`` are addresses that get
-    mail from ``mail_from`` through the server ``smtp_host``.
+    mail from ``mail_from`` through the server ``smtp_host``. Of ``webhook`` only the host, and of ``command``
+    only the program, is shown to users and written to log lines: the rest often holds a token.
     """
 
     most: int = 1_000_000
     longest: Duration = Duration(24 * 3600 * MICROSECONDS)
-    webhook: str = ""
-    command: tuple[str, ...] = ()
+    webhook: SecretUrl = SecretUrl("")
+    command: SecretCommand = SecretCommand(())
     mail_to: tuple[str, ...] = ()
     mail_from: str = "millstream@localhost"
     smtp_host: str = "localhost"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 
-from millstream.log.backends.database.address import mask_password
+from millstream.core.secrets import mask_password
 from millstream.log.store import store_files
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.schema import spark_schema

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from millstream.core.canonical import canonical_json
 from millstream.core.errors import NotFoundError
+from millstream.core.secrets import mask_password
 from millstream.log import Log, Writer
-from millstream.log.backends.database.address import mask_password
 from millstream.log.writing.append_request import make_request, require_bodies_only, set_columns
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.write_names import WriteClaim, add_fingerprints, fingerprint

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millstream.core.secrets import Secret
 from millstream.core.settings import Section
 
-SECRETS = frozenset({"password", "secret", "secret_key", "token"})
-"""The last part of the names of settings that nobody is shown."""
-
-HIDDEN = "•••"
 DEFAULT_ADDRESS = "127.0.0.1:8460"
 
 
@@ -32,7 +29,7 @@ class Role(enum.StrEnum):
 class UserSettings(Section, frozen=True):
     """One person. ``password`` is a hash, as `millstream config user` prints it, never the password."""
 
-    password: str
+    password: Secret
     role: Role = Role.VIEWER
 
 

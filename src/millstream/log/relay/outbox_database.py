@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.core.clock import Clock
-from millstream.log.backends.database.address import mask_password
+from millstream.core.secrets import mask_password
 from millstream.log.backends.database.dialect import Dialect
 from millstream.log.backends.database.driver import DatabaseConnection, DatabaseDriver
 from millstream.log.backends.database.pool import RETRY_SECONDS, ConnectionPool, DatabaseLocation, PooledConnection

@@ -100,8 +100,10 @@ class CommandReceiver:
             done = subprocess.run(
                 self._words, input=msgspec.json.encode(notice), capture_output=True, timeout=SECONDS, check=False
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoticeError(f"the alarm command {self._words[0]} could not be run: {error}") from error
+        except subprocess.TimeoutExpired as error:  # whose text has the arguments, which are often secret
+            raise NoticeError(f"the alarm command {self._words[0]} did not end within {SECONDS:g} s") from error
+        except OSError as error:
+            raise NoticeError(f"the alarm command {self._words[0]} could not be run: {error.strerror}") from error
         if done.returncode:
             text = done.stderr.decode("utf-8", "replace")[-500:]
             raise NoticeError(f"the alarm command {self._words[0]} ended with {done.returncode}: {text}")

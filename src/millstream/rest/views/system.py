@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 
 from millstream import __version__
-from millstream.log.backends.database.address import mask_password
+from millstream.core.secrets import safe_url
 from millstream.messaging.broker.admin import GROUPS
 from millstream.queue import queue_name
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
 from millstream.rest.operator_audit_log import OperatorAuditEvent
-from millstream.settings import readable
-from millstream.settings.console import HIDDEN, SECRETS
+from millstream.settings import readable, redacted
 
 endpoints = EndpointRegistry()
 
@@ -115,7 +114,7 @@ def stores(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StoreRow]:
     """List the stores that policies may name."""
     settings = app.node.settings
     rows = [
-        StoreRow(name, mask_password(url), name in settings.stores and settings.stores[name].audited)
+        StoreRow(name, safe_url(url), name in settings.stores and settings.stores[name].audited)
         for name, url in settings.store_urls.items()
     ]
     return Listing(rows, total=len(rows))
@@ -124,7 +123,7 @@ def stores(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StoreRow]:
 @endpoints.get("/system/settings")
 def settings(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[SettingRow]:
     """List every setting with its origin; secrets are hidden."""
-    rows = list(setting_rows(readable(app.node.settings), app.origins))
+    rows = list(setting_rows(readable(redacted(app.node.settings)), app.origins))
     return Listing(rows, total=len(rows))
 
 
@@ -173,18 +172,13 @@ def look_at_health(app: AppContext) -> Health:
 
 
 def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], path: str = "") -> Iterator[SettingRow]:
-    """The leaves of nested settings, as :func:`readable` has them, by their dotted names; secrets are hidden."""
+    """The leaves of nested settings, as :func:`readable` has them, by their dotted names."""
     for key, value in values.items():
         name = f"{path}{key}"
         if isinstance(value, Mapping) and value:
             yield from setting_rows(value, origins, f"{name}.")
             continue
-        if key in SECRETS and value:
-            text = HIDDEN
-        elif isinstance(value, str):
-            text = mask_password(value)
-        else:
-            text = msgspec.json.encode(value).decode("utf-8")
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8")
         yield SettingRow(name, text, origins.get(name, "default"))
 
 

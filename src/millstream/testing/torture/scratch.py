@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from millstream.core.secrets import mask_password
 from millstream.log import LogInputError, LogNotFoundError, StorageError
-from millstream.log.backends.database.address import mask_password
 from millstream.log.backends.database.driver import ServerError
 from millstream.testing.databases import connected
 

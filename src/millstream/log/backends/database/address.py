@@ -10,10 +10,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
+from millstream.core.secrets import HIDDEN, mask_password
 from millstream.log.errors import LogInputError
-
-HIDDEN = "***"
-"""What stands in place of a password wherever people may read it."""
 
 _DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,63}")
 _MOST_PASSWORD_BYTES = 4096
@@ -80,14 +78,6 @@ def parse_database(url: str, kind: type[AddressT]) -> AddressT:
         return msgspec.convert({**fields, "password": password}, kind)
     except msgspec.ValidationError as error:
         raise _refusal(url, kind, str(error)) from error
-
-
-def mask_password(url: str) -> str:
-    """*url* with its password hidden, whatever form it has; other URLs as they are."""
-    account, at, rest = url.rpartition("@")
-    scheme, separator, account = account.partition("://")
-    user, colon, _ = account.partition(":")
-    return f"{scheme}{separator}{user}:{HIDDEN}@{rest}" if at and separator and colon else url
 
 
 def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: str | None) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from millstream.log.backends.database.address import DatabaseAddress, mask_password, parse_database
+from millstream.log.backends.database.address import DatabaseAddress, parse_database
 from millstream.log.errors import LogInputError
-
-__all__ = ["MysqlAddress", "mask_password", "parse_address"]
 
 
 class MysqlAddress(DatabaseAddress, frozen=True):

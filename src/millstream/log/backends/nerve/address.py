@@ -6,7 +6,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from millstream.log.backends.mysql.address import MysqlAddress, mask_password, parse_address
+from millstream.core.secrets import mask_password
+from millstream.log.backends.mysql.address import MysqlAddress, parse_address
 from millstream.log.errors import LogInputError
 
 _OPTIONS = {"shards": 999, "pointers": 999, "rps": 1_000_000}  # and the most that each may be

@@ -1,0 +1,80 @@
+"""Secrets: the types of settings that hold one, and texts and URLs without them.
+
+A setting is secret because its type says so. Every place that shows settings, and every log line, follows from that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NewType
+from urllib.parse import urlsplit
+
+Secret = NewType("Secret", str)
+"""A text that nobody is shown, such as the hash of a password."""
+
+SecretUrl = NewType("SecretUrl", str)
+"""A URL that is a secret, such as a web hook's; its scheme and its host may be shown."""
+
+SecretCommand = NewType("SecretCommand", tuple[str, ...])
+"""A program and its arguments, which are secret; the program may be shown."""
+
+HIDDEN = "***"
+"""What stands in place of a secret wherever people may read it."""
+
+LEAST_LENGTH = 6
+"""A shorter secret is not searched for in texts: it would be found in words that have nothing to do with it."""
+
+_NAMES = (
+    "password|passwd|passphrase|secret|token|credentials?|api[._-]?key|secret[._-]?key|secret_access_key|private[._-]?key|"
+    "authorization|sig|signature|x-amz-signature|x-amz-security-token"
+)
+_URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/]+@")
+_WEB_USER = re.compile(r"(?i)(\bhttps?://)[^\s/:@]+@")
+_NAMED_SECRET = re.compile(
+    rf"""(?ix)
+    (\b (?:{_NAMES}) \b
+     ["']? \s* [=:] \s* ["']? (?:bearer\s|basic\s)?)
+    [^\s"',;&]+"""
+)
+_SECRET_KEY = re.compile(r"(?i)password|passwd|secret|token|credential|(?:api|access|private)[._-]?key")
+_IN_A_FILE = re.compile(r"(?i)(?:file|path|location)$")
+
+
+def mask_password(url: str) -> str:
+    """*url* with its password hidden, whatever form it has; other URLs as they are."""
+    account, at, rest = url.rpartition("@")
+    scheme, separator, account = account.partition("://")
+    user, colon, _ = account.partition(":")
+    return f"{scheme}{separator}{user}:{HIDDEN}@{rest}" if at and separator and colon else url
+
+
+def safe_url(url: str) -> str:
+    """*url* with its password, and the tokens of its query, hidden; other texts as they are."""
+    return without_secrets(mask_password(url))
+
+
+def without_secrets(text: str, known: Iterable[str] = ()) -> str:
+    """*text* with three stars in place of passwords in URLs, of what stands behind names of secrets, such as
+    ``token=``, and of the secrets that are *known*."""
+    for secret in sorted(known, key=len, reverse=True):  # one may be a part of another
+        if len(secret) >= LEAST_LENGTH:
+            text = text.replace(secret, HIDDEN)
+    return _NAMED_SECRET.sub(rf"\1{HIDDEN}", _WEB_USER.sub(rf"\1{HIDDEN}@", _URL_PASSWORD.sub(rf"\1{HIDDEN}@", text)))
+
+
+def public_url(url: SecretUrl) -> str:
+    """The scheme and the host of *url*, with three stars for the rest of it."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return HIDDEN
+    where = f"[{host}]" if host and ":" in host else host
+    return f"{parts.scheme}://{where}{f':{port}' if port else ''}/{HIDDEN}" if parts.scheme and where else HIDDEN
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether something called *name* is a secret by its name, and not a file that holds one: for tables whose names
+    other programs define."""
+    return _SECRET_KEY.search(name) is not None and _IN_A_FILE.search(name) is None
