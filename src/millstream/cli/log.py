@@ -8,7 +8,6 @@ import select
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ import msgspec
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.log_relay import relay
+from millstream.cli.log_search import filter_options, microseconds, print_matches
 from millstream.cli.log_tier import tier
 from millstream.cli.log_torture import torture_command
 from millstream.cli.log_trim import trim
@@ -34,6 +34,7 @@ from millstream.log import (
     LogSpec,
     LogStore,
     Message,
+    MessageFilter,
     Writer,
     copy_consumers,
     copy_log,
@@ -44,7 +45,6 @@ from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = 64 << 20  # bytes in a line
 
 Line = TypeVar("Line", bytes, Message)
@@ -95,14 +95,26 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
 @click.option("--from", "first_id", type=click.IntRange(1), help="First id (default: the first of the log).")
 @click.option("--max", "count", type=click.IntRange(0), help="Maximum number of messages.")
 @click.option("--jsonl", is_flag=True, help="Print whole messages as JSON lines instead of bodies.")
+@filter_options
 @store_options
-def read(settings: Settings, name: str, first_id: int | None, count: int | None, jsonl: bool) -> None:
+def read(
+    settings: Settings,
+    name: str,
+    first_id: int | None,
+    count: int | None,
+    jsonl: bool,
+    wanted: MessageFilter | None,
+) -> None:
     """Print the bodies of the messages of the log NAME, in order, one per line.
 
-    Ids that were trimmed are reported on standard error.
+    With filters it prints the messages that match all of them, and reports on standard error which ids it searched.
+    Ids that were trimmed are reported there too.
     """
     with _ending_quietly(), _open(settings) as store:
         found = _log(store, name)
+        if wanted is not None:
+            print_matches(found, wanted, first_id, count, jsonl=jsonl)
+            return
         first_id = first_id or found.first_id
         last_id = None if count is None else first_id + count - 1
         for batch in found.read(first_id, last_id, columns=None if jsonl else ["body"]):
@@ -143,7 +155,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
         raise click.UsageError("give either --to ID or --time T")
     with open_log_store(settings.log_url, create=False) as store:
         found = _log(store, name)
-        first_id = first_id or found.first_id_since(_microseconds(time or ""))
+        first_id = first_id or found.first_id_since(microseconds(time or ""))
         if first_id < found.first_id:
             raise InputError(
                 f"{name} was trimmed and begins at id {found.first_id}: a consumer cannot start at {first_id}"
@@ -274,17 +286,6 @@ def _print_batch(batch: Batch, jsonl: bool) -> None:
         return
     lines = map(encode_line, batch) if jsonl else batch.arrow.column("body").to_pylist()
     sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
-
-
-def _microseconds(text: str) -> int:
-    """The time *text*, in ISO 8601 (UTC where it names no zone) or as microseconds since the epoch."""
-    if text.lstrip("-").isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InputError(f"{text!r} is not a time; write 2013-01-31T12:00Z, or microseconds since the epoch") from error
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 @contextlib.contextmanager

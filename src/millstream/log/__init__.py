@@ -41,6 +41,7 @@ from millstream.log.gap import Gap
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.kinds import DATA_KINDS, SYSTEM_KINDS, Kind, is_system
 from millstream.log.log import Log, LogInfo
+from millstream.log.message_search import MessageFilter, MessageSearchStep, UnreadableIds, search_messages
 from millstream.log.reading.reader import Reader
 from millstream.log.sourced import Sourced, sourced
 from millstream.log.spec import LogSpec, system_log, user_log
@@ -75,6 +76,8 @@ __all__ = [
     "LogSpec",
     "LogStore",
     "Message",
+    "MessageFilter",
+    "MessageSearchStep",
     "MessageTooLargeError",
     "MissingBlockError",
     "Reader",
@@ -92,6 +95,7 @@ __all__ = [
     "Tiering",
     "TieringResult",
     "TrimmedError",
+    "UnreadableIds",
     "Verification",
     "Writer",
     "WriterBusyError",
@@ -100,6 +104,7 @@ __all__ = [
     "copy_log",
     "is_system",
     "open_store",
+    "search_messages",
     "sourced",
     "system_log",
     "user_log",

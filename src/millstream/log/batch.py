@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -73,30 +73,44 @@ class Batch:
 
         Raises :class:`CorruptBlockError`.
         """
-        return self._decode(self._columns)
+        return self.decode(self._columns)
 
     def __iter__(self) -> Iterator[Message]:
-        batch = self.arrow if self._columns is None else self._decode(None)
-        received, event = batch.column("received_at"), batch.column("event_time")
-        times = _times(received)
-        return map(
-            Message,
-            batch.column("body").to_pylist(),
-            _texts(batch.column("key")),
-            _texts(batch.column("source")),
-            times if event is received or _is_same(event, received) else _times(event),
-            times,
-            _headers(batch.column("headers")),
-            range(self.first_id, self.last_id + 1),
-        )
+        batch = self.arrow if self._columns is None else self.decode(None)
+        return _messages(batch, range(self.first_id, self.last_id + 1))
+
+    def at(self, rows: Sequence[int]) -> Iterator[Message]:
+        """The messages of *rows* (0 is the first message) alone. Raises :class:`CorruptBlockError`."""
+        chosen = self.decode(None).take(pa.array(rows, pa.int64()))
+        return _messages(chosen, [self.first_id + row for row in rows])
 
     def bodies(self) -> Iterator[tuple[int, bytes]]:
         """The id and the body of each message, for those who need no more: half the work of :class:`Message`."""
-        return zip(self.ids, self._decode(["body"]).column(0).to_pylist(), strict=True)
+        return zip(self.ids, self.decode(["body"]).column(0).to_pylist(), strict=True)
 
-    def _decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+    def decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """All columns of the messages, or those *columns*; each combination is decoded once.
+
+        Raises :class:`CorruptBlockError`.
+        """
         whole = self._group.decode(columns)
         return whole if self.ids == self._group.ids else whole.slice(self.first_id - self._group.ids.first, len(self))
+
+
+def _messages(batch: pa.RecordBatch, ids: Iterable[int]) -> Iterator[Message]:
+    """The messages in the columns of *batch*, which have the *ids*."""
+    received, event = batch.column("received_at"), batch.column("event_time")
+    times = _times(received)
+    return map(
+        Message,
+        batch.column("body").to_pylist(),
+        _texts(batch.column("key")),
+        _texts(batch.column("source")),
+        times if event is received or _is_same(event, received) else _times(event),
+        times,
+        _headers(batch.column("headers")),
+        ids,
+    )
 
 
 def _times(array: Any) -> Any:
@@ -113,7 +127,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _texts(array: Any) -> Any:
-    return array.to_pylist() if array.buffers()[2].size else itertools.repeat("")
+    values = array.buffers()[2]
+    return array.to_pylist() if values is not None and values.size else itertools.repeat("")
 
 
 def _headers(array: Any) -> Any:

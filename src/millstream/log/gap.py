@@ -64,7 +64,10 @@ class Gap(Batch):
     def __repr__(self) -> str:
         return f"<Gap of {self._log!r}, ids {self.first_id} to {self.last_id}: {self.reason}>"
 
-    def _decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+    def at(self, rows: Sequence[int]) -> Iterator[Message]:  # noqa: ARG002
+        return iter(())
+
+    def decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
         names = MESSAGE_SCHEMA.names if columns is None else columns
         return pa.RecordBatch.from_pylist([], schema=pa.schema([MESSAGE_SCHEMA.field(name) for name in names]))
 

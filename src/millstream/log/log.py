@@ -22,7 +22,7 @@ from millstream.log.encoding.nerve_packet import decode_packet
 from millstream.log.encoding.proto import Proto, decode_proto
 from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError
 from millstream.log.gap import Gaps
-from millstream.log.ids import BlockRange, IdRange
+from millstream.log.ids import BlockRange, IdRange, IndexEntry
 from millstream.log.kinds import KIND, Kind
 from millstream.log.reading.reader import PollPauses, Reader
 from millstream.log.reading.scan import cut_batches, scan_blocks
@@ -205,6 +205,13 @@ class Log:
             BlockRange(max(block.first_id, ids.first), min(block.last_id, ids.last), block.bytes)
             for block in self._backend.ranges(self.name, ids.first, ids.last)
         ]
+
+    def block_index(self, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        """What the store keeps of each whole block that has ids from *first_id* to *last_id*; no block is read.
+
+        Ids that no entry covers may have messages all the same: a store of rows has no blocks.
+        """
+        return self._backend.index(self.name, first_id, last_id)
 
     def receive_times(self, first_id: int, last_id: int) -> Iterator[tuple[int, int]]:
         """The least and the greatest receive time (microseconds) of each block from *first_id* to *last_id*.
