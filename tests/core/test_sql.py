@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.core.sql import SqlBusyError, insert_new, insert_rows, make_tables, open_server, update_rows
+from millstream.core.sql import SqlBusyError, insert_new, insert_rows, make_tables, open_server, update_rows, writing
 from millstream.testing import services
 
 TABLES = 20
@@ -200,3 +201,43 @@ def test_rows_are_put_into_statements_by_their_bytes_too() -> None:
     assert [len(chunk) for chunk in _chunks([large, large, small, large])] == [1, 2, 1]
     assert [len(chunk) for chunk in _chunks([small] * 900)] == [400, 400, 100]
     assert list(_chunks([])) == []
+
+
+def test_a_transaction_within_another_is_a_part_of_it(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'a.db'}")
+    with writing(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE t (n INTEGER)")
+
+    def add(number: int) -> None:
+        with writing(engine) as connection:
+            connection.exec_driver_sql("INSERT INTO t VALUES (?)", (number,))
+
+    with pytest.raises(ZeroDivisionError), writing(engine):
+        add(1)
+        add(1 // 0)
+    with writing(engine):
+        add(2)
+        add(3)
+    with engine.connect() as connection:
+        assert list(connection.exec_driver_sql("SELECT n FROM t").scalars()) == [2, 3]
+
+
+def test_threads_that_write_wait_in_line_however_long_it_takes(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'a.db'}", connect_args={"timeout": 0})
+    with writing(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE t (n INTEGER)")
+    begun = threading.Event()
+
+    def add() -> None:
+        begun.set()
+        with writing(engine) as connection:
+            connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+
+    with ThreadPoolExecutor(1) as pool:
+        with writing(engine) as connection:
+            adding = pool.submit(add)
+            begun.wait()
+            connection.exec_driver_sql("INSERT INTO t VALUES (0)")
+        adding.result()  # a database that is locked would have been an error at once
+    with engine.connect() as connection:
+        assert list(connection.exec_driver_sql("SELECT n FROM t").scalars()) == [0, 1]

@@ -104,7 +104,7 @@ def test_a_database_that_is_locked_interrupts_the_work_and_ends_it_not(world: An
     world.queue("low").put([task("a")])
     workers = manager(world, Scripted(look), transient_first=1.0)
     locked = sa.create_engine(world.engine.url, connect_args={"timeout": 0})
-    real, world.manifest.writer._engine = world.manifest.writer._engine, locked
+    real, world.manifest.writer.engine = world.manifest.writer.engine, locked
 
     with world.engine.connect() as holder:
         holder.exec_driver_sql("BEGIN IMMEDIATE")
@@ -112,7 +112,7 @@ def test_a_database_that_is_locked_interrupts_the_work_and_ends_it_not(world: An
         thread.start()
         until(lambda: workers.tally.interrupted > 0, "an interruption")
         holder.rollback()
-    world.manifest.writer._engine = real
+    world.manifest.writer.engine = real
     until(lambda: world.clock.advance(1) or workers.tally.done == 1, "the task done")
     workers.stop()
     thread.join()

@@ -360,3 +360,19 @@ def test_items_deep_below_many_folders_need_no_open_folder_for_each_of_them(tmp_
 
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_items_are_stored_from_the_files_of_another_local_store(tmp_path: Path) -> None:
+    source, copy = LocalStore(tmp_path / "source"), LocalStore(tmp_path / "copy")
+    for store in (source, copy):
+        store.create_space("s")
+    good, wrong = (source.put("s", name, io.BytesIO(name.encode())) for name in ("a/b", "c"))
+    items = [NewItem(info.content_id, b"", info.checksum() or "", folder=source.bulk.folder) for info in (good, wrong)]
+    items[1] = NewItem("c", b"", "0" * 64, folder=source.bulk.folder)
+    items.append(NewItem("nowhere", b"", "0" * 64, folder=source.bulk.folder))
+    stored, refused, absent = copy.bulk.put("s", items)
+    assert isinstance(stored, ItemInfo) and stored.checksum() == good.checksum()
+    with copy.open("s", "a/b") as file:
+        assert file.read() == b"a/b"
+    assert isinstance(refused, ChecksumMismatchError) and isinstance(absent, ItemNotFoundError)
+    assert [entry.content_id for entry in copy.entries("s")] == ["a/b"]

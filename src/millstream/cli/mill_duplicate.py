@@ -46,14 +46,15 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
             click.echo(f"{name}: {error}", err=True)
         for pairs in rounds:
             queue = None if dry_run else node.queues.open(QueueName.DUPLICATION_LOW)
+            direct = None if dry_run else node.mill.direct()
             for pair, name in pairs:
                 try:
                     with progress_bar() as progress:
-                        progress.add_task(f"comparing {name} {pair}", total=None)
+                        progress.add_task(f"comparing and copying {name} {pair}", total=None)
                         plan = plan_space_duplication(
                             node.stores.providers, node.stores.manifest, pair, name, queue, everything=everything,
                             record=not dry_run, change_guard=node.stores.change_guard,
-                            outbox=node.stores.outbox,
+                            outbox=node.stores.outbox, direct=direct,
                         )  # fmt: skip
                 except StoreError as error:
                     echo_line(f"{name} {pair}: {error}", err=True)
@@ -61,8 +62,9 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                     continue
                 print_plan(plan, as_json)
                 held += plan.hold is not None or plan.hold_reason is not None
-            if not dry_run:
+            if direct is not None:
                 tally = drain_queues(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
+                tally.done += direct.done
                 print_tally(tally, as_json)
                 dead += tally.dead
     return 1 if dead or failed or unlisted else HELD if held else 0

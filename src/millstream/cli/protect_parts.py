@@ -78,4 +78,5 @@ def protection_parts(node: Node, store: str) -> ProtectionParts:
         ),
         node.mill.reports.reporter,
         node.stores.outbox,
+        node.mill.direct(),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -82,12 +84,42 @@ def _make(place: sa.URL) -> None:
 
 @contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that holds the database's write lock from the start, so that it may read first, then write."""
-    with engine.begin() as connection:
-        # SQLite takes the lock only at the first write otherwise, and what was read before may be stale by then.
-        if engine.dialect.name == "sqlite" and not getattr(connection.connection, "in_transaction", False):
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        yield connection
+    """A transaction that holds the database's write lock from the start, so that it may read first, then write.
+
+    Within one of the same thread it is a part of that one. On SQLite threads of a process wait in line: whoever waits
+    for the lock in the database itself looks again only now and then.
+    """
+    if engine.dialect.name != "sqlite":
+        with engine.begin() as connection:
+            yield connection
+        return
+    with _writers_lock:
+        writer = _writers.setdefault(engine, _EngineWriter())
+    with writer.turn:
+        if writer.connection is not None:
+            yield writer.connection
+            return
+        with engine.begin() as connection:
+            # SQLite takes the lock only at the first write otherwise, and what was read before may be stale by then.
+            if not getattr(connection.connection, "in_transaction", False):
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            writer.connection = connection
+            try:
+                yield connection
+            finally:
+                writer.connection = None
+
+
+class _EngineWriter:
+    """Whose turn it is to write with an engine, and the transaction of that thread."""
+
+    def __init__(self) -> None:
+        self.turn = threading.RLock()
+        self.connection: sa.Connection | None = None
+
+
+_writers: weakref.WeakKeyDictionary[sa.Engine, _EngineWriter] = weakref.WeakKeyDictionary()
+_writers_lock = threading.Lock()
 
 
 def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Table] | None = None) -> None:

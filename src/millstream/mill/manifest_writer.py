@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows
+from millstream.core.sql import insert_rows, writing
 from millstream.mill.check_outcomes import ManifestAction, Verdict
 from millstream.mill.manifest_table import CheckResult, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
@@ -23,8 +22,7 @@ class ManifestWriter:
     """
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        self._writing = threading.Lock()
+        self.engine = engine
 
     def record(self, events: Iterable[ManifestEvent]) -> None:
         """Apply *events*, in any order: an event older than its row is ignored, one of equal or later time wins.
@@ -44,14 +42,14 @@ class ManifestWriter:
         created = [_created_row(result) for result in settled if result.action == ManifestAction.CREATE]
         noted = [_noted_row(result) for result in settled if result.action != ManifestAction.CREATE]
         self._insert(created, _CREATE_COLUMNS)
-        with self._writing, self._engine.begin() as connection:
+        with writing(self.engine) as connection:
             for some in groups(noted, _NOTED):
                 text = f"{_NOTED_AS} (VALUES {', '.join([_NOTE_MARKS] * len(some))}) {_NOTE}"
                 connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(some)))
 
     def _insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str], conflict: str | None = None) -> None:
         if rows:
-            with self._writing, self._engine.begin() as connection:
+            with writing(self.engine) as connection:
                 insert_rows(connection, _manifest, columns, rows, conflict=conflict)
 
 

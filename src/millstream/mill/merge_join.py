@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -15,6 +17,7 @@ class Keyed(Protocol):
 
 
 Value = TypeVar("Value")
+Answer = TypeVar("Answer")
 Left = TypeVar("Left", bound=Keyed)
 Right = TypeVar("Right", bound=Keyed)
 
@@ -57,6 +60,21 @@ def groups(values: Iterable[Value], size: int) -> Iterator[list[Value]]:
     """*values* in lists of at most *size*."""
     iterator = iter(values)
     return iter(lambda: list(islice(iterator, size)), [])
+
+
+def map_ahead(function: Callable[[Value], Answer], values: Iterable[Value], count: int) -> Iterator[Answer]:
+    """*function* of each of *values*, in order; as many as *count* are worked at while the next one is made."""
+    if not count:
+        yield from map(function, values)
+        return
+    with ThreadPoolExecutor(count) as pool:
+        running: deque[Future[Answer]] = deque()
+        for value in values:
+            if len(running) == count:
+                yield running.popleft().result()
+            running.append(pool.submit(function, value))
+        while running:
+            yield running.popleft().result()
 
 
 def one_behind(values: Iterable[Value]) -> Iterator[Value]:

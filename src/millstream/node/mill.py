@@ -8,6 +8,7 @@ from typing import Any
 
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.audit.audit_processor import AuditProcessor, NotifyProcessor
+from millstream.mill.duplication.direct import DirectDuplicator
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.checker import BitCheckProcessor
@@ -87,14 +88,18 @@ class MillPart:
         return WorkerManager(
             [self._queues.open(name) for name in names],
             ProcessorRegistry(self._processors()),
-            ResultSink(
-                stores.manifest, _OpenedQueues(self._queues), (self.audit.log, stores.outbox), self.checks.bit_log
-            ),
+            self._sink(),
             self._context.clock,
             WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
             on_progress=on_progress,
             metrics=self._context.metrics,
         )
+
+    def direct(self) -> DirectDuplicator:
+        """Copies what a plan of this process finds, with no queue between."""
+        outbox, policies = self._stores.outbox, self._cached_policies()
+        audit = AuditProcessor(outbox, policies, notify=bool(_receivers(self._context.settings.mill.alarms)))
+        return DirectDuplicator(self._duplication(policies), self._sink().settle, audit, outbox)
 
     def monitor(self, *names: QueueName) -> QueueMonitor:
         """Watches the queues *names*, and tells whom the settings name of alarms."""
@@ -122,17 +127,10 @@ class MillPart:
     def _processors(self) -> dict[type[Any], Processor]:
         providers, manifest, outbox = self._stores.providers, self._stores.manifest, self._stores.outbox
         checks, reports, repairer = self.checks, self.reports, self.repairs.repairer
-        policies = CachedPolicies(PolicyRepository(self._policies.location), self._context.clock)
+        policies = self._cached_policies()
         receivers = _receivers(self._context.settings.mill.alarms)
         return {
-            Duplicate: DuplicationProcessor(
-                providers,
-                manifest,
-                self._stores.change_guard,
-                policies=policies,
-                outbox=outbox,
-                audit_lookup=self.audit.lookup,
-            ),
+            Duplicate: self._duplication(policies),
             BitCheck: BitCheckProcessor(checks.checker),
             BitError: BitErrorProcessor(checks.checker, repairer, self.audit.lookup),
             BitReport: BitReportProcessor(
@@ -144,6 +142,20 @@ class MillPart:
             Notify: NotifyProcessor(receivers),
             NotifyReport: NotifyReportProcessor(receivers),
         }
+
+    def _duplication(self, policies: CachedPolicies) -> DuplicationProcessor:
+        stores = self._stores
+        return DuplicationProcessor(
+            stores.providers, stores.manifest, stores.change_guard, policies=policies, outbox=stores.outbox,
+            audit_lookup=self.audit.lookup,
+        )  # fmt: skip
+
+    def _cached_policies(self) -> CachedPolicies:
+        return CachedPolicies(PolicyRepository(self._policies.location), self._context.clock)
+
+    def _sink(self) -> ResultSink:
+        audit = self.audit.log, self._stores.outbox
+        return ResultSink(self._stores.manifest, _OpenedQueues(self._queues), audit, self.checks.bit_log)
 
 
 def _receivers(alarms: AlarmSettings) -> list[NoticeReceiver]:

@@ -18,14 +18,19 @@ SMALL = 1024 * 1024
 """Items of more bytes are not held in memory: they go by themselves."""
 
 
-class NewItem(msgspec.Struct, frozen=True, gc=False):
-    """An item that is to be stored under an id that is free, and the SHA-256 (hex) that its bytes must have."""
+class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """An item that is to be stored under an id that is free, and the SHA-256 (hex) that its bytes must have.
+
+    With ``folder`` the bytes are those of the same item in the local store in that folder, and ``data`` is empty:
+    whoever stores the item reads them itself (see :func:`takes_files`).
+    """
 
     content_id: str
     data: bytes
     sha256: str
     mimetype: str = DEFAULT_MIMETYPE
     properties: Mapping[str, str] = {}
+    folder: str | None = None
 
 
 class Bulk(Protocol):
@@ -66,6 +71,16 @@ def listed_infos(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence
 def reads_together(bulk: Bulk) -> bool:
     """Whether items are to be checked together: with some stores that costs more than it saves."""
     return bool(getattr(bulk, "reads_together", True))
+
+
+def takes_files(bulk: Bulk) -> bool:
+    """Whether *bulk* stores items whose bytes are named by :attr:`NewItem.folder`."""
+    return bool(getattr(bulk, "takes_files", False))
+
+
+def folder_of(bulk: Bulk) -> str | None:
+    """The folder of the local store whose items *bulk* reads; None where it is of another kind."""
+    return cast("str | None", getattr(bulk, "folder", None))
 
 
 def bulk_of(store: Store) -> Bulk | None:

@@ -44,7 +44,7 @@ class OpenFolders:
     """
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        self.root = root
         self._open: dict[tuple[str, ...], int | None] = {}
 
     def __enter__(self) -> Self:
@@ -69,13 +69,13 @@ class OpenFolders:
         """
         folder = self.get(names)
         if folder is None:
-            self._open[names] = folder = make_folder(self._root, names, existing=existing)
+            self._open[names] = folder = make_folder(self.root, names, existing=existing)
         return folder
 
     def _get(self, names: tuple[str, ...]) -> int | None:
         """Descend from the nearest folder that is open; those between are not kept, since an id may have hundreds."""
         if not names:
-            return os.open(self._root, os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
+            return os.open(self.root, os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
         self.get(names[:1] if names[1:] else ())
         depth = next(depth for depth in range(len(names) - 1, -1, -1) if names[:depth] in self._open)
         above = self._open[names[:depth]]

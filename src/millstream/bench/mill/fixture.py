@@ -22,9 +22,9 @@ from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.audit.audit_queue import AuditQueue
 from millstream.mill.duplication.differences import DuplicationPlan
+from millstream.mill.duplication.direct import DirectDuplicator
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
-from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker
@@ -155,20 +155,17 @@ class MillFixture:
 
     def plan(self, tree: FileTree, queue: WorkQueue | None) -> DuplicationPlan:
         """A loop of the producer over the space of *tree*: record what is new, and queue what differs."""
-        record_space(self.providers, self.manifest, SOURCE, tree.space)
-        return plan_space_duplication(self.providers, self.manifest, PAIR, tree.space, queue)
+        return plan_space_duplication(self.providers, self.manifest, PAIR, tree.space, queue, record=True)
 
     def duplicate(self, tree: FileTree) -> None:
-        """Copy what differs, prove it, and process the audit of it."""
-        self.plan(tree, self.low)
-        registry = ProcessorRegistry(
-            {
-                Duplicate: DuplicationProcessor(self.providers, self.manifest),
-                Audit: AuditProcessor(self.outbox, lambda: Policies({})),
-            }
-        )
+        """Copy what differs, prove it, and process the audit of it, as ``millstream mill duplicate`` does."""
+        duplication = DuplicationProcessor(self.providers, self.manifest)
+        audit = AuditProcessor(self.outbox, lambda: Policies({}))
         queues: dict[str, WorkQueue] = {QueueName.DUPLICATION_LOW: self.low, QueueName.AUDIT: self.audit}
         sink = ResultSink(self.manifest, queues, (self.audit_log, self.outbox))
+        direct = DirectDuplicator(duplication, sink.settle, audit, self.outbox)
+        plan_space_duplication(self.providers, self.manifest, PAIR, tree.space, self.low, record=True, direct=direct)
+        registry = ProcessorRegistry({Duplicate: duplication, Audit: audit})
         settings = WorkerSettings(threads=8)
         tally = WorkerManager([self.low, self.audit], registry, sink, self.clock, settings).run_until_drained()
         assert (tally.failed, tally.dead) == (0, 0), "every task was done"

@@ -29,6 +29,7 @@ from millstream.mill.adoption.unknown_copies import (
 )
 from millstream.mill.adoption.verification import CopyVerifier, Verified, due_since
 from millstream.mill.duplication.change_guard import ChangeGuard
+from millstream.mill.duplication.direct import DirectDuplicator
 from millstream.mill.duplication.planning import GROUP, plan_space_duplication, put_items
 from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.merge_join import groups
@@ -127,7 +128,7 @@ class ProtectionReport(msgspec.Struct, kw_only=True):
 
 
 class ProtectionParts(NamedTuple):
-    """What a run is made of; *work* does the tasks on *queue* to their end."""
+    """What a run is made of; *work* does the tasks on *queue* to their end, *direct* what needs no queue."""
 
     target: AdoptionTarget
     providers: Providers
@@ -137,6 +138,7 @@ class ProtectionParts(NamedTuple):
     verifier: CopyVerifier
     reporter: Reporter
     outbox: AuditOutbox | None = None
+    direct: DirectDuplicator | None = None
 
 
 class Protection:
@@ -278,7 +280,7 @@ class Protection:
             try:
                 plan = plan_space_duplication(
                     self._parts.providers, self._target.manifest, pair, self._space, self._parts.queue,
-                    change_guard=self._parts.guard, outbox=self._parts.outbox, skip=skip,
+                    change_guard=self._parts.guard, outbox=self._parts.outbox, skip=skip, direct=self._parts.direct,
                 )  # fmt: skip
             except StoreError as error:
                 copy.error = str(error)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows, make_tables
+from millstream.core.sql import insert_rows, make_tables, writing
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.merge_join import groups
 from millstream.stores.audit import CONTENT_CHANGES, AuditAction, AuditEvent
@@ -53,12 +53,12 @@ class AuditLog:
     """The audit log in the database of *engine*; the table is made where it is absent. Events are only ever added."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         make_tables(engine, _metadata)
 
     def append(self, events: Sequence[AuditEvent]) -> None:
         """Add *events*; those that the log has already (by their numbers) are left out. Durable when this returns."""
-        with self._engine.begin() as connection:
+        with writing(self.engine) as connection:
             insert_rows(connection, _log, _FIELDS, [_values(event) for event in events])
 
     def events(
@@ -120,7 +120,7 @@ class AuditLog:
         which there is no event, are left out."""
         found: dict[str, str | None] = {}
         columns = (_log.c.content_id, _log.c.sha256)
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             for ids in groups(content_ids, _VARIABLES):
                 last = _log.c.number.in_(_last(store, space, ids))
                 query = sa.select(*columns).where(last, _log.c.action != AuditAction.DELETE_CONTENT)
@@ -143,7 +143,7 @@ class AuditLog:
             query = sa.select(page.c.content_id, manifest_table.c.content_id).select_from(
                 page.outerjoin(manifest_table, row)
             )
-            with self._engine.connect() as connection:
+            with self.engine.connect() as connection:
                 found = connection.execute(query.order_by(page.c.content_id)).fetchall()
             lost = [name for name, known in found if known is None]
             yield from sorted(self.last_sums(store, space, lost))
@@ -153,18 +153,18 @@ class AuditLog:
 
     def spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has events, sorted."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             rows = connection.execute(sa.select(_log.c.store, _log.c.space).distinct())
             return sorted((store, space) for store, space in rows)
 
     def spaces_by_account(self) -> Sequence[tuple[str, str, str]]:
         """Every (account, store, space) that has events, sorted."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             rows = connection.execute(sa.select(_log.c.account, _log.c.store, _log.c.space).distinct())
             return sorted((account, store, space) for account, store, space in rows)
 
     def _read(self, query: sa.Select[Any]) -> list[AuditEvent]:
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             rows = connection.execute(query).mappings()
             return [msgspec.convert({str(name): row[name] for name in row}, AuditEvent) for row in rows]
 

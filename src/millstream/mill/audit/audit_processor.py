@@ -38,16 +38,17 @@ class AuditProcessor:
 
     def process(self, task: Audit, attempt: int) -> TaskResult:  # noqa: ARG002
         """The audit log's row, the manifest's row, and a task for each copy."""
-        return self._result(task, self._outbox.get([task.number]).get(task.number))
+        event = self._outbox.get([task.number]).get(task.number)
+        return _processed(task) if event is None else self.result(event)
 
     def process_group(self, tasks: Sequence[Audit]) -> Sequence[TaskResult | None]:
         """All of them, with one look into the outbox."""
         events = self._outbox.get([task.number for task in tasks])
-        return [self._result(task, events.get(task.number)) for task in tasks]
+        found = [(task, events.get(task.number)) for task in tasks]
+        return [_processed(task) if event is None else self.result(event) for task, event in found]
 
-    def _result(self, task: Audit, event: AuditEvent | None) -> TaskResult:
-        if event is None:
-            return TaskResult(f"audit event {task.number} was processed before")
+    def result(self, event: AuditEvent) -> TaskResult:
+        """What *event* comes to, which has happened."""
         recorded = manifest_event(event)
         tasks = tuple(_duplications(event, self._policies()))
         if self._notify and event.action == AuditAction.CREATE_SPACE:
@@ -78,6 +79,10 @@ class NotifyProcessor:
         for receiver in self._receivers:
             receiver.tell(notice)
         return TaskResult(f"{len(self._receivers)} receivers told of the space {task.space!r}")
+
+
+def _processed(task: Audit) -> TaskResult:
+    return TaskResult(f"audit event {task.number} was processed before")
 
 
 def manifest_event(event: AuditEvent) -> ManifestEvent | None:

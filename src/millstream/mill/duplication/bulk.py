@@ -20,10 +20,11 @@ from millstream.mill.duplication.decision_table import (
 )
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
+from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
-from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of, listed_infos
+from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of, folder_of, listed_infos, takes_files
 from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
 
 HELD = 8 * SMALL
@@ -32,6 +33,8 @@ HELD = 8 * SMALL
 Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
 """What the source and the destination say of an item."""
 
+
+_NOT_THERE = ObservedEnd(EndState.NO_ITEM)
 
 AuditSums = Callable[[str, str, Sequence[str]], Mapping[str, str | None]]
 """What the audit of a store has recorded of items of a space, by id."""
@@ -61,6 +64,33 @@ def duplicate_group(
         done = group.done(ids, audit_sums(source, space, ids))
         results |= {Duplicate(source, destination, space, name): result for name, result in done.items()}
     return [results.get(task) for task in tasks]
+
+
+def copy_group(
+    providers: Providers,
+    manifest: Manifest,
+    pair: Pair,
+    space: str,
+    infos: Mapping[str, ItemInfo | None],
+    *,
+    audit_sums: AuditSums,
+) -> Mapping[str, TaskResult]:
+    """As :func:`duplicate_group`, by id; of an item that only the source has, *infos* has what the source says of it.
+
+    An item that is there by now all the same is left out.
+    """
+    ends = bulk_of(providers[pair.source]), bulk_of(providers[pair.destination])
+    if not space or ends[0] is None or ends[1] is None:
+        return {}
+    group = _BulkGroup(providers, manifest, (ends[0], ends[1]), (pair.source, pair.destination), space)
+    new = {name: info for name, info in infos.items() if info is not None}
+    other = [name for name, info in infos.items() if info is None and name]
+    results = dict[str, TaskResult]()
+    if new:
+        results |= group.copied(new, audit_sums(pair.source, space, list(new)))
+    if other:
+        results |= group.done(other, audit_sums(pair.source, space, other))
+    return results
 
 
 class _BulkGroup:
@@ -98,6 +128,24 @@ class _BulkGroup:
         done = [*same, *(name for name in new if name in events)]
         return {name: _result(actions[name], events.get(name)) for name in done}
 
+    def copied(self, infos: Mapping[str, ItemInfo], audited: Mapping[str, str | None]) -> Mapping[str, TaskResult]:
+        """The result of each item of the source that was copied to where there was none, and is what was *audited*."""
+        new = {
+            name: info
+            for name, info in infos.items()
+            if info.size <= SMALL and (sha256 := info.checksum()) and not is_unaudited(sha256, audited.get(name))
+        }
+        if not new:
+            return {}
+        if not self._providers.call(lambda: self._providers[self._destination].has_space(self._space)):
+            self._providers.make_space(self._destination, self._space)
+        name, info = next(iter(new.items()))
+        action = decide_duplication(self._space, name, _side(info), _NOT_THERE, SourceRecord.NONE)
+        events: dict[str, ManifestEvent] = {}
+        for some in _portions(new):
+            events |= self._copied(some)
+        return {name: _result(action, event) for name, event in events.items()}
+
     def _copies(self, ids: Sequence[str], *, wanted: bool) -> Sequence[ItemInfo | StoreError]:
         """What the destination says of each item; where one of them is *wanted* there, its space is made (D23)."""
         call, space = self._providers.call, self._space
@@ -110,12 +158,16 @@ class _BulkGroup:
     def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, ManifestEvent]:
         """The event of each of *new* that was copied, and is proven to be what the source's provider recorded.
 
-        They are held in memory. The destination hashes what it gets before any of it is in place, and refuses what is
-        not as promised.
+        They are held in memory, unless the destination reads the source's files itself. It hashes what it gets before
+        any of it is in place, and refuses what is not as promised.
         """
-        read = self._providers.call(lambda: self._from.read(self._space, list(new)))
+        folder = folder_of(self._from) if takes_files(self._to) else None
+        if folder is None:
+            read = self._providers.call(lambda: self._from.read(self._space, list(new)))
+        else:
+            read = [b""] * len(new)
         items = [
-            NewItem(name, data, sha256, info.mimetype, clean_properties(info.properties))
+            NewItem(name, data, sha256, info.mimetype, clean_properties(info.properties), folder)
             for (name, info), data in zip(new.items(), read, strict=True)
             if isinstance(data, bytes) and (sha256 := info.checksum())
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from operator import le
 from typing import NamedTuple, Protocol
 
@@ -14,14 +14,18 @@ from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.duplication.source_recorder import is_unchanged, record_columns
 from millstream.mill.manifest import Manifest
 from millstream.mill.manifest_table import COMPARISON_COLUMNS, ComparisonRow
-from millstream.mill.merge_join import groups
+from millstream.mill.merge_join import groups, map_ahead
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditOutbox
+from millstream.stores.protocol import ItemInfo
 
 EXAMPLES = 10
 _ASKED = 1000
 """Items that the outbox is asked about together."""
+
+_AHEAD = 3
+"""Parts of a listing that are recorded while the next one is read."""
 
 
 class ItemDifference(enum.StrEnum):
@@ -134,31 +138,41 @@ def count_differences(
     record: bool = False,
     outbox: AuditOutbox | None = None,
     skip: Container[str] = (),
+    on_copy: Callable[[ComparedItem], object] | None = None,
+    on_info: Callable[[ItemInfo], object] | None = None,
 ) -> DuplicationPlan:
     """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change.
 
     With *record* the manifest is brought up to date with the source on the way
     (:mod:`millstream.mill.duplication.source_recorder`). A deletion that waits in *outbox* counts as recorded. Items of
-    *skip* are left out.
+    *skip* are left out. *on_copy* is told of each item that is to be copied or compared again, *on_info* what the
+    source's provider says of what is recorded.
     """
     counts: Counter[ItemDifference] = Counter()
     examples: list[str] = []
     size = replaced = 0
     now = providers.clock.now()
-    for read in _joined(providers, manifest, pair, space, ""):
-        if _is_same(read):
-            counts[ItemDifference.SAME] += len(read.keys)
-            size += sum(read.columns[0]) if everything else 0
+
+    def recorded(run: ItemColumns) -> ItemColumns:
+        if not record or _is_same(run):
+            return run
+        return _recorded(providers, manifest, pair.source, space, run, now=now, on_info=on_info)
+
+    for run in map_ahead(recorded, _joined(providers, manifest, pair, space, ""), _AHEAD if record else 0):
+        if _is_same(run):
+            counts[ItemDifference.SAME] += len(run.keys)
+            size += sum(run.columns[0]) if everything else 0
             continue
-        run = _recorded(providers, manifest, pair.source, space, read, now=now) if record else read
         for found in _found(run, now, _deletions(outbox, pair.source, space, run)):
             if found.name in skip:
                 continue
             counts[found.kind] += 1
             replaced += found.replaces
-            if found.kind in (ItemDifference.COPY, ItemDifference.CHANGE) or (
-                everything and found.kind == ItemDifference.SAME
-            ):
+            if found.kind in (ItemDifference.COPY, ItemDifference.CHANGE):
+                size += found.size
+                if on_copy is not None:
+                    on_copy(found)
+            elif everything and found.kind == ItemDifference.SAME:
                 size += found.size
             elif found.kind == ItemDifference.HELD and len(examples) < EXAMPLES:
                 examples.append(found.name)
@@ -194,12 +208,19 @@ def _joined(providers: Providers, manifest: Manifest, pair: Pair, space: str, af
 
 
 def _recorded(
-    providers: Providers, manifest: Manifest, source: str, space: str, run: ItemColumns, *, now: int
+    providers: Providers,
+    manifest: Manifest,
+    source: str,
+    space: str,
+    run: ItemColumns,
+    *,
+    now: int,
+    on_info: Callable[[ItemInfo], object] | None,
 ) -> ItemColumns:
     """*run* with the rows of the source as they are once it is recorded."""
     columns, end = run.columns, 4 + len(COMPARISON_COLUMNS) - 1
     known = ItemColumns(run.keys, columns[:2] + columns[4:end])
-    if not record_columns(providers, manifest, source, space, known, now=now).recorded:
+    if not record_columns(providers, manifest, source, space, known, now=now, on_info=on_info).recorded:
         return run
     rows = manifest.get_many(source, space, run.keys)
     values = [

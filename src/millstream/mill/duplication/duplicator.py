@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.duplication.bulk import duplicate_group
+from millstream.mill.duplication.bulk import copy_group, duplicate_group
 from millstream.mill.duplication.change_guard import ChangeGuard, ChangeKind
 from millstream.mill.duplication.decision_table import (
     UNAUDITED,
@@ -112,6 +112,15 @@ class DuplicationProcessor:
         asked = [task for task in tasks if self._is_asked(task)]
         done = dict(zip(asked, duplicate_group(self._providers, self._manifest, asked, self._audit_sums), strict=True))
         return [done.get(task) for task in tasks]
+
+    def copy_group(self, pair: Pair, space: str, infos: Mapping[str, ItemInfo | None]) -> Mapping[str, TaskResult]:
+        """What came of those items of *infos* that could be done together, by id, for whoever has planned them now.
+
+        Of an item that the destination has not got, *infos* has what the source has just said; of others None.
+        """
+        if self._policies is not None and not self._is_asked(Duplicate(pair.source, pair.destination, space, "")):
+            return {}
+        return copy_group(self._providers, self._manifest, pair, space, infos, audit_sums=self._audit_sums)
 
     def _audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
         return {} if self._audit_lookup is None else self._audit_lookup.sums(store, space, content_ids)

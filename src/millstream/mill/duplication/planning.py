@@ -8,12 +8,12 @@ import msgspec
 
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import (
-    ComparedItem,
     DuplicationPlan,
     ItemDifference,
     count_differences,
     differences,
 )
+from millstream.mill.duplication.direct import DirectDuplicator, PlannedCopies
 from millstream.mill.manifest import Manifest
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair, Policy
@@ -40,6 +40,7 @@ def plan_space_duplication(
     change_guard: ChangeGuard | None = None,
     outbox: AuditOutbox | None = None,
     skip: Container[str] = (),
+    direct: DirectDuplicator | None = None,
 ) -> DuplicationPlan:
     """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
 
@@ -47,11 +48,14 @@ def plan_space_duplication(
     *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
     Nothing is put on it where *change_guard* holds the plan. Without a queue this is a dry run. With *record* the
     manifest is brought up to date with the source first. A deletion that waits in *outbox* counts as recorded. Items of
-    *skip* are neither counted nor copied.
+    *skip* are neither counted nor copied. With *direct* that copies what it can, before this returns, and only the rest
+    is put on the queue; not where there is anything to delete, which comes first.
     """
+    planned = PlannedCopies(providers.clock)
     plan = count_differences(
-        providers, manifest, pair, space, everything=everything, record=record, outbox=outbox, skip=skip
-    )
+        providers, manifest, pair, space, everything=everything, record=record, outbox=outbox, skip=skip,
+        on_copy=None if queue is None else planned.add, on_info=None if direct is None else planned.add_info,
+    )  # fmt: skip
     if queue is None:
         reason = change_guard.preview(plan) if change_guard is not None else None
         return msgspec.structs.replace(plan, hold_reason=reason)
@@ -62,8 +66,16 @@ def plan_space_duplication(
         put_deletes(providers, manifest, pair, space, queue, outbox=outbox)
     if plan.copies or plan.changes:
         kinds = {ItemDifference.COPY, ItemDifference.CHANGE} | ({ItemDifference.SAME} if everything else set())
-        found = differences(providers, manifest, pair, space, same=everything)
-        _put_found((one for one in found if one.name not in skip), kinds, pair, space, queue)
+        names: Iterable[str] | None = planned.names
+        if names is None or everything:
+            found = differences(providers, manifest, pair, space, same=everything)
+            names = (one.name for one in found if one.kind in kinds and one.name not in skip)
+        if direct is None or plan.deletes:
+            left: Iterable[Sequence[str]] = groups(names, GROUP)
+        else:
+            left = direct.copy(pair, space, names, planned)
+        for group in left:
+            put_items(pair, space, group, queue)
     put_space(providers, pair, space, queue)
     return plan
 
@@ -79,7 +91,11 @@ def put_deletes(
 ) -> int:
     """A task for each item that only the destination has, and whose deletion is recorded; how many they were."""
     found = differences(providers, manifest, pair, space, same=False, outbox=outbox)
-    return _put_found(found, {ItemDifference.DELETE}, pair, space, queue)
+    count = 0
+    for group in groups((one.name for one in found if one.kind == ItemDifference.DELETE), GROUP):
+        put_items(pair, space, group, queue)
+        count += len(group)
+    return count
 
 
 def put_items(pair: Pair, space: str, names: Sequence[str], queue: WorkQueue) -> None:
@@ -137,13 +153,3 @@ def _depth(pair: Pair, pairs: Sequence[Pair], seen: frozenset[Pair] = frozenset(
 
 def _has_space(providers: Providers, store: str, space: str) -> bool:
     return providers.call(lambda: providers[store].has_space(space))
-
-
-def _put_found(
-    found: Iterable[ComparedItem], kinds: Container[ItemDifference], pair: Pair, space: str, queue: WorkQueue
-) -> int:
-    count = 0
-    for group in groups((one.name for one in found if one.kind in kinds), GROUP):
-        put_items(pair, space, group, queue)
-        count += len(group)
-    return count

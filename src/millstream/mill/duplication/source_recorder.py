@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import le
 
 import msgspec
@@ -46,11 +46,18 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
 
 
 def record_columns(
-    providers: Providers, manifest: Manifest, store: str, space: str, run: ItemColumns, *, now: int
+    providers: Providers,
+    manifest: Manifest,
+    store: str,
+    space: str,
+    run: ItemColumns,
+    *,
+    now: int,
+    on_info: Callable[[ItemInfo], object] | None = None,
 ) -> RecordingCounts:
     """As :func:`record_space`, of a part of the listing: the columns of *run* are those of the listing and of the rows.
 
-    *now* (microseconds) is a time before it was listed.
+    *now* (microseconds) is a time before it was listed. *on_info* is told what the provider says of what is recorded.
     """
     recorded = without = 0
     for new in groups(() if _is_known(run) else _unknown(run, now), 1000):
@@ -59,6 +66,10 @@ def record_columns(
         if isinstance(providers[store], AuditedStore):
             found = [None if _is_rewritten(event, row) else event for (_, row), event in zip(new, found, strict=True)]
         events = [event for event in found if event is not None and event.sha256]
+        if on_info is not None:
+            for info in infos:
+                if info is not None:
+                    on_info(info)
         manifest.writer.record(events)
         recorded += len(events)
         without += len([event for event in found if event is not None]) - len(events)

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows, make_tables
+from millstream.core.sql import insert_rows, make_tables, writing
 from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
@@ -48,14 +48,14 @@ class BitLog:
     """The bit log in the database of *engine* (SQLite); the table is made where it is absent. Thread-safe."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         make_tables(engine, _metadata)
 
     def append(self, results: Iterable[CheckResult]) -> None:
         """Add what checks found; written twice it is there once. Durable when this returns."""
         for group in groups(results, _PURGED):
             rows = [_values(result) for result in group]
-            with self._engine.begin() as connection:
+            with writing(self.engine) as connection:
                 insert_rows(connection, _log, _FIELDS, rows)
 
     def results(self, store: str, space: str, *, since: int = 0) -> Iterator[CheckResult]:
@@ -69,12 +69,12 @@ class BitLog:
     def count(self, store: str, space: str, *, since: int = 0) -> int:
         """How many items of a space were checked from time *since* on (microseconds)."""
         items = sa.select(sa.func.count(sa.distinct(_log.c.content_id)))
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return int(connection.execute(_of(items, store, space).where(_log.c.checked_at >= since)).scalar_one())
 
     def spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has rows, sorted."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             rows = connection.execute(sa.select(_log.c.store, _log.c.space).distinct())
             return sorted((store, space) for store, space in rows)
 
@@ -84,7 +84,7 @@ class BitLog:
         page = ids.order_by(_log.c.content_id).limit(1).offset(_PURGED)
         gone = sa.delete(_log).where(_log.c.store == store, _log.c.space == space, _log.c.checked_at <= until)
         while True:
-            with self._engine.begin() as connection:
+            with writing(self.engine) as connection:
                 border = connection.execute(page).scalar_one_or_none()
                 connection.execute(gone if border is None else gone.where(_log.c.content_id <= border))
             if border is None:
@@ -95,7 +95,7 @@ class BitLog:
         while True:
             key = sa.tuple_(_log.c.content_id, _log.c.checked_at)
             page = query if after is None else query.where(key > sa.tuple_(*map(sa.literal, after)))
-            with self._engine.connect() as connection:
+            with self.engine.connect() as connection:
                 found = [_result(row) for row in connection.execute(page).mappings()]
             yield from found
             if len(found) < _PAGE:

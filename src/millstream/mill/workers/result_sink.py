@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from millstream.core.sql import writing
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import add_missed
 from millstream.mill.integrity.bit_log import BitLog
@@ -37,7 +38,16 @@ class ResultSink:
         self._audit_parts = audit
 
     def settle(self, results: Sequence[TaskResult]) -> None:
-        """Write down *results* in one transaction a place."""
+        """Write down *results* in one transaction a place, or in one for all where they make no tasks."""
+        if self._audit_parts is not None and not any(result.tasks for result in results):
+            log, outbox = self._audit_parts
+            if self._manifest.writer.engine is log.engine is outbox.engine:
+                with writing(log.engine):
+                    self._settle(results)
+                return
+        self._settle(results)
+
+    def _settle(self, results: Sequence[TaskResult]) -> None:
         events = [event for result in results for event in result.events]
         checks = [check for result in results for check in result.checks]
         if events:

@@ -10,7 +10,7 @@ import msgspec
 
 from millstream.stores.audit.events import AuditAction, AuditEvent
 from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
-from millstream.stores.bulk import Bulk, NewItem, listed_infos, reads_together
+from millstream.stores.bulk import Bulk, NewItem, folder_of, listed_infos, reads_together, takes_files
 from millstream.stores.hashing import Digests
 from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoundError, StoreError
 
@@ -42,6 +42,16 @@ class AuditedBulk:
     def reads_together(self) -> bool:
         """See :func:`millstream.stores.bulk.reads_together`."""
         return reads_together(self._bulk)
+
+    @property
+    def takes_files(self) -> bool:
+        """See :func:`millstream.stores.bulk.takes_files`."""
+        return takes_files(self._bulk)
+
+    @property
+    def folder(self) -> str | None:
+        """See :func:`millstream.stores.bulk.folder_of`."""
+        return folder_of(self._bulk)
 
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         return self._bulk.read(space, content_ids)

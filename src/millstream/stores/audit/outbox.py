@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.coalescing import RequestCoalescer
 from millstream.core.errors import BusyError
-from millstream.core.sql import insert_rows, make_tables, update_rows
+from millstream.core.sql import insert_rows, make_tables, update_rows, writing
 from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import Holders
 from millstream.stores.audit.target_locks import TargetLocks
@@ -75,12 +75,13 @@ class AuditOutbox:
     """
 
     def __init__(self, engine: sa.Engine, clock: Clock | None = None, *, holder: str | None = None) -> None:
-        self._engine, self._clock = engine, clock or SystemClock()
+        self.engine = engine
+        self._clock = clock or SystemClock()
         self.holders = Holders.beside(engine)
         self.holder = holder or self.holders.new()
-        self._writing = threading.Lock()
         self._last = 0
         self._targets = TargetLocks()
+        self._collected = threading.local()
         self._begin = RequestCoalescer(self._begin_all)
         self._change = RequestCoalescer(self._change_all)
         make_tables(engine, _metadata)
@@ -95,7 +96,7 @@ class AuditOutbox:
 
     def newest(self) -> int:
         """The greatest number that was given; to be asked before one looks at what is there (see :meth:`begin`)."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
 
     def begin(
@@ -116,8 +117,7 @@ class AuditOutbox:
 
     def _begin_all(self, wanted: Sequence[_Beginning]) -> Sequence[AuditIntent | AuditBusyError]:
         """Begin what several threads want to begin, in one transaction."""
-        with self._writing, self._engine.begin() as connection:
-            connection.exec_driver_sql("UPDATE audit_outbox SET state = state WHERE 0")  # takes the lock before reading
+        with writing(self.engine) as connection:
             self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0)
             number = connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
             oldest = min((one.seen for one in wanted if one.seen is not None), default=number)
@@ -161,12 +161,38 @@ class AuditOutbox:
 
     def done(self, event: AuditEvent) -> None:
         """The intended *event* happened, as it is described now."""
-        self._update(event, _State.DONE)
+        collected = self._collected_here()
+        if collected is not None:
+            collected.append(event)
+        else:
+            self._update(event, _State.DONE)
 
     def done_all(self, events: Sequence[AuditEvent]) -> None:
         """:meth:`done` for many events at once."""
-        if events:
+        collected = self._collected_here()
+        if collected is not None:
+            collected += events
+        elif events:
             self._change_all([(event, _State.DONE) for event in events])
+
+    @contextmanager
+    def collecting(self) -> Iterator[list[AuditEvent]]:
+        """In the block, what this thread says is done is given to the caller instead of being written down.
+
+        The caller records these events himself and removes them within the block. Until then they stay intended: where
+        the process dies, it is found out at the store that they happened. Where the block raises they are written down.
+        """
+        self._collected.events = events = list[AuditEvent]()
+        try:
+            yield events
+        except BaseException:
+            del self._collected.events
+            self.done_all(events)
+            raise
+        del self._collected.events
+
+    def _collected_here(self) -> list[AuditEvent] | None:
+        return getattr(self._collected, "events", None)
 
     def cancel(self, *numbers: int) -> None:
         """The intended events of these numbers did not happen."""
@@ -180,7 +206,7 @@ class AuditOutbox:
             _outbox.c.content_id.in_(content_ids),
             _outbox.c.state == _State.INTENDED,
         )
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
     def open_intents(self, target: AuditEvent | None = None, *, others: bool = False) -> Sequence[AuditIntent]:
@@ -191,13 +217,13 @@ class AuditOutbox:
         query, values = (
             (_INTENTS, {}) if target is None else (_INTENTS_OF, dict(zip(_TARGET, _target(target), strict=True)))
         )
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             rows = connection.execute(query, values)
             return [_intent(row) for row in rows if others or row.holder == self.holder]
 
     def get(self, numbers: Iterable[int]) -> dict[int, AuditEvent]:
         """The events of these *numbers* that are done and not removed yet, by number."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             rows = connection.execute(_EVENTS, {"numbers": list(numbers)})
             return {number: _event(number, data) for number, data in rows}
 
@@ -209,19 +235,19 @@ class AuditOutbox:
             .order_by(_outbox.c.number)
             .limit(limit)
         )
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return [_event(number, data) for number, data in connection.execute(query)]
 
     def undelivered(self) -> int:
         """How many events are done and were never delivered."""
         query = sa.select(sa.func.count()).select_from(_outbox).where(_outbox.c.state == _State.DONE)
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
 
     def oldest(self) -> int | None:
         """When the first of the events that are done and were never delivered happened (microseconds)."""
         query = sa.select(sa.func.min(_outbox.c.at)).where(_outbox.c.state == _State.DONE)
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             at: int | None = connection.execute(query).scalar_one()
             return at
 
@@ -233,12 +259,12 @@ class AuditOutbox:
         query = (
             sa.select(_outbox.c.number).where(_outbox.c.state == _State.DONE).order_by(_outbox.c.number).limit(limit)
         )
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             numbers = list(connection.execute(query).scalars())
         if numbers:
             put(numbers)
             delivered = sa.update(_outbox).where(_outbox.c.number.in_(numbers)).values(state=_State.DELIVERED)
-            with self._writing, self._engine.begin() as connection:
+            with writing(self.engine) as connection:
                 connection.execute(delivered)
         return len(numbers)
 
@@ -254,7 +280,7 @@ class AuditOutbox:
         query = sa.select(_outbox.c.content_id).where(_outbox.c.store == store, _outbox.c.space == space)
         if content_ids is not None:
             query = query.where(_outbox.c.content_id.in_(content_ids))
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
     def waiting(self, store: str, space: str, content_id: str) -> Sequence[AuditEvent]:
@@ -265,7 +291,7 @@ class AuditOutbox:
             .where(_outbox.c.state != _State.INTENDED)
             .order_by(_outbox.c.number)
         )
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return [_event(number, data) for number, data in connection.execute(query)]
 
     def deletions(self, store: str, space: str, content_ids: Sequence[str]) -> dict[str, int]:
@@ -280,7 +306,7 @@ class AuditOutbox:
             .order_by(_outbox.c.number)
         )
         deleted: dict[str, int] = {}
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             for name, state, number, data in connection.execute(query):
                 event = _event(number, data)
                 if event.action in NEW_BYTES:
@@ -291,14 +317,14 @@ class AuditOutbox:
 
     def settled(self, store: str, space: str) -> int:
         """The greatest number up to which every event of the space was processed, or did not happen."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             found = connection.exec_driver_sql(_SETTLED, (store, space)).scalar()
             return int(found or 0)
 
     def _delete(self, numbers: Sequence[int], *conditions: sa.ColumnElement[bool]) -> None:
         if not numbers:
             return
-        with self._writing, self._engine.begin() as connection:
+        with writing(self.engine) as connection:
             for start in range(0, len(numbers), _CHUNK):
                 some = _outbox.c.number.in_(numbers[start : start + _CHUNK])
                 connection.execute(sa.delete(_outbox).where(some, *conditions))
@@ -309,7 +335,7 @@ class AuditOutbox:
     def _change_all(self, changes: Sequence[tuple[AuditEvent, _State]]) -> Sequence[None]:
         """Write down what several threads have to say of intended events, in one transaction."""
         columns, intended = _outbox.c, {"state": int(_State.INTENDED)}
-        with self._writing, self._engine.begin() as connection:
+        with writing(self.engine) as connection:
             for state in _State:
                 told = [(event.number, msgspec.json.encode(event)) for event, new in changes if new == state]
                 update_rows(

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -60,8 +60,15 @@ class _Target(NamedTuple):
 class LocalBulk:
     """The :class:`~millstream.stores.bulk.Bulk` of the local store at *root*, with its sidecars and its writer."""
 
+    takes_files = True
+
     def __init__(self, root: str, descriptions: SidecarFiles, writer: LocalWriter) -> None:
         self._root, self._descriptions, self._writer = root, descriptions, writer
+
+    @property
+    def folder(self) -> str:
+        """See :func:`millstream.stores.bulk.folder_of`."""
+        return self._root
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
         with self._folders(space) as folders:
@@ -77,10 +84,15 @@ class LocalBulk:
 
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
         found: dict[str, ItemInfo | StoreError] = {}
-        with self._folders(space) as folders, self._writer.group(2 * len(items)) as drafts:
+        with contextlib.ExitStack() as opened:
+            folders = opened.enter_context(self._folders(space))
+            drafts = opened.enter_context(self._writer.group(2 * len(items)))
+            sources = {
+                root: opened.enter_context(OpenFolders(root)) for root in {item.folder for item in items} if root
+            }
             written = []
             for item in items:
-                one = self._each(self._write, folders, space, item, drafts)
+                one = self._each(self._write, folders, space, item, drafts, sources)
                 if isinstance(one, StoreError):
                     found[item.content_id] = one
                 else:
@@ -124,17 +136,25 @@ class LocalBulk:
                 return _Target(folder, path[-1]), status
         if folders.get((encode_name(space),)) is None:
             raise SpaceNotFoundError(
-                f"there is no space {space!r} in {self._root}; create it with `millstream store create`"
+                f"there is no space {space!r} in {folders.root}; create it with `millstream store create`"
             )
-        raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {self._root}")
+        raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {folders.root}")
 
-    def _write(self, _folders: OpenFolders, _space: str, item: NewItem, drafts: AtomicFileGroup) -> _Written:
+    def _write(
+        self,
+        _folders: OpenFolders,
+        space: str,
+        item: NewItem,
+        drafts: AtomicFileGroup,
+        sources: Mapping[str, OpenFolders],
+    ) -> _Written:
         check_content_id(item.content_id)
         check_mimetype(item.mimetype)
-        kept, sha256 = check_properties(item.properties), hashlib.sha256(item.data).hexdigest()
+        data = item.data if item.folder is None else self._read(sources[item.folder], space, item.content_id)
+        kept, sha256 = check_properties(item.properties), hashlib.sha256(data).hexdigest()
         check_promise(item.content_id, sha256, item.sha256)
-        draft, status = drafts.write(item.data)
-        about = FileDescription(status.st_ino, status.st_mtime_ns, item.mimetype, len(item.data), sha256, kept)
+        draft, status = drafts.write(data)
+        about = FileDescription(status.st_ino, status.st_mtime_ns, item.mimetype, len(data), sha256, kept)
         sidecar, _ = drafts.write(encode_sidecar(Sidecar(item.content_id, (about,))))
         return _Written(item, draft, sidecar, status, about)
 

@@ -31,8 +31,15 @@ class ProcessBulk:
     :class:`StoreUnavailableError`: any part of it may be there.
     """
 
+    takes_files = True
+
     def __init__(self, root: str, own: Bulk, processes: BulkProcesses) -> None:
         self._root, self._own, self._processes = root, own, processes
+
+    @property
+    def folder(self) -> str:
+        """See :func:`millstream.stores.bulk.folder_of`."""
+        return self._root
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Answers[ItemInfo]:
         request = BulkRequest("infos", self._root, space, ids=content_ids)
