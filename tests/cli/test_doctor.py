@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.doctor_machine import check_machine
-from millstream.cli.doctor_packages import PROGRAMS, USES, extras
+from millstream.cli.doctor_packages import PROGRAMS, extras
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
+from millstream.core.extras import EXTRAS
 from millstream.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
@@ -47,12 +48,12 @@ def test_what_is_there_is_well_and_what_is_not_names_a_remedy(doctor: Doctor) ->
     code, checks = doctor("")
     assert code == 0 and checks["Python"]["ok"] and checks["pipeline"]["ok"]
     assert all(check["ok"] or check["fix"] for check in checks.values())
-    assert {*USES, "Java", *(program.name for program in PROGRAMS)} <= checks.keys()
+    assert {*EXTRAS, "Java", *(program.name for program in PROGRAMS)} <= checks.keys()
 
 
 def test_every_extra_of_the_package_is_looked_at() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert USES.keys() == declared.keys() - {"dev"}
+    assert EXTRAS.keys() == declared.keys() - {"dev"}
     assert all(extras().values()), "each asks for packages of its own"
 
 

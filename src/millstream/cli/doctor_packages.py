@@ -12,28 +12,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.cli.doctor_machine import Check
-
-USES = {
-    "pipeline": "jobs on Spark",
-    "mysql": "logs, queues and registries in MariaDB and MySQL",
-    "postgresql": "logs in PostgreSQL",
-    "s3": "stores on S3",
-    "bagit": "bags of archives",
-    "mqtt": "messages of MQTT brokers",
-    "messaging": "the broker, and clients of RocketMQ 5",
-    "telemetry": "traces of OpenTelemetry",
-    "sidetree": "decentralized identifiers",
-    "rabbitmq": "work queues over RabbitMQ",
-    "serve": "the console, and HTTP for programs",
-    "demo": "millstream demo",
-    "browser": "tests of the console",
-    "testing": "tests of your own stores and queues by our suites",
-    "servers": "tests against S3 servers and other clients",
-    "peers": "benchmarks against others",
-    "build": "building packages of Millstream",
-    "docs": "building the documentation",
-}
-"""What each extra of the package is good for."""
+from millstream.core.extras import EXTRAS
 
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", *map(str, Path("/usr/lib/postgresql").glob("*/bin")))
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*?;.*extra\s*==\s*["'](?P<extra>[\w-]+)["']""")
@@ -68,14 +47,14 @@ def check_packages(needed: Collection[str], java: str = "") -> Iterator[Check]:
         absent = [name for name, version in found.items() if version is None]
         text = f"without {', '.join(absent)}" if absent else ", ".join(f"{name} {found[name]}" for name in packages)
         fix = f"pip install 'millstream[{extra}]'"
-        yield Check(extra, not absent, text, USES.get(extra, "more"), fix, optional=extra not in needed)
+        yield Check(extra, not absent, text, EXTRAS[extra].use, fix, optional=extra not in needed)
         if extra == "pipeline" and not absent:
             yield _java(java, optional=extra not in needed)
 
 
 def extras() -> Mapping[str, Sequence[str]]:
     """The extras of the installed package, each with the packages that it asks for; those of developers left out."""
-    found: dict[str, list[str]] = {extra: [] for extra in USES}
+    found: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     for requirement in importlib.metadata.requires("millstream") or ():
         match = _REQUIREMENT.match(requirement)
         if match and match["extra"] in found and match["name"] != "millstream":

@@ -14,6 +14,7 @@ from millstream import __version__
 from millstream.cli.examples import with_examples
 from millstream.cli.logging_setup import describe_error, print_error, stop_logging
 from millstream.core.errors import MillstreamError
+from millstream.core.extras import missing_package
 from millstream.core.tracing import exporting
 
 COMPLETE = "_MILLSTREAM_COMPLETE"
@@ -133,6 +134,8 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if "--debug" in arguments:
             raise
+        if isinstance(error, ImportError):
+            error = missing_package(error) or error
         print_error(describe_error(error))
         return error.exit_code if isinstance(error, MillstreamError) else 1
     finally:
