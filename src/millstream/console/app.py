@@ -13,11 +13,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millstream.console import batch_pages, data_pages, integrity_pages, policy_pages, queue_pages
+from millstream.console import batch_pages, data_pages, integrity_pages, policy_pages, queue_pages, search
 from millstream.console.events import Events
 from millstream.console.page import THEMES, PageRenderer, local_path, read_form, sentence
 from millstream.console.rendering import Assets, make_templates
-from millstream.console.search import search
 from millstream.core.errors import MillstreamError
 from millstream.rest.access_control import InvalidFormTokenError
 from millstream.rest.api import api_routes, error_answer, status_of
@@ -48,7 +47,7 @@ class Console:
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/theme", self._theme),
-            Route("/find", self._pages.show("error.html", search)),
+            *search.routes(self._pages),
             *data_pages.routes(self._pages),
             *batch_pages.routes(self._pages),
             *queue_pages.routes(self._pages),

@@ -1,65 +1,77 @@
-"""From what somebody typed into the field at the top to the page about it."""
+"""The pages of search: everything that has a name, and the messages of a log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from urllib.parse import quote
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import PageRequest
-from millstream.core.cid import is_cid
-from millstream.rest.app_context import AppContext
+from millstream.console.data_pages import read_time
+from millstream.console.page import PageRenderer, PageRequest, sentence
+from millstream.console.rendering import link
+from millstream.core.errors import InputError
+from millstream.log import DATA_KINDS
+from millstream.rest.views import search
+
+ROWS = 50
+"""Messages after which a search waits for a person."""
+
+STEP_SECONDS = 0.5
+_CRITERIA = ("key", "source", "header", "value", "text", "since", "until")
 
 
-def search(call: PageRequest) -> Response:
-    """Go to the page of what is asked for; where nothing has that name, to the spaces whose names hold it."""
+def routes(pages: PageRenderer) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/find", pages.show("search.html", find)),
+        Route("/messages", pages.show("messages.html", find_messages)),
+    ]
+
+
+def find(call: PageRequest) -> Mapping[str, Any] | Response:
+    """Go to the page of the only thing with that name; otherwise list what was found, and what was searched."""
     text = call.query.get("q", "").strip()
-    return RedirectResponse(search_result(call.app, text), 303)
-
-
-def search_result(app: AppContext, text: str) -> str:
-    """The page of the log, message (``log/id``), queue, file, batch, DID, anchor or account called *text*."""
+    page = {"q": text, "answer": None, **_form(call), "criteria": dict.fromkeys(_CRITERIA, "") | {"key": text}}
+    page["time"] = "received"
     if not text:
-        return "/"
-    found = (look(app, text) for look in _LOOKS)
-    return next((place for place in found if place), f"/integrity?text={quote(text)}")
+        return page
+    answer = search.find(call.app, call.ask(search.FindQuery, q=text))
+    exact = [result for result in answer.items if result.exact]
+    if len(exact) == 1:
+        return RedirectResponse(exact[0].page, 303)
+    return {**page, "answer": answer}
 
 
-def _identifier(_app: AppContext, text: str) -> str:
-    return f"/identifiers?did={quote(text)}" if text.startswith("did:") else ""
+def find_messages(call: PageRequest) -> Mapping[str, Any]:
+    """One step of a search over the messages of a log; the page asks for the next one."""
+    criteria = {name: call.query.get(name, "").strip() for name in _CRITERIA}
+    time = call.query.get("time") or "received"
+    page = {**_form(call), "criteria": criteria, "time": time, "m": None, "error": None}
+    if not any(criteria.values()):
+        return {**page, "error": "Fill in at least one field." if "key" in call.query else None}
+    hits = _number(call.query.get("hits", ""))
+    given: dict[str, Any] = {name: value or None for name, value in criteria.items()}
+    try:
+        given |= {name: read_time(criteria[name]) for name in ("since", "until") if criteria[name]}
+        query = call.ask(search.MessageSearchQuery, limit=ROWS - hits % ROWS, seconds=STEP_SECONDS, **given)
+        step = search.search_log(call.app, query)
+    except InputError as error:
+        return {**page, "error": sentence(error)}
+    hits += len(step.items)
+    begun = _number(call.query.get("begun", "")) or step.first_id
+    onward = {"log": step.log, **criteria, "time": time, "last": step.last_id, "begun": begun, "hits": hits}
+    following = link("/messages", **onward, first=step.next) if step.next else None
+    waits = bool(step.items) and hits % ROWS == 0
+    return {**page, "m": step, "hits": hits, "begun": begun, "next": following, "waits": waits}
 
 
-def _log(app: AppContext, text: str) -> str:
-    name, _, number = text.partition("/")
-    if name not in {row.log for row in app.poller.snapshot.logs}:
-        return ""
-    return f"/logs/{quote(name)}/{int(number)}" if number.isdecimal() else f"/logs/{quote(name)}"
+def _form(call: PageRequest) -> dict[str, Any]:
+    names = sorted(name for name, kind in call.app.node.logs.store.kinds().items() if kind in DATA_KINDS)
+    log = call.query.get("log", "")
+    return {"logs": names if log in names or not log else [*names, log], "log": log}
 
 
-def _queue(app: AppContext, text: str) -> str:
-    return f"/queues/{quote(text)}" if text in app.queues.names() else ""
-
-
-def _file(_app: AppContext, text: str) -> str:
-    return f"/files/{text}" if is_cid(text) else ""
-
-
-def _batch(app: AppContext, text: str) -> str:
-    for row in app.poller.snapshot.logs:
-        if app.batches.batch(row.log, text) or app.node.anchoring.observer.index.find_batch(row.log, text):
-            return f"/batches/one?log={quote(row.log)}&batch={quote(text)}"
-    return ""
-
-
-def _anchor(_app: AppContext, text: str) -> str:
-    return f"/anchors/{int(text)}" if text.isdecimal() and len(text) < 16 else ""
-
-
-def _account(app: AppContext, text: str) -> str:
-    from millstream.rest.views.policies import accounts
-
-    return f"/policies/{quote(text, safe='')}" if text in accounts(app) else ""
-
-
-_LOOKS: Sequence[Callable[[AppContext, str], str]] = (_identifier, _log, _queue, _file, _account, _anchor, _batch)
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0

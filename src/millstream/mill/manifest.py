@@ -115,6 +115,12 @@ class Manifest:
         query = _narrow(sa.select(_manifest), store, space).where(_manifest.c.content_id > after)
         return list(self._select(query.order_by(_manifest.c.content_id).limit(limit)))
 
+    def starting_with(self, store: str, space: str, prefix: str, *, limit: int) -> Sequence[ManifestRow]:
+        """Up to *limit* rows of a space whose ids begin with *prefix*, tombstones included, in the order of the ids."""
+        query = _narrow(sa.select(_manifest), store, space).where(_manifest.c.content_id >= prefix)
+        rows = self._select(query.order_by(_manifest.c.content_id).limit(limit))
+        return [row for row in rows if row.content_id.startswith(prefix)]
+
     def scan(self, store: str, space: str, *, after: str = "") -> Iterator[ManifestRow]:
         """Every row of a space above *after*, tombstones included, page by page in the order of the ids."""
         while rows := self.page(store, space, after=after):

@@ -99,6 +99,23 @@
     addEventListener("pagehide", () => events.close());
   }
 
+  // A search continues by itself until it is stopped; the link to continue stays.
+  const stop = document.querySelector("[data-stop]");
+  if (stop) {
+    const running = () => document.querySelector(".go-on[hx-get]");
+    let stopped = false;
+    stop.hidden = !running();
+    stop.addEventListener("click", () => {
+      stopped = stop.hidden = true;
+      const step = running();
+      if (step) htmx.trigger(step, "htmx:abort");
+    });
+    document.body.addEventListener("htmx:beforeRequest", (event) => {
+      if (stopped && event.target.matches(".go-on")) event.preventDefault();
+    });
+    document.body.addEventListener("htmx:afterSettle", () => { if (!running()) stop.hidden = true; });
+  }
+
   // A proof may be dropped on its field.
   for (const field of document.querySelectorAll("[data-drop]")) {
     field.addEventListener("dragover", (event) => event.preventDefault());

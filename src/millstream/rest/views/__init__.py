@@ -15,11 +15,12 @@ from millstream.rest.views import (
     policies,
     proofs,
     queues,
+    search,
     system,
     topics,
 )
 
-_MODULES = (overview, logs, topics, queues, policies, integrity, batches, anchors, identifiers, proofs, system)
+_MODULES = (overview, logs, search, topics, queues, policies, integrity, batches, anchors, identifiers, proofs, system)
 
 
 def all_endpoints() -> Sequence[Endpoint]:

@@ -199,16 +199,20 @@ def _rows(found: Log, begin: int, end: int) -> Iterator[MessageRow]:
     for batch in found.read(begin, end, gaps="all"):
         if isinstance(batch, Gap):
             yield MessageRow(id=batch.first_id, gap=f"{batch.reason}: {batch.first_id:,} to {batch.last_id:,}")
-        for m in batch:
-            yield MessageRow(
-                id=m.id,
-                event_time=m.event_time,
-                received_at=m.received_at,
-                source=m.source,
-                key=m.key,
-                bytes=len(m.body),
-                body=_text(m.body),
-            )
+        yield from map(message_row, batch)
+
+
+def message_row(m: Message) -> MessageRow:
+    """A message as a row of a list: with the beginning of its body."""
+    return MessageRow(
+        id=m.id,
+        event_time=m.event_time,
+        received_at=m.received_at,
+        source=m.source,
+        key=m.key,
+        bytes=len(m.body),
+        body=_text(m.body),
+    )
 
 
 def _whole(name: str, m: Message) -> WholeMessage:

@@ -1,0 +1,254 @@
+"""Search: messages of a log in bounded steps, and everything that has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from millstream.core.cid import is_cid
+from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.log import DATA_KINDS, MessageFilter, UnreadableIds, search_messages
+from millstream.rest.app_context import AppContext
+from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Name, Number
+from millstream.rest.views.identifiers import registry_of
+from millstream.rest.views.logs import MessageId, MessageRow, message_row
+from millstream.rest.views.policies import accounts
+
+endpoints = EndpointRegistry()
+
+MOST_RESULTS = 20
+"""Results of one kind."""
+
+ITEM_SECONDS = 1.0
+"""How long the spaces are looked through for items."""
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+
+
+class MessageSearchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Messages of ``log`` that match all that is given: the whole ``key``, the whole ``source``, a ``header`` (with the
+    whole ``value``), ``text`` in the body (case-sensitive), and ``time`` from ``since`` until before ``until``
+    (microseconds).
+
+    A request searches the ids from ``first`` to ``last`` until it has found ``limit`` messages or has worked for
+    ``seconds``, or has decoded 64 MiB of columns. ``next`` of the answer is ``first`` of the request that continues.
+    """
+
+    log: Name
+    key: Text | None = None
+    source: Text | None = None
+    header: Text | None = None
+    value: Text | None = None
+    text: Text | None = None
+    since: Number | None = None
+    until: Number | None = None
+    time: Literal["received", "event"] = "received"
+    first: MessageId | None = None
+    last: MessageId | None = None
+    limit: Limit = 50
+    seconds: Annotated[float, msgspec.Meta(ge=0.05, le=10)] = 1.0
+
+
+class MessageMatches(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that match, among the ids ``first_id`` to ``searched_to`` of ``log``; the search ends at ``last_id``.
+
+    ``next`` is the id with which the search continues, None when it is done. ``compared`` counts messages, ``bytes``
+    those of the columns that were decoded. ``unreadable`` names ids that could not be searched.
+    """
+
+    log: str
+    items: Sequence[MessageRow]
+    next: str | None
+    first_id: int
+    searched_to: int
+    last_id: int
+    compared: int
+    bytes: int
+    unreadable: Sequence[UnreadableIds] = ()
+
+
+class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``q`` is a name or a part of one."""
+
+    q: Text
+
+
+class SearchResult(msgspec.Struct, frozen=True):
+    """Something that has the name that was searched for, or contains it (``exact`` is false then), and its page."""
+
+    kind: str
+    name: str
+    page: str
+    detail: str = ""
+    exact: bool = True
+
+
+class SearchedKind(msgspec.Struct, frozen=True):
+    """One kind of things that was searched: by what, how many were found, and what was not searched (``note``)."""
+
+    kind: str
+    by: str
+    found: int
+    note: str = ""
+
+
+class SearchAnswer(msgspec.Struct, frozen=True):
+    """All results, by kind, and what was searched for them."""
+
+    q: str
+    items: Sequence[SearchResult]
+    searched: Sequence[SearchedKind]
+
+
+@endpoints.get("/logs/{log}/search", MessageSearchQuery)
+def search_log(app: AppContext, request: ApiRequest[MessageSearchQuery, Any]) -> MessageMatches:
+    """Search the messages of a log, a bounded number of them a request."""
+    query, found = request.query, app.log(request.query.log)
+    wanted = MessageFilter(
+        key=query.key,
+        source=query.source,
+        header=query.header,
+        value=query.value,
+        text=query.text,
+        since=query.since,
+        until=query.until,
+        time=query.time,
+    )
+    end = min(query.last or found.last_id, found.last_id)
+    limits: dict[str, Any] = {"limit": query.limit, "seconds": query.seconds, "clock": app.clock}
+    step = search_messages(found, wanted, first_id=query.first, last_id=end, **limits)
+    return MessageMatches(
+        log=found.name,
+        items=list(map(message_row, step.messages)),
+        next=None if step.next_id is None else str(step.next_id),
+        first_id=step.first_id,
+        searched_to=step.last_id,
+        last_id=end,
+        compared=step.rows,
+        bytes=step.bytes,
+        unreadable=step.unreadable,
+    )
+
+
+@endpoints.get("/search", FindQuery)
+def find(app: AppContext, request: ApiRequest[FindQuery, Any]) -> SearchAnswer:
+    """Find logs, messages, queues, spaces, items, policies, files, batches, anchors and identifiers by name."""
+    text = request.query.q.strip()
+    results, searched = list[SearchResult](), list[SearchedKind]()
+    for kind, by, look in _LOOKS:
+        notes, found = list[str](), list[SearchResult]()
+        try:
+            for result in look(app, text, notes.append) if text else ():
+                if len(found) == MOST_RESULTS:
+                    notes.append(f"only the first {MOST_RESULTS} are shown")
+                    break
+                found.append(result)
+        except NotFoundError:
+            pass
+        except MillstreamError as error:
+            notes.append(f"not searched: {error}")
+        results += found
+        searched.append(SearchedKind(kind, by, len(found), "; ".join(notes)))
+    return SearchAnswer(text, results, searched)
+
+
+Note = Callable[[str], object]
+Look = Callable[[AppContext, str, Note], Iterator[SearchResult]]
+
+
+def _logs(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    for name, kind in _named(app.node.logs.store.kinds(), text):
+        yield SearchResult("log", name, f"/logs/{quote(name, safe='')}", kind, exact=name == text)
+
+
+def _messages(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    name, _, number = text.rpartition("/")
+    digits = number.replace(",", "")
+    if name in app.node.logs.store.kinds() and digits.isascii() and digits.isdecimal() and len(digits) < 16:
+        log, wanted = app.log(name), int(digits)
+        if log.first_id <= wanted <= log.last_id:
+            yield SearchResult("message", f"{name}/{wanted}", f"/logs/{quote(name, safe='')}/{wanted}")
+
+
+def _queues(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    for name, _ in _named(dict.fromkeys(app.queues.names(), ""), text):
+        yield SearchResult("queue", name, f"/queues/{quote(name, safe='')}", exact=name == text)
+
+
+def _policies(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    for name, _ in _named(dict.fromkeys(accounts(app), ""), text):
+        yield SearchResult("policy", name, f"/policies/{quote(name, safe='')}", exact=name == text)
+
+
+def _spaces(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    for name, _ in _named(dict.fromkeys(app.poller.snapshot.space_names, ""), text):
+        yield SearchResult("space", name, f"/integrity?{urlencode({'text': name})}", exact=name == text)
+
+
+def _items(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
+    """Items whose ids begin with *text*, or with what follows ``SPACE/`` in it, each of them once for all stores."""
+    manifest, deadline = app.node.stores.manifest, app.clock.monotonic() + ITEM_SECONDS
+    pairs, told = [(one.store, one.space) for one in app.poller.snapshot.spaces], set[tuple[str, str]]()
+    pairs.sort(key=lambda pair: (not text.startswith(f"{pair[1]}/"), pair))
+    for number, (store, space) in enumerate(pairs):
+        if app.clock.monotonic() > deadline:
+            note(f"{number:,} of {len(pairs):,} spaces were searched in {ITEM_SECONDS:g} s")
+            return
+        for prefix in dict.fromkeys((text.removeprefix(f"{space}/"), text)):
+            for row in manifest.starting_with(store, space, prefix, limit=MOST_RESULTS + 1) if prefix else ():
+                if (space, row.content_id) in told:
+                    continue
+                told.add((space, row.content_id))
+                page = f"/integrity/item?{urlencode({'space': space, 'content_id': row.content_id})}"
+                detail = "deleted" if row.deleted else ""
+                yield SearchResult("item", f"{space}/{row.content_id}", page, detail, exact=row.content_id == prefix)
+
+
+def _batches(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    for log, kind in app.node.logs.store.kinds().items():
+        if kind not in DATA_KINDS:
+            continue
+        if app.batches.batch(log, text) or app.node.anchoring.observer.index.find_batch(log, text):
+            yield SearchResult("batch", text, f"/batches/one?{urlencode({'log': log, 'batch': text})}", f"of {log}")
+
+
+def _anchors(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    digits = text.replace(",", "")
+    if digits.isascii() and digits.isdecimal() and 1 <= int(digits[:16]) <= app.node.anchoring.ledger.last_number:
+        yield SearchResult("anchor", digits, f"/anchors/{int(digits)}")
+
+
+def _files(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    if is_cid(text) and app.node.anchoring.cas.has(text):
+        yield SearchResult("file", text, f"/files/{text}")
+
+
+def _identifiers(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+    if text.startswith("did:") and registry_of(app).history.resolve(text) is not None:
+        yield SearchResult("DID", text, f"/identifiers?{urlencode({'did': text})}")
+
+
+def _named(things: Any, text: str) -> Iterator[tuple[str, str]]:
+    """Those of *things* (what is told of each, by its name) whose name is *text*, then those whose name contains it."""
+    folded = text.casefold()
+    names = [name for name in sorted(things) if folded in name.casefold()]
+    names.sort(key=lambda name: name != text)
+    for name in names:
+        yield name, things[name]
+
+
+_LOOKS: Sequence[tuple[str, str, Look]] = (
+    ("log", "name, or a part of it", _logs),
+    ("message", "log/id", _messages),
+    ("queue", "name, or a part of it", _queues),
+    ("space", "name, or a part of it", _spaces),
+    ("item", "id or its beginning, also space/id", _items),
+    ("policy", "account, or a part of its name", _policies),
+    ("batch", "whole id", _batches),
+    ("anchor", "number", _anchors),
+    ("file", "whole CID", _files),
+    ("DID", "whole DID", _identifiers),
+)

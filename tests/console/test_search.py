@@ -1,0 +1,132 @@
+"""Search: what was searched and how far is always said, and "nothing found" too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from chromium import Watched, expect
+from in_process import AskedInProcess, asked_in_process
+from world import DAMAGED, Served, did, serving
+
+from millstream.log import LogSpec, Message, open_store
+
+
+@pytest.fixture(scope="module")
+def node(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskedInProcess]:
+    import shutil
+
+    folder = Path(shutil.copytree(furnished, tmp_path_factory.mktemp("search") / "node"))
+    with asked_in_process(folder) as asked:
+        yield asked
+
+
+def found(node: AskedInProcess, text: str) -> list[tuple[str, str, bool]]:
+    """Kind, name and exactness of each result."""
+    return [(row["kind"], row["name"], row["exact"]) for row in node.api(f"/search?q={quote(text)}")["items"]]
+
+
+def test_each_kind_of_thing_is_found_by_its_name(node: AskedInProcess) -> None:
+    batch = node.api("/batches")["items"][0]["batch"]
+    cid = node.api("/anchors/2/files")["items"][0]["cid"]
+    for kind, name in (
+        ("log", "weather"), ("message", "weather/7"), ("queue", "duplication-high"), ("space", "photos"),
+        ("policy", "local"), ("batch", batch), ("anchor", "2"), ("file", cid), ("DID", did()),
+    ):  # fmt: skip
+        assert (kind, name, True) in found(node, name)
+    assert found(node, DAMAGED) == [("item", f"photos/{DAMAGED}", True)] == found(node, f"photos/{DAMAGED}")
+    assert found(node, DAMAGED[:-3]) == [("item", f"photos/{DAMAGED}", False)]
+    assert ("queue", "duplication-low", False) in found(node, "DUPLICATION")
+
+
+def test_a_search_for_the_only_thing_of_a_name_leads_to_its_page(node: AskedInProcess) -> None:
+    for text in ("weather/7", "duplication-low", DAMAGED, did()):
+        assert node.ask("GET", f"/find?q={quote(text)}")[0] == 303
+    assert "contains the text" in node.page("/find?q=duplication")
+
+
+@pytest.mark.parametrize("text", ["no such thing", "weather/999999", "999999", "did:sidetree:nobody", "weather/x"])
+def test_nothing_found_is_said_with_what_was_searched(node: AskedInProcess, text: str) -> None:
+    answer = node.api(f"/search?q={quote(text)}")
+    assert answer["items"] == []
+    assert [row["kind"] for row in answer["searched"]] == [
+        "log", "message", "queue", "space", "item", "policy", "batch", "anchor", "file", "DID",
+    ]  # fmt: skip
+    page = node.page(f"/find?q={quote(text)}")
+    assert f"Nothing found for <code>{text}</code>" in page and "What was searched" in page
+
+
+def test_messages_are_searched_in_steps_that_a_cursor_continues(node: AskedInProcess) -> None:
+    first = node.api("/logs/weather/messages?first=1")["items"][0]
+    seen, cursor = list[int](), ""
+    while True:
+        answer = node.api(f"/logs/weather/search?key={quote(first['key'])}&limit=7{cursor}")
+        seen += [row["id"] for row in answer["items"]]
+        assert len(answer["items"]) <= 7 and answer["searched_to"] <= answer["last_id"]
+        if answer["next"] is None:
+            break
+        cursor = f"&first={answer['next']}&last={answer['last_id']}"
+    every = [
+        row for row in node.api("/logs/weather/messages?first=1&limit=1000")["items"] if row["key"] == first["key"]
+    ]
+    assert seen == [row["id"] for row in every] and answer["searched_to"] == answer["last_id"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", "give at least one of key, source, header, text, since and until"),
+        ("value=1", "without the name of the header"),
+        ("text=", "text"),
+        ("since=7&until=7", "its end must be after its beginning"),
+        ("key=k&limit=5000", "limit"),
+        ("key=k&time=lunch", "time"),
+    ],
+)
+def test_a_search_that_cannot_be_done_is_refused(node: AskedInProcess, query: str, message: str) -> None:
+    status, text = node.ask("GET", f"/api/v1/logs/weather/search?{query}")
+    assert status == 400 and message in text
+    assert node.ask("GET", "/api/v1/logs/nothing/search?key=k")[0] == 404
+
+
+def test_the_page_says_which_ids_were_searched(node: AskedInProcess) -> None:
+    page = node.page("/messages?log=weather&text=no+such+text")
+    assert re.search(r"Searched ids 1 to ([\d,]+) of \1: nothing found\.", page)
+    assert "go-on" not in page
+    page = node.page("/messages?log=weather&key=&since=noon")
+    assert "&#39;noon&#39; is not a time: write 2026-11-22 03:04:05" in page
+    assert "Fill in at least one field." in node.page("/messages?log=weather&key=")
+    page = node.page("/messages?log=weather&since=1970-01-01")
+    assert re.search(r"Searched ids 1 to [\d,]+ of [\d,]+: 50 messages found so far\.", page)
+    (onward,) = re.findall(r'rel="next" href="(/messages[^"]+)"', page)
+    page = node.page(onward.replace("&amp;", "&"))
+    assert re.search(r"Searched ids 1 to [\d,]+ of [\d,]+: (100|\d\d) messages found", page)
+
+
+def test_a_search_continues_by_itself_and_stops_at_a_click(furnished: Path, tmp_path: Path, watched: Watched) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(furnished, tmp_path / "node"))
+    with open_store(f"sqlite:///{folder}/log.db") as store, store.log(LogSpec("long")).writer() as writer:
+        for number in range(20):
+            writer.append([Message(b"x" * 4_000, key=f"k{number}")] * 1_000)  # 80 MB of bodies: two steps
+    with serving(folder) as served:
+        page = watched.page(f"{served.url}/messages?log=long&text=y")
+        expect(page.locator("#progress")).to_have_text("Searched ids 1 to 20,000 of 20,000: nothing found.")
+        expect(page.locator(".go-on")).to_have_count(0)
+        assert watched.complaints == []
+        stopping(page, served)
+
+
+def stopping(page: Any, served: Served) -> None:
+    """A search whose next step never answers is stopped; the link to continue stays."""
+    page.route(re.compile("first="), lambda _route: None)
+    page.goto(f"{served.url}/messages?log=long&text=y")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.locator("#progress")).to_contain_text("nothing found so far")
+    expect(page.get_by_role("link", name="Continue")).to_be_visible()
