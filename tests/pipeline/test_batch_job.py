@@ -14,7 +14,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import functions as F
 
 from millstream.anchoring.files import checked_batch
 from millstream.anchoring.records import EncodedBatch, encode_batch
@@ -23,15 +22,14 @@ from millstream.batching.message_events import event_from_message
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs import batch, replaced_batches
+from millstream.pipeline.jobs import batch, history, replaced_batches
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
-from millstream.pipeline.jobs.history import ordered_range
 from millstream.pipeline.jobs.job_folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
 from millstream.testing.damage import flip_bit
 from millstream.testing.killed_programs import kill_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -346,11 +344,11 @@ def test_output_that_rotted_is_never_handed_on(
 def test_what_spark_raises_is_told_in_one_line(
     spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*given: Any, **options: Any) -> DataFrame:
-        return ordered_range(*given, **options).withColumn("root", F.raise_error(F.lit("out of paper")).cast("string"))
+    def failing(rows: pa.RecordBatch) -> dict[str, int]:
+        raise OSError("out of paper")
 
     write_log(log_url, "in", [Message(b"", "k", "s", 100, 100)])
-    monkeypatch.setattr(batch, "ordered_range", failing)
+    monkeypatch.setattr(history, "count_rows", failing)
     with pytest.raises(PipelineError, match=r"^the job 'batch' failed: .*out of paper") as caught:
         run_batch(spark, tmp_path, log_url, "in", BatchConfig(50, 20))
     assert "\n" not in str(caught.value)

@@ -44,7 +44,7 @@ MARKS: Sequence[Callable[[Path, int], bool]] = [
     lambda folder, _: has(folder, "node/*.staging/**/part-*"),
     lambda folder, messages: last_id(folder, "written") == messages,
     lambda folder, messages: last_id(folder, "streamed") > messages // 3,
-    lambda folder, _: has(folder, "jobs/batch-*/attempt-*/data/_temporary/**/*.parquet"),
+    lambda folder, _: has(folder, "jobs/batch-*/attempt-*/data/_temporary"),
     lambda folder, _: last_id(folder, "system:ledger") > 0,
     lambda folder, _: has(folder, "jobs/inventory-*/attempt-*/data/bin-*.parquet"),
     lambda folder, _: has(folder, "jobs/duplication-*/attempt-*/data/*"),

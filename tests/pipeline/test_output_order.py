@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,8 @@ from millstream.core.message import Message
 from millstream.pipeline.jobs import output_order
 from millstream.pipeline.jobs.batch import run_batch
 from millstream.pipeline.jobs.log_range import plan_range
-from millstream.pipeline.jobs.output_order import order_times, part_count, sample_part
+from millstream.pipeline.jobs.output_order import order_part, order_times, part_count, sample_part, with_part
+from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, count_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +57,44 @@ def test_a_sample_has_the_times_of_a_log_from_its_first_message_to_its_last(
     numbers = pa.RecordBatch.from_pydict({"id": list(range(10))})
     sampled = pa.Table.from_batches(sample_part([numbers], log_url, wanted, Rulebook(RULES), 10))["time"].to_pylist()
     assert sampled == [place * 103 // 10 + row for place in range(10) for row in range(3)]
+
+
+@pytest.mark.parametrize("held", [1 << 30, 2000, 0])
+def test_the_rows_of_a_part_come_in_order_from_memory_and_from_files(
+    monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    draw = random.Random(4)
+    rows = [row_of(number, draw) for number in range(300)]
+    wanted = sorted(rows, key=lambda row: (row["start"], row["source"], row["batch"] or "", row["ids"][:1]))
+    draw.shuffle(rows)
+    monkeypatch.setattr(output_order, "_PIECE_BYTES", 20_000)
+    monkeypatch.setattr(output_order, "_HELD_BYTES", held)
+    batches = [pa.RecordBatch.from_pylist(rows[first : first + 40], BATCH_SCHEMA) for first in range(0, 300, 40)]
+    parted = pa.Table.from_batches(with_part(batches, [50])).to_batches(max_chunksize=3)
+    assert {number for part in parted for number in part.column("part").to_pylist()} == {0, 1}
+    pieces = list(order_part(parted))
+    assert len(pieces) > 2
+    assert pa.Table.from_batches(pieces).to_pylist() == wanted
+    assert sum((Counter(count_rows(piece)) for piece in pieces), Counter()) == Counter(
+        batches=sum(row["batch"] is not None for row in rows),
+        batched=sum(len(row["ids"]) for row in rows if row["batch"]),
+        bytes=sum(len(row["lines"] or b"") for row in rows),
+        rejected=sum(row["reason"] is not None for row in rows),
+        late=sum(row["reason"] == "late" for row in rows),
+    )
+    assert list(order_part([])) == []
+
+
+def row_of(number: int, draw: random.Random) -> dict[str, Any]:
+    """A batch, a message that is in none, or what is open: the last."""
+    row: dict[str, Any] = dict.fromkeys(BATCH_SCHEMA.names)
+    row |= {"source": draw.choice(["", "a", "b"]), "start": draw.randrange(100), "ids": [number]}
+    if number == 299:
+        return row | {"source": "", "ids": [], "snapshot": b"open"}
+    if number % 5 == 0:
+        return row | {"reason": "late"}
+    ids = list(range(1000 * number, 1000 * number + draw.randrange(1, 9)))
+    return row | {"batch": f"{draw.getrandbits(64):016x}", "ids": ids, "lines": bytes(draw.randrange(900))}
 
 
 @pytest.mark.spark

@@ -29,6 +29,7 @@ from millstream.pipeline.jobs.shared_output import write_output
 from millstream.pipeline.result_parts import (
     SETTING,
     SPACE,
+    FolderTable,
     ParquetLayout,
     ResultPart,
     StoredTable,
@@ -260,3 +261,25 @@ def listed_parts(jobs: Path) -> list[str]:
     """The objects that the tables below *jobs* name: there are no others."""
     tables = [read_table(listing.parent) for listing in jobs.rglob("parts.json")]
     return sorted(f"{table.prefix}/{part.name}" for table in tables if table is not None for part in table.parts)
+
+
+def test_a_folder_has_the_parts_of_the_attempts_that_count_and_no_others(tmp_path: Path) -> None:
+    table = FolderTable(str(tmp_path / "data")).begin()
+    kept, _ = (store_part([ROWS], table, part_name("part-00000", n), ParquetLayout()) for n in (1, 2))
+    assert kept is not None
+    assert locations(tmp_path / "data") == []
+    table.commit([kept])
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["part-00000-1.parquet"]
+    with open_parquet(tmp_path / "data" / "part-00000-1.parquet") as file:
+        assert file.read().equals(pa.Table.from_batches([ROWS]))
+
+
+def test_a_part_that_is_not_in_the_folder_as_its_task_wrote_it_is_named(tmp_path: Path) -> None:
+    table = FolderTable(str(tmp_path / "data")).begin()
+    part = store_part([ROWS], table, "part-00000-1.parquet", ParquetLayout())
+    assert part is not None
+    (tmp_path / "data" / "_temporary" / part.name).write_bytes(b"")
+    with pytest.raises(PipelineError, match=r"part-00000-1.parquet of .* bytes has 0 bytes in .*mount that folder"):
+        table.commit([part])
+    with pytest.raises(PipelineError, match="is not there"):
+        table.commit([ResultPart("part-00001-1.parquet", 1)])

@@ -11,8 +11,10 @@ import contextlib
 import functools
 import io
 import secrets
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -41,8 +43,17 @@ LISTING = "parts.json"
 SETTING = "spark.millstream.results"
 """The setting of a Spark session with the URL of the storage provider for results; without it they go to folders."""
 
-PART_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("bytes", pa.int64(), nullable=False)])
-"""One row a part that a task has stored: its name and its size."""
+PART_SCHEMA = pa.schema(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("figures", pa.string(), nullable=False),
+    ]
+)
+"""One row a part that a task has stored: its name, its size, and what the task counted in it (JSON: ``rows``, …)."""
+
+_TEMPORARY = "_temporary"
+"""Where parts lie in a folder until its table is committed; Spark's own writer uses the same name."""
 
 _MARK = "://"
 """What the location of an object has, and no path: ``Path`` makes one slash of two."""
@@ -62,6 +73,13 @@ class ParquetLayout(msgspec.Struct, frozen=True):
         """The same for Spark's own writer."""
         size = {} if self.group_bytes is None else {"parquet.block.size": str(self.group_bytes)}
         return {**size, **{f"parquet.enable.dictionary#{column}": "false" for column in self.distinct}}
+
+
+class TaskWork(msgspec.Struct, frozen=True):
+    """What a task does with its rows before it stores them: it may ``make`` others of them, and ``count`` in those."""
+
+    make: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = lambda parts: parts
+    count: Callable[[pa.RecordBatch], Mapping[str, int]] = lambda _: {}
 
 
 class ResultPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +129,43 @@ class StoredTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in names:
             with contextlib.suppress(ItemNotFoundError):
                 _store(self.url).delete(SPACE, f"{self.prefix}/{name}")
+
+
+class FolderTable(msgspec.Struct, frozen=True):
+    """A result table in the folder at the path ``folder``, which all hosts share."""
+
+    folder: str
+
+    def put(self, name: str, file: BinaryIO) -> ResultPart:
+        """Write *file*, from its beginning, as the part *name*, which is in no table before :meth:`commit`."""
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        with (Path(self.folder) / _TEMPORARY / name).open("xb") as target:
+            shutil.copyfileobj(file, target, _COPIED_BYTES)
+        return ResultPart(name, size)
+
+    def begin(self) -> FolderTable:
+        """Make the folder, which must not exist."""
+        Path(self.folder).mkdir(parents=True)
+        (Path(self.folder) / _TEMPORARY).mkdir()
+        return self
+
+    def commit(self, parts: Iterable[ResultPart]) -> None:
+        """Let the table have *parts*, and delete what other attempts of tasks left.
+
+        Raises :class:`PipelineError` where one of them is not there as its task wrote it.
+        """
+        folder = Path(self.folder)
+        for part in parts:
+            path = folder / _TEMPORARY / part.name
+            size = path.stat().st_size if path.exists() else None
+            if size != part.bytes:
+                raise PipelineError(f"{_misfit(part, size)} in {folder}: all hosts must mount that folder alike")
+            path.replace(folder / part.name)
+        shutil.rmtree(folder / _TEMPORARY)
+
+
+_COPIED_BYTES = 1 << 20
 
 
 def results_url(spark: SparkSession) -> str:
@@ -200,14 +255,25 @@ def open_location(location: str) -> Iterator[BinaryIO | str]:
         yield file  # type: ignore[misc]  # pyarrow reads any raw file
 
 
-def write_part(parts: Iterable[pa.RecordBatch], table: StoredTable, layout: ParquetLayout) -> Iterator[pa.RecordBatch]:
-    """Store *parts*, the rows of this task of Spark, as the object of this attempt; yields its :data:`PART_SCHEMA`."""
+def write_part(
+    parts: Iterable[pa.RecordBatch], table: StoredTable | FolderTable, layout: ParquetLayout, work: TaskWork
+) -> Iterator[pa.RecordBatch]:
+    """Store what *work* makes of *parts*, the rows of this task of Spark, as the part of this attempt.
+
+    Yields its :data:`PART_SCHEMA`.
+    """
     context = TaskContext.get()
     assert context is not None
-    name = part_name(f"part-{context.partitionId():05}", context.taskAttemptId())
-    part = store_part(parts, table, name, layout)
-    if part is not None:
-        yield pa.RecordBatch.from_pylist([msgspec.structs.asdict(part)], PART_SCHEMA)
+    name, figures = part_name(f"part-{context.partitionId():05}", context.taskAttemptId()), Counter[str]()
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for rows in work.make(parts):
+            figures.update({"rows": rows.num_rows, **work.count(rows)})
+            yield rows
+
+    if (part := store_part(counted(), table, name, layout)) is not None:
+        row = msgspec.structs.asdict(part) | {"figures": canonical_json(dict(figures)).decode()}
+        yield pa.RecordBatch.from_pylist([row], PART_SCHEMA)
 
 
 def part_name(name: str, attempt: int) -> str:
@@ -216,9 +282,9 @@ def part_name(name: str, attempt: int) -> str:
 
 
 def store_part(
-    parts: Iterable[pa.RecordBatch], table: StoredTable, name: str, layout: ParquetLayout
+    parts: Iterable[pa.RecordBatch], table: StoredTable | FolderTable, name: str, layout: ParquetLayout
 ) -> ResultPart | None:
-    """Store *parts* as the object *name* of *table*; None where there is no row, and no object."""
+    """Store *parts* as the part *name* of *table*; None where there is no row, and no part."""
     with tempfile.TemporaryFile() as file:
         if not _write_parquet(parts, file, layout):
             return None
@@ -274,9 +340,13 @@ def _missing(table: StoredTable, stored: dict[str, int]) -> str | None:
     for part in table.parts:
         size = stored.get(part.name)
         if size != part.bytes:
-            found = "is not there" if size is None else f"has {size:,} bytes"
-            return f"{part.name} of {part.bytes:,} bytes {found} in {SPACE}/{table.prefix} of {table.url}"
+            return f"{_misfit(part, size)} in {SPACE}/{table.prefix} of {table.url}"
     return None
+
+
+def _misfit(part: ResultPart, size: int | None) -> str:
+    found = "is not there" if size is None else f"has {size:,} bytes"
+    return f"{part.name} of {part.bytes:,} bytes {found}"
 
 
 @functools.lru_cache(maxsize=8)

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
+from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
 from millstream.anchoring.records import EncodedBatch
@@ -29,7 +28,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.cut_plans import ENCODED, NamedBatches, encoded_batches
-from millstream.pipeline.jobs.history import ordered_range, write_batches
+from millstream.pipeline.jobs.history import write_range
 from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.log_range import plan_range
 from millstream.pipeline.jobs.replaced_batches import ReplacedBatches, replaced_ids, write_replaced
@@ -161,11 +160,9 @@ def run_batch(
             return BatchJob(record, folder.data, True, final_to)
         folder.begin()
         began = clock.monotonic()
-        figures = Observation()
-        batches = ordered_range(spark, store_url, wanted, rules, flush=flush).observe(figures, *_figures())
-        write_batches(batches, folder.data)
+        figures = write_range(spark, store_url, wanted, rules, folder.data, flush=flush)
         replaced = write_replaced(spark, folder.data) if rules.amends else ReplacedBatches()
-        record = _record(folder, inputs, figures.get, replaced)
+        record = _record(folder, inputs, figures, replaced)
         seconds = round(clock.monotonic() - began, 3)
         return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, False, final_to)
 
@@ -186,23 +183,10 @@ def hand_over(job: BatchJob, output: Log, state: Path) -> None:
     write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))
 
 
-def _figures() -> list[Column]:
-    """What tasks count of the output while they write it."""
-    return [
-        F.count("batch").alias("batches"),
-        F.sum(F.when(F.col("batch").isNotNull(), F.size("ids"))).alias("batched"),
-        F.count("reason").alias("rejected"),
-        F.sum(F.octet_length("lines")).alias("bytes"),
-        *(F.count_if(F.col("reason") == reason).alias(reason) for reason in get_args(Reason)),
-    ]
-
-
-def _record(
-    folder: JobFolder, inputs: BatchInputs, figures: Mapping[str, int | None], replaced: ReplacedBatches
-) -> JobRecord:
+def _record(folder: JobFolder, inputs: BatchInputs, figures: Mapping[str, int], replaced: ReplacedBatches) -> JobRecord:
     """The record of the job by the *figures* that its tasks counted, checked: every message is in
     one standing batch or was refused (promise P6)."""
-    found = {name: figures.get(name) or 0 for name in ("batches", "batched", "rejected", "bytes", *get_args(Reason))}
+    found = {name: figures.get(name, 0) for name in ("batches", "batched", "rejected", "bytes", *get_args(Reason))}
     rows_in, size = inputs.last_id - inputs.first_id + 1, found.pop("bytes")
     found["batched"] -= replaced.messages
     counts = {name: found.pop(name) for name in ("batches", "batched", "rejected")}

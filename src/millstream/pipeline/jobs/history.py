@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.batching import Rulebook
 from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
 from millstream.pipeline.jobs.log_range import LogRange
-from millstream.pipeline.jobs.output_order import PARTED_SCHEMA, find_bounds, in_order, with_part
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part
-from millstream.pipeline.jobs.shared_output import write_output
+from millstream.pipeline.jobs.output_order import PARTED_SCHEMA, by_part, find_bounds, order_part, with_part
+from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part, count_rows
+from millstream.pipeline.jobs.shared_output import write_made, write_output
 from millstream.pipeline.reachable import check_reachable
-from millstream.pipeline.result_parts import ParquetLayout
+from millstream.pipeline.result_parts import ParquetLayout, TaskWork
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_source import NAME, register
 
@@ -32,6 +33,8 @@ batches, which are about as much, lie in one or two."""
 
 _DISTINCT = ("batch", "start", "end", "closed_at", "root", "lines", "ids.list.element")
 """Columns of which hardly a value comes twice: Parquet would fill a dictionary with them, and then throw it away."""
+
+_LAYOUT = ParquetLayout(_GROUP_BYTES, _DISTINCT)
 
 
 def batch_range(
@@ -48,12 +51,18 @@ def batch_range(
     return shares.mapInArrow(batch, spark_schema(BATCH_SCHEMA))
 
 
-def ordered_range(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook, *, flush: bool) -> DataFrame:
-    """What :func:`batch_range` gives with lines and roots, in the order of start, source and batch."""
+def write_range(
+    spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook, folder: Path, *, flush: bool
+) -> Counter[str]:
+    """Write what :func:`batch_range` gives with lines and roots to *folder*, in the order of start, source and batch.
+
+    As Parquet, as :func:`write_batches` does; returns what tasks counted (:func:`count_rows`), and ``rows``.
+    """
     bounds = find_bounds(spark, store_url, wanted, rules)
     batch = partial(_parted, rules=rules, bound=wanted.received_to, flush=flush, bounds=bounds)
     shares = _shares_in_turn(spark, store_url, wanted, rules, whole=True)
-    return in_order(shares.mapInArrow(batch, spark_schema(PARTED_SCHEMA)), len(bounds) + 1)
+    parts = by_part(shares.mapInArrow(batch, spark_schema(PARTED_SCHEMA)), len(bounds) + 1)
+    return write_made(parts, folder, _LAYOUT, TaskWork(order_part, count_rows))
 
 
 def share_range(
@@ -76,7 +85,7 @@ def share_range(
 
 def write_batches(batches: DataFrame, folder: Path) -> None:
     """Write *batches*, rows of ``BATCH_SCHEMA``, as Parquet into *folder*, which must not exist, or to a URL."""
-    write_output(batches, folder, ParquetLayout(_GROUP_BYTES, _DISTINCT))
+    write_output(batches, folder, _LAYOUT)
 
 
 def _shares_in_turn(

@@ -7,12 +7,16 @@ their order, are the same for any number of parts.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.batching import Rulebook
@@ -21,6 +25,7 @@ from millstream.log import LogSpec
 from millstream.pipeline.jobs.log_range import LogRange, sampled_ids
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
 from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.shard_shares import write_share
 from millstream.stores.tiers import open_log_store
 
 PART_ROWS = 250_000
@@ -38,10 +43,26 @@ _PLACE_TIMES = 16
 
 _PLACES_A_TASK = 64
 
-_ORDER = ("start", "source", "batch", "ids")
+_ORDER = [(name, "ascending") for name in ("start", "source", "named", "batch", "id")]
 
-PARTED_SCHEMA = BATCH_SCHEMA.append(pa.field("part", pa.int32(), nullable=False))
-"""Rows of a batch job, each with the part of the output that it belongs to."""
+PARTED_SCHEMA = pa.schema([pa.field("part", pa.int32(), nullable=False), pa.field("rows", pa.binary(), nullable=False)])
+"""Some rows of a batch job (``BATCH_SCHEMA``) as one Arrow IPC stream, and the part of the output they belong to.
+
+A row a batch would cost Spark more than making it: conversion to its own rows and back, and a sort of them."""
+
+_KEYS = pa.schema(
+    [
+        *(BATCH_SCHEMA.field(name) for name in ("start", "source", "batch")),
+        *(pa.field(name, pa.int64()) for name in ("named", "id", "bytes")),
+    ]
+)
+"""What decides on the order of rows (``named``: 0 for those that are no batch), and about how many bytes each has."""
+
+_ROW_BYTES, _ID_BYTES = 250, 8
+"""About what a row has without its lines and ids."""
+
+_PIECE_BYTES = 8 << 20
+_HELD_BYTES = 64 << 20
 
 TIMES_SCHEMA = pa.schema([pa.field("time", pa.int64(), nullable=False)])
 
@@ -94,12 +115,81 @@ def with_part(rows: Iterable[pa.RecordBatch], bounds: Sequence[int]) -> Iterator
     """*rows* of ``BATCH_SCHEMA`` as rows of :data:`PARTED_SCHEMA`."""
     for batch in rows:
         part = np.searchsorted(bounds, batch.column("start").to_numpy(), "right").astype(np.int32)
-        yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(part)], schema=PARTED_SCHEMA)
+        order = np.argsort(part, kind="stable")
+        numbers, begins = np.unique(part[order], return_index=True)
+        dealt = batch.take(pa.array(order)) if len(numbers) > 1 else batch
+        edges = [*begins.tolist(), len(order)]
+        shares = [write_share(dealt.slice(begin, end - begin)) for begin, end in itertools.pairwise(edges)]
+        yield pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(shares, pa.binary())], schema=PARTED_SCHEMA)
 
 
-def in_order(batches: DataFrame, parts: int) -> DataFrame:
-    """*batches* (:data:`PARTED_SCHEMA`) in *parts* sorted parts: one after the other, these are in order.
+def by_part(batches: DataFrame, parts: int) -> DataFrame:
+    """*batches* (:data:`PARTED_SCHEMA`) with each of the *parts* in one task, for :func:`order_part`.
 
     A plain global sort would run the batching twice, to sample where to cut.
     """
-    return batches.repartitionById(parts, "part").sortWithinPartitions(*_ORDER).select(*BATCH_SCHEMA.names)
+    return batches.repartitionById(parts, "part")
+
+
+def order_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of one part (:data:`PARTED_SCHEMA`) in order, as ``BATCH_SCHEMA``.
+
+    Memory holds what decides on their order, and :data:`_HELD_BYTES` of them; more wait in temporary files.
+    """
+    keys, held, first, size = [_KEYS.empty_table()], list[pa.RecordBatch](), 0, 0
+    with contextlib.ExitStack() as files:
+        for rows in _read_rows(parts):
+            keys.append(_keys(rows))
+            held.append(rows)
+            size += rows.nbytes
+            if size > _HELD_BYTES:
+                held[first:] = files.enter_context(_on_disk(held[first:]))
+                first, size = len(held), 0
+        yield from _sorted(held, pa.concat_tables(keys))
+
+
+def _read_rows(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        for data in part.column("rows"):
+            yield from pa.ipc.open_stream(data.as_buffer())
+
+
+@contextlib.contextmanager
+def _on_disk(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """*batches* again, in a temporary file that is mapped into memory."""
+    with tempfile.NamedTemporaryFile(prefix="millstream-part-") as file:
+        with pa.ipc.new_file(file, BATCH_SCHEMA) as writer:
+            for rows in batches:
+                writer.write_batch(rows)
+        file.flush()
+        with pa.memory_map(file.name) as mapped:
+            stored = pa.ipc.open_file(mapped)
+            yield [stored.get_batch(number) for number in range(stored.num_record_batches)]
+
+
+def _keys(rows: pa.RecordBatch) -> pa.Table:
+    ids, lines = rows.column("ids"), pc.fill_null(pc.binary_length(rows.column("lines")), 0)
+    counts = pc.list_value_length(ids)
+    some = pc.greater(counts, 0)
+    first = np.full(len(rows), -1)
+    first[np.flatnonzero(some)] = pc.list_element(ids.filter(some), 0).to_numpy()
+    size = lines.to_numpy().astype(np.int64) + _ID_BYTES * counts.to_numpy() + _ROW_BYTES
+    plain = [rows.column(name) for name in ("start", "source", "batch")]
+    named = plain[-1].is_valid().cast(pa.int64())
+    return pa.table([*plain, named, pa.array(first), pa.array(size)], schema=_KEYS)
+
+
+def _sorted(batches: Sequence[pa.RecordBatch], keys: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The rows of *batches*, whose *keys* stand in the same order, sorted, a few megabytes at a time."""
+    if not len(keys):
+        return
+    order = pc.sort_indices(keys, _ORDER).to_numpy().astype(np.int64)
+    begins = np.cumsum([0, *map(len, batches)])
+    filled = np.cumsum(keys["bytes"].to_numpy()[order])
+    edges = np.unique(np.searchsorted(filled, np.arange(_PIECE_BYTES, filled[-1], _PIECE_BYTES)))
+    for rows in np.split(order, edges):
+        ascending = np.sort(rows)
+        number = np.searchsorted(begins, ascending, "right") - 1
+        taken = [batches[each].take(pa.array(ascending[number == each] - begins[each])) for each in np.unique(number)]
+        piece = pa.Table.from_batches(taken).take(pa.array(np.searchsorted(ascending, rows)))
+        yield from piece.combine_chunks().to_batches()

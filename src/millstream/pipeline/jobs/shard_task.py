@@ -71,6 +71,20 @@ def batch_part(
             yield from _in_pieces(rows)
 
 
+def count_rows(rows: pa.RecordBatch) -> dict[str, int]:
+    """How many *batches* are in *rows* (``BATCH_SCHEMA``), with how many messages *batched* in how many *bytes* of
+    lines, how many messages are *rejected*, and how many of these for each reason."""
+    batched = rows.filter(rows.column("batch").is_valid())
+    reasons = pc.value_counts(pc.drop_null(rows.column("reason"))).to_pylist()
+    return {
+        "batches": batched.num_rows,
+        "batched": pc.sum(pc.list_value_length(batched.column("ids"))).as_py() or 0,
+        "bytes": pc.sum(pc.binary_length(rows.column("lines"))).as_py() or 0,
+        "rejected": sum(each["counts"] for each in reasons),
+        **{each["values"]: each["counts"] for each in reasons},
+    }
+
+
 def _shares(parts: Iterable[pa.RecordBatch]) -> Iterator[Share]:
     for part in parts:
         yield from zip(*(part.column(name).to_pylist() for name in ("shard", "received_from", "share")), strict=True)

@@ -11,14 +11,16 @@ import secrets
 import shutil
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import replacing
@@ -26,8 +28,11 @@ from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.reachable import ask_hosts, on_this_host
 from millstream.pipeline.result_parts import (
     PART_SCHEMA,
+    FolderTable,
     ParquetLayout,
     ResultPart,
+    StoredTable,
+    TaskWork,
     begin_table,
     commit_table,
     discard_tables,
@@ -83,26 +88,52 @@ def write_output(frame: DataFrame, folder: Path, layout: ParquetLayout | None = 
     Then *folder* names the parts. Returns the number of rows. Raises :class:`PipelineInputError` where executors do not
     share the folder above, and :class:`PipelineError` where other rows are found than tasks have written.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
     spark, layout, written = frame.sparkSession, layout or ParquetLayout(), Observation()
+    if results_url(spark):
+        return write_made(frame, folder, layout, TaskWork())["rows"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    require_shared(spark, folder.parent)
     counted = frame.observe(written, F.count(F.lit(1)).alias("rows"))
-    if url := results_url(spark):
-        _write_parts(counted, folder, url, layout)
-    else:
-        require_shared(spark, folder.parent)
-        counted.write.options(**layout.spark_options).parquet(str(folder))
+    counted.write.options(**layout.spark_options).parquet(str(folder))
     rows = int(written.get.get("rows", 0))
     require_rows(shown_place(folder), rows, sum(rows_in(locations(folder))))
     return rows
 
 
-def _write_parts(frame: DataFrame, folder: Path, url: str, layout: ParquetLayout) -> None:
-    """Let each task of *frame* store its rows at *url*; Spark tells which attempt of each task counts."""
+def write_made(frame: DataFrame, folder: Path, layout: ParquetLayout, work: TaskWork) -> Counter[str]:
+    """Write what *work* makes of the rows of each task of *frame*, as :func:`write_output` does; returns its figures.
+
+    Among these are ``rows``. Tasks write Parquet by themselves: rows do not go back to Java.
+    """
     spark = frame.sparkSession
-    table = begin_table(folder, url)
-    write = partial(write_part, table=table.at(task_url(spark, url)), layout=layout)
-    stored = frame.mapInArrow(write, spark_schema(PART_SCHEMA)).collect()
-    commit_table(folder, table, [ResultPart(row["name"], row["bytes"]) for row in stored])
+    if url := results_url(spark):
+        table = begin_table(folder, url)
+        stored = _store_parts(frame, table.at(task_url(spark, url)), layout, work)
+        commit_table(folder, table, map(_part, stored))
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        require_shared(spark, folder.parent)
+        plain = FolderTable(str(folder)).begin()
+        stored = _store_parts(frame, plain, layout, work)
+        plain.commit(map(_part, stored))
+    figures = Counter[str]()
+    for row in stored:
+        figures.update(msgspec.json.decode(row["figures"], type=dict[str, int]))
+    require_rows(shown_place(folder), figures["rows"], sum(rows_in(locations(folder))))
+    return figures
+
+
+def _store_parts(
+    frame: DataFrame, table: StoredTable | FolderTable, layout: ParquetLayout, work: TaskWork
+) -> list[Row]:
+    """The rows (``PART_SCHEMA``) of the attempts of tasks that Spark took."""
+    write = partial(write_part, table=table, layout=layout, work=work)
+    rows: list[Row] = frame.mapInArrow(write, spark_schema(PART_SCHEMA)).collect()
+    return rows
+
+
+def _part(row: Row) -> ResultPart:
+    return ResultPart(row["name"], row["bytes"])
 
 
 @contextlib.contextmanager
