@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import size_text
@@ -59,6 +60,8 @@ def trim(
             if keep_policy and not dry_run:
                 found.set_retention(policy)
             done = RetentionEnforcer(found, SystemClock(), policy).run_once(dry_run=dry_run, accept_clock=accept_clock)
+    if not dry_run:
+        record_change_if_node(settings, "trim", f"log {name}", first_id=done.first_id, messages=done.messages)
     if as_json:
         print_json(done)
     else:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.protect_parts import adoption_target
 from millstream.core.errors import MillstreamError
@@ -42,6 +43,7 @@ def accept(settings: Settings, *, store: str, space: str, content_ids: Sequence[
                 echo_line(f"{content_id}: {error}", err=True)
                 failed += 1
                 continue
+            record_change(node, "accept", f"{space}/{content_id}", store=store, sha256=item.sha256)
             if as_json:
                 print_json({"content_id": content_id, "sha256": item.sha256, "size": item.size})
             else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import HELD
 from millstream.mill.duplication.change_guard import PendingApproval
@@ -35,6 +36,7 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
             return HELD if holds else 0
         approved = node.stores.change_guard.approve(None if everything else numbers)
         for hold in approved:
+            record_change(node, "approve", f"{hold.space} {hold.pair}", deletes=hold.deletes, changes=hold.changes)
             _print(hold, as_json)
     if not as_json:
         for space in dict.fromkeys(hold.space for hold in approved):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_processes import processes_option
@@ -76,6 +77,7 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
             _print_events([one for one in reversed(done) if not one.healed and one.at >= started], as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
         result = node.mill.repairs.repairer.repair(*item, restore_source=restore_source)
+        record_change(node, "repair", "/".join(item), healed=result.healed, refused=len(result.refused))
         _print_events(result.events, as_json)
         return 1 if result.refused else 0
 

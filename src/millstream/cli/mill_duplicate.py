@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_processes import processes_option
@@ -95,6 +96,8 @@ def forget(
             adopted = find_adopted_store(node.stores.providers[store])
             if adopted is not None:
                 adopted.catalog.remove(store, space, content_ids)
+        if recorded:
+            record_change(node, "forget", f"{space} in {store}", items=len(recorded), first=min(recorded))
     if as_json:
         print_json({"tombstones": len(recorded), **({"unknown": unknown} if unknown else {})})
     else:

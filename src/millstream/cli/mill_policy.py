@@ -7,6 +7,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import print_plan, print_total
 from millstream.mill.duplication.differences import DuplicationPlan
@@ -79,6 +80,7 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
     """
     with Node.open(settings, create=True) as node:
         saved = save_policy(node.policies.location, account, file.read(MAX_BYTES + 1), if_match=if_match)
+        record_change(node, "save policy", account, version=saved.version, number=saved.number)
         _warn(node, account)
     if as_json:
         print_json(saved)
@@ -108,6 +110,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
     """
     with Node.open(settings) as node:
         withdraw_policy(node.policies.location, account, if_match=if_match)
+        record_change(node, "withdraw policy", account)
     click.echo(f"{account}: off the list of accounts")
 
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from millstream.cli.change_log import record_change
 from millstream.core.durable import write_durably
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.mounts import lies_in
@@ -309,6 +310,7 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
         if pairs != asked:
             spaces = {**policy.spaces, space: pairs}
             data = encode_policy(msgspec.structs.replace(policy, spaces=spaces))
-            save_policy(node.policies.location, account, data)
+            saved = save_policy(node.policies.location, account, data)
+            record_change(node, "save policy", account, version=saved.version, number=saved.number)
         if space in policy.ignored:
             raise SetupError(f"the policy of the account {account!r} ignores the space {space!r}: take it off its list")

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import click
 
+from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import echo_line, json_option, print_json, store_options
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
@@ -78,6 +79,7 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second
     """
     with _open(settings, name) as opened:
         count = opened.redrive(task_ids or None, per_second=per_second)
+    record_change_if_node(settings, "redrive", f"queue {name}", tasks=count, per_second=per_second)
     if as_json:
         print_json({"queue": name, "redriven": count})
     else:
@@ -93,6 +95,7 @@ def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: b
     """Discard the dead tasks TASK_IDS of the queue NAME for good."""
     with _open(settings, name) as opened:
         count = opened.discard(task_ids)
+    record_change_if_node(settings, "discard", f"queue {name}", tasks=count, task_ids=list(task_ids[:100]))
     if as_json:
         print_json({"queue": name, "discarded": count})
     else:
@@ -115,6 +118,7 @@ def amend(settings: Settings, name: str, task_id: int, file: BinaryIO, as_json: 
         found = [task for task in opened.dead(limit=1, after=task_id - 1) if task.task_id == task_id]
         if not found or not opened.amend(task_id, body, seen=found[0].body):
             raise NotFoundError(f"the queue {name} has no dead task {task_id}; see `millstream queue dead {name}`")
+    record_change_if_node(settings, "amend", f"queue {name}, task {task_id}", bytes=len(body))
     if as_json:
         print_json({"queue": name, "task_id": task_id, "bytes": len(body)})
     else:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
-
 import click
 
+from millstream.cli.change_log import os_user
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores import NoSuchStoreError, Store, open_provider
@@ -30,4 +29,4 @@ def _audited(settings: Settings, name: str, opened: Store) -> Store:
     if name not in settings.stores or not settings.stores[name].audited:
         return opened
     node = click.get_current_context().with_resource(Node.open(settings, create=True))
-    return node.stores.audited(name, opened, user=getpass.getuser())
+    return node.stores.audited(name, opened, user=os_user())

@@ -1,0 +1,42 @@
+"""Changes that are made on the command line, in the operator audit log of the node, by the account that made them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import Any
+
+import click
+
+from millstream.node import Node
+from millstream.node.databases import DATABASE
+from millstream.rest.operator_audit_log import OperatorAuditLog
+from millstream.settings import Settings
+
+_LONGEST_NAME = 64
+
+
+def os_user() -> str:
+    """``os:NAME``: the account of this process by its effective user id, whatever variables such as ``USER`` say."""
+    number = os.geteuid()
+    try:
+        return f"os:{pwd.getpwuid(number).pw_name}"
+    except KeyError:  # an account without an entry, as in containers
+        return f"os:{number}"
+
+
+def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
+    """Record that the account of this process did *action* to *target*; durable when this returns.
+
+    Under sudo the name of who called it is a fact, ``sudo_user``.
+    """
+    if caller := os.environ.get("SUDO_USER"):
+        facts["sudo_user"] = caller[:_LONGEST_NAME]
+    OperatorAuditLog(node.databases.own, node.clock).add(os_user(), action, target, **facts)
+
+
+def record_change_if_node(settings: Settings, action: str, target: str, **facts: Any) -> None:
+    """:func:`record_change` in the node of *settings*; a bare log store (``--store``) has no audit log."""
+    if click.get_current_context().params.get("store") is None and (settings.folder / DATABASE).exists():
+        with Node.open(settings) as node:
+            record_change(node, action, target, **facts)
