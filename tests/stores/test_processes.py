@@ -18,7 +18,15 @@ import pytest
 
 from millstream.core.clock import VirtualClock
 from millstream.settings import SettingsError, load_settings
-from millstream.stores import ItemInfo, LocalStore, MountedStore, StoreError, StoreUnavailableError, open_provider
+from millstream.stores import (
+    FolderStore,
+    ItemInfo,
+    LocalStore,
+    MountedStore,
+    StoreError,
+    StoreUnavailableError,
+    open_provider,
+)
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.processes import BulkProcesses, child_pool
@@ -325,3 +333,25 @@ def test_how_many_they_are_is_a_setting() -> None:
     with pytest.raises(SettingsError, match=r"mill\.processes"):
         mill(-1)
     assert 0 <= child_pool.default_process_count() <= child_pool.MAX_PROCESSES
+
+
+def test_files_of_a_source_that_are_as_they_were_listed_are_hashed_together(
+    tmp_path: Path, processes: BulkProcesses
+) -> None:
+    bodies = {"a/50%": b"1", "b": b"2" * 100_000, "changed": b"3", "empty": b"", "grown": b"5", "large": b"6"}
+    for name, body in bodies.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(body)
+    (tmp_path / "link").symlink_to("b")
+    plain, helped = FolderStore(tmp_path, space="s"), FolderStore(tmp_path, space="s", processes=processes)
+    listed = [(one.content_id, one.size, one.version or "") for one in plain.entries("s")]
+    os.utime(tmp_path / "changed", ns=(0, 0))
+    (tmp_path / "grown").write_bytes(b"55")
+    listed = [(name, SMALL + 1 if name == "large" else size, version) for name, size, version in listed]
+    listed.append(("gone", 1, "0"))
+    found = list(plain.hash_versions(listed))
+    hashed = {name: sha256 for (name, _, _), sha256 in zip(listed, found, strict=True) if sha256 is not None}
+    assert hashed == {name: hashlib.sha256(bodies[name]).hexdigest() for name in ("a/50%", "b", "empty")}
+    assert helped.hash_versions(listed) == found
+    os.kill(processes.pids[0], signal.SIGKILL)
+    assert helped.hash_versions(listed) == found, "without the process that was killed"

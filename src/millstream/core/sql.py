@@ -259,7 +259,13 @@ def insert_rows(
         middle = len(chunk) // 2
         return insert(chunk[:middle]) + insert(chunk[middle:]) if middle else 0
 
-    return sum(insert(chunk) for chunk in _chunks(rows))
+    chunks = _parts(rows, _ROWS) if _is_sqlite(connection) else _chunks(rows)
+    return sum(insert(chunk) for chunk in chunks)
+
+
+def _parts(rows: Sequence[Sequence[Any]], count: int) -> Iterator[Sequence[Sequence[Any]]]:
+    """*rows* in parts of *count*: SQLite takes as many bytes a statement as there are."""
+    return (rows[start : start + count] for start in range(0, len(rows), count))
 
 
 def _chunks(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:

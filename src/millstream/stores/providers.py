@@ -72,7 +72,7 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
     folder = Path(unquote(parts.path))
     if parts.scheme == "folder":
         space, exclude = parse_folder_options(url, parse_qsl(parts.query, keep_blank_values=True))
-        return FolderStore(os.fsdecode(unquote_to_bytes(parts.path)), space=space, exclude=exclude)
+        return FolderStore(os.fsdecode(unquote_to_bytes(parts.path)), space=space, exclude=exclude, processes=processes)
     if parts.scheme == "cas":
         return CasStore(folder, create=create)
     return LocalStore(folder, create=create, processes=processes)

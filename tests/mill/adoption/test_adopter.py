@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from adopted_folder import SPACE, SourceFolder
 
+from millstream.mill.adoption import adopter
 from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, Reading
 from millstream.mill.adoption.adoption_run import NOT_READ, AdoptionRun
 from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
@@ -248,16 +250,14 @@ def test_special_files_are_named_and_forbid_nothing_else(folder: SourceFolder) -
 def test_an_interrupted_adoption_resumes(folder: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2 * GROUP + 10):
         folder.write(f"{number:04d}", b"")
-    opened = folder.store.open
-    calls: list[str] = []
+    hashed = folder.store.hash_versions
 
-    def open_some(space: str, content_id: str, **options: Any) -> Any:
-        calls.append(content_id)
-        if content_id > f"{GROUP + 20:04d}":
+    def hash_some(versions: Sequence[tuple[str, int, str]]) -> Sequence[str | None]:
+        if any(content_id > f"{GROUP + 20:04d}" for content_id, _, _ in versions):
             raise KeyboardInterrupt
-        return opened(space, content_id, **options)
+        return hashed(versions)
 
-    monkeypatch.setattr(folder.store, "open", open_some)
+    monkeypatch.setattr(folder.store, "hash_versions", hash_some)
     with pytest.raises(KeyboardInterrupt):
         folder.adopt()
     assert folder.catalog.totals("here", SPACE).items == GROUP
@@ -327,3 +327,17 @@ def test_nothing_is_written_to_the_source(folder: SourceFolder) -> None:
     folder.adopt()
     folder.adopt(Reading.ALL)
     assert {path: path.stat().st_mtime_ns for path in [folder.root, *folder.root.rglob("*")]} == before
+
+
+def test_groups_that_are_recorded_together_have_few_bytes(
+    folder: SourceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopter, "GROUP_BYTES", 10)
+    for number in range(5):
+        folder.write(f"{number}", b"four")
+    folder.write("9", b"more than a group")
+    seen: list[int] = []
+    settle = AdoptionRun.settle
+    monkeypatch.setattr(AdoptionRun, "settle", lambda run, some: (seen.append(len(some)), settle(run, some)))
+    assert folder.adopt().read == 6
+    assert seen == [2, 2, 1, 1]

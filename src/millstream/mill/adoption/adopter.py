@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import msgspec
@@ -19,17 +19,25 @@ import msgspec
 from millstream.mill.adoption.adoption_run import AdoptionRun, AdoptionSummary, AdoptionTarget, ReadJob
 from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.adoption.checksum_files import ChecksumList
-from millstream.mill.adoption.item_reader import ItemReader, ReadResult
+from millstream.mill.adoption.item_reader import ItemReader, ReadResult, plain_file
 from millstream.mill.adoption.sources import SourceEntry, item_of
 from millstream.mill.errors import MillError
-from millstream.mill.merge_join import groups, one_behind
-from millstream.stores.protocol import ItemNotFoundError, Store
+from millstream.mill.merge_join import groups, map_ahead
+from millstream.stores.bulk import SMALL
+from millstream.stores.folder import FolderStore
+from millstream.stores.protocol import EntryKind, ItemNotFoundError, Store
 
 READ_PERIOD = 30 * 24 * 3600 * 1_000_000
 """Within so many microseconds every item is read again, where runs are not further apart."""
 
-GROUP = 500
+GROUP = 1000
 """Items that are read, and committed, together."""
+
+GROUP_BYTES = 64 * 1024 * 1024
+"""Bytes of a group of more than one item: what is read must not wait long to be recorded."""
+
+_AHEAD = 4
+"""Groups that are read while one is recorded."""
 
 
 class Reading(enum.StrEnum):
@@ -63,11 +71,40 @@ class ThreadedReader:
         self._source, self._threads = source, threads
 
     def read(self, space: str, jobs: Iterator[ReadJob]) -> Iterator[Sequence[tuple[ReadJob, ReadResult]]]:
-        """The next part is read while one is recorded."""
+        """The next parts are read while one is recorded: small files of a folder together, others one by one."""
         reader = ItemReader(self._source, space)
         with ThreadPoolExecutor(self._threads, thread_name_prefix="mill-adopt") as pool:
-            for group in one_behind(_submit(pool, reader, some) for some in groups(jobs, GROUP)):
-                yield [(job, future.result()) for job, future in group]
+
+            def read(some: Sequence[ReadJob]) -> Sequence[tuple[ReadJob, ReadResult]]:
+                return self._read(pool, reader, some)
+
+            yield from map_ahead(read, _grouped(jobs), _AHEAD)
+
+    def _read(
+        self, pool: ThreadPoolExecutor, reader: ItemReader, jobs: Sequence[ReadJob]
+    ) -> Sequence[tuple[ReadJob, ReadResult]]:
+        done = self._read_together(jobs)
+        alone = {
+            job.content_id: pool.submit(reader.read, job.entry, job.algorithms, job.sha256)
+            for job in jobs
+            if job.content_id not in done
+        }
+        return [(job, done.get(job.content_id) or alone[job.content_id].result()) for job in jobs]
+
+    def _read_together(self, jobs: Sequence[ReadJob]) -> Mapping[str, ReadResult]:
+        """What was read of small plain files that are as they were listed, and hash to what they should."""
+        if not isinstance(self._source, FolderStore):
+            return {}
+        plain = [
+            job for job in jobs if job.entry.kind == EntryKind.FILE and job.entry.size <= SMALL and not job.expected
+        ]
+        versions = [(job.entry.content_id, job.entry.size, job.entry.version) for job in plain]
+        hashed = zip(plain, self._source.hash_versions(versions), strict=True)
+        return {
+            job.content_id: plain_file(job.entry, sha256)
+            for job, sha256 in hashed
+            if sha256 is not None and job.sha256 in (None, sha256)
+        }
 
 
 class Adopter:
@@ -143,7 +180,14 @@ class Adopter:
         return max(now - READ_PERIOD, due or 0)
 
 
-def _submit(
-    pool: ThreadPoolExecutor, reader: ItemReader, jobs: Sequence[ReadJob]
-) -> list[tuple[ReadJob, Future[ReadResult]]]:
-    return [(job, pool.submit(reader.read, job.entry, job.algorithms, job.sha256)) for job in jobs]
+def _grouped(jobs: Iterable[ReadJob]) -> Iterator[list[ReadJob]]:
+    """*jobs* in groups of at most :data:`GROUP` items, and :data:`GROUP_BYTES` bytes."""
+    some, size = list[ReadJob](), 0
+    for job in jobs:
+        if some and (len(some) == GROUP or size + job.entry.size > GROUP_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(job)
+        size += job.entry.size
+    if some:
+        yield some

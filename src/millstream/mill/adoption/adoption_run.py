@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.core.sql import writing
 from millstream.mill.adoption.catalog import (
     AdoptedItem,
     AdoptionCatalog,
@@ -193,8 +197,14 @@ class AdoptionRun:
                     events.append(self._event(item))
                 if job.row is None or not job.row.is_there:
                     self._added.add(item.content_id)
-        self._manifest.writer.record(events)
-        self._catalog.save(items)
+        with self._recording():
+            self._manifest.writer.record(events)
+            self._catalog.save(items)
+
+    def _recording(self) -> AbstractContextManager[object]:
+        """One transaction for both, where they are in one database."""
+        together = self._manifest.writer.engine is self._catalog.engine
+        return writing(self._catalog.engine) if together else contextlib.nullcontext()
 
     def _settle_unread(self, job: ReadJob, result: ReadResult) -> None:
         if result.problem is not None:
@@ -403,4 +413,10 @@ def _others(digests: Digests) -> dict[str, str]:
 def _mimetype(job: ReadJob, item: SourceItem) -> str:
     if item.mimetype != DEFAULT_MIMETYPE or job.entry.kind != EntryKind.FILE:
         return item.mimetype
-    return mimetypes.guess_type(job.content_id)[0] or DEFAULT_MIMETYPE
+    return _guess_type(job.content_id.rpartition("/")[2].lstrip(".").partition(".")[2])
+
+
+@functools.lru_cache(4096)
+def _guess_type(endings: str) -> str:
+    """The type of a file whose name has these *endings* after its first dot."""
+    return mimetypes.guess_type(f"x.{endings}")[0] or DEFAULT_MIMETYPE

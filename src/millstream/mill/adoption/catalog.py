@@ -7,7 +7,8 @@ and who said so. The format is ``docs/formats/adoption.md``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -314,10 +315,17 @@ def _of(table: sa.Table, store: str, space: str) -> sa.Select[Any]:
 
 
 def _row(item: AdoptedItem) -> tuple[Any, ...]:
-    values = msgspec.structs.asdict(item)
-    for name in ("sums", "properties"):
-        values[name] = msgspec.json.encode(values[name], order="sorted").decode("utf-8")
-    return tuple(values[name] for name in _COLUMNS)
+    values = list(_plain(item))
+    values[_SUMS], values[_PROPERTIES] = _json(item.sums), _json(item.properties)
+    return tuple(values)
+
+
+_plain: Callable[[AdoptedItem], tuple[Any, ...]] = operator.attrgetter(*_COLUMNS)
+_SUMS, _PROPERTIES = map(_COLUMNS.index, ("sums", "properties"))
+
+
+def _json(values: Mapping[str, str]) -> str:
+    return msgspec.json.encode(values, order="sorted").decode("utf-8") if values else "{}"
 
 
 def _item(row: sa.Row[Any]) -> AdoptedItem:

@@ -9,6 +9,7 @@ from typing import BinaryIO, NamedTuple, cast
 from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.sources import SourceEntry, SourceItem, item_of
+from millstream.stores.folder.properties import MTIME, format_time
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import Store, StoreError
 
@@ -67,6 +68,12 @@ class ItemReader:
         if (item.size, item.version) != listed or digests.size != item.size:
             return ReadResult(item, None, (FindingKind.UNSTABLE, "somebody writes to it: it is tried again next time"))
         return ReadResult(item, digests)
+
+
+def plain_file(entry: SourceEntry, sha256: str) -> ReadResult:
+    """What was read of the plain file of a folder that is listed as *entry*."""
+    item = SourceItem(entry.size, entry.version, properties={MTIME: format_time(int(entry.version))})
+    return ReadResult(item, Digests(entry.size, {"sha256": sha256}))
 
 
 def _hash(file: BinaryIO, algorithms: Collection[str]) -> Digests:

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
 from millstream.core.clock import SystemClock
 from millstream.stores.folder.listing import FolderListing, file_entry, folder_entry
 from millstream.stores.folder.path_names import decode_path, encode_name
 from millstream.stores.folder.properties import describe_entry
 from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_file
+from millstream.stores.folder.versions import Version, hash_versions
 from millstream.stores.names import check_content_id, order_key
 from millstream.stores.os_errors import translated
+from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.frames import BulkReply, BulkRequest
 from millstream.stores.protocol import (
     Entry,
     EntryKind,
@@ -26,6 +31,7 @@ from millstream.stores.protocol import (
     ItemInfo,
     ItemNotFoundError,
     StoreInputError,
+    StoreUnavailableError,
     UnreadableError,
 )
 from millstream.stores.ranges import RangeReader, check_range
@@ -35,15 +41,27 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
+_hashes = msgspec.msgpack.Decoder(BulkReply[str])
+
+
 class FolderStore(ReadOnlySource):
     """The folder *root*, whoever writes it, as a store with one *space* (the folder's name where it is not given).
 
     Its items are the files, symbolic links and empty folders below *root* but for those that a glob of *exclude* leaves
-    out. Nothing is ever written below *root*. The methods are those of :class:`~millstream.stores.protocol.Store`; see
-    ``docs/formats/sources.md`` for ids, kinds of entries and properties.
+    out. Nothing is ever written below *root*. Many small files are hashed in *processes*, where there are some. The
+    methods are those of :class:`~millstream.stores.protocol.Store`; see ``docs/formats/sources.md`` for ids, kinds of
+    entries and properties.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, space: str | None = None, exclude: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        space: str | None = None,
+        exclude: Iterable[str] = (),
+        processes: BulkProcesses | None = None,
+    ) -> None:
+        self._processes = processes
         self._root = str(Path(root).absolute())
         super().__init__(encode_name(os.fsencode(Path(self._root).name)) if space is None else space, exclude)
         self._tree = SourceTree(self._root)
@@ -81,6 +99,18 @@ class FolderStore(ReadOnlySource):
             file.close()
             raise ItemChangedError(f"{content_id!r} in {self.url} was replaced while it was opened; read it again")
         return io.BufferedReader(_WatchedReader(file, f"{content_id!r} in {self.url}", start, length))
+
+    def hash_versions(self, versions: Sequence[Version]) -> Sequence[str | None]:
+        """:func:`~millstream.stores.folder.versions.hash_versions` for items of this folder."""
+        if self._processes is not None and versions:
+            try:
+                request = BulkRequest("versions", self._root, "", versions=versions)
+                answer = self._processes.ask(msgspec.msgpack.encode(request), len(versions))
+                if answer is not None and (found := _hashes.decode(answer)).error is None:
+                    return found.found
+            except (UnicodeEncodeError, StoreUnavailableError):  # an odd path of the root, or the child was killed
+                pass
+        return hash_versions(self._root, versions)
 
     def file_status(self, space: str, content_id: str) -> os.stat_result:
         """The status of the file, link or folder that an item is. Raises :class:`ItemNotFoundError`."""

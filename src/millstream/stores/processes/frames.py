@@ -28,13 +28,15 @@ _LENGTH = 8
 
 
 class BulkRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A call of the method *act* of the bulk of the local store in the folder *root*."""
+    """A call of the method *act* of the bulk of the local store in the folder *root*; with ``versions``, of
+    :func:`~millstream.stores.folder.versions.hash_versions` for that folder."""
 
-    act: Literal["infos", "read", "hashes", "put"]
+    act: Literal["infos", "read", "hashes", "put", "versions"]
     root: str
     space: str
     ids: Sequence[str] = ()
     items: Sequence[NewItem] = ()
+    versions: Sequence[tuple[str, int, str]] = ()
 
 
 class ErrorReply(msgspec.Struct, frozen=True, gc=False):
