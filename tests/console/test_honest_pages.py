@@ -8,12 +8,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from in_process import asked_in_process
+from in_process import AskedInProcess, asked_in_process
 
+from millstream.batching import Reject
 from millstream.cli.main import run
+from millstream.log import LogSpec, Message
 from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
+from millstream.node import Node
+from millstream.settings import load_settings
 from millstream.stores import LocalStore
+from millstream.testing.batches import CONFIG, make_batch
+from millstream.testing.damage import flip_bit
 
 PAIR = [{"srcStoreId": "one", "destStoreId": "two"}]
 
@@ -107,3 +113,34 @@ def test_a_what_if_says_why_the_guard_would_hold_the_whole_plan(data: Path) -> N
     with asked_in_process(data) as node:
         assert "held as a whole" in node.page("/policies/local?number=1")
     assert run(["mill", "duplicate", "--data", str(data)]) == 5
+
+
+def test_messages_are_in_a_batch_rejected_or_neither_and_logs_without_batches_are_named(tmp_path: Path) -> None:
+    settings, _ = load_settings({"data": str(tmp_path / "node")})
+    with Node.open(settings, create=True) as node:
+        for name, count in (("weather", 10), ("flights", 7)):
+            with node.logs.store.log(LogSpec(name)).writer() as writer:
+                writer.append([Message(b"x")] * count)
+        batches = [make_batch([1, 2, 3]), make_batch([4])]
+        node.anchoring.batch_writer.add("weather", batches, [Reject(5, "late")], config=CONFIG)
+        asked = AskedInProcess(node)
+        flights = ["flights", False, 7, 0, 0, 0]
+        for state in ("in the journal", "anchored and read back"):
+            rows = asked.api("/batches/logs")["items"]
+            assert [list(row.values()) for row in rows] == [flights, ["weather", True, 10, 4, 1, 5]], state
+            figures = asked.api("/overview")["batches"]
+            names = ("eligible", "in_batches", "rejected_messages", "neither", "unbatched", "unbatched_logs")
+            assert [figures[name] for name in names] == [10, 4, 1, 5, 7, 1], state
+            assert "5 messages in no batch yet" in asked.page("/") and "4 of 10" in asked.page("/")
+            assert "not batched" in asked.page("/batches")
+            node.anchoring.batch_writer.cut(force=True)
+
+
+def test_a_bar_is_empty_where_there_is_nothing_and_red_only_for_the_share_that_failed(data: Path) -> None:
+    fill(data, 4)
+    assert run(["mill", "check", "--data", str(data)]) == 0
+    flip_bit(next(path for path in (data.parent / "two").rglob("000*") if path.is_file()))
+    assert run(["mill", "check", "--store", "two", "--data", str(data)]) == 1
+    with asked_in_process(data) as node:
+        page = node.page("/integrity")
+        assert page.count('class="good" width="100.00"') == 2 and page.count('class="bad" width="25.00"') == 1

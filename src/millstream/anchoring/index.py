@@ -196,6 +196,12 @@ class AnchorIndex:
         refused = self._rows(sa.select(count(_batches.c.reason)))[0][0]
         return IndexTotals(anchors[0], anchors[1], anchors[2], refused, anchors[3], anchors[4])
 
+    def messages_by_log(self) -> Mapping[str, tuple[int, int]]:
+        """The messages in valid batches, and the rejected ones, of each log that has anchors."""
+        sums = [sa.func.sum(_anchors.c.messages), sa.func.sum(_anchors.c.rejects)]
+        query = sa.select(_anchors.c.log, *sums).where(_anchors.c.log.is_not(None)).group_by(_anchors.c.log)
+        return {log: (int(messages), int(rejects)) for log, messages, rejects in self._rows(query)}
+
     def rows(self, number: int) -> tuple[Sequence[Any], Sequence[Any]]:
         """All that is stored of an anchor (its row; its batches' rows), to compare two indexes."""
         own = self._rows(sa.select(_anchors).where(_anchors.c.number == number))

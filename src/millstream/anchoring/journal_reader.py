@@ -12,6 +12,7 @@ from millstream.anchoring import journal_tables as t
 from millstream.anchoring.states import BatchState
 
 _BUCKETS = 120
+_ID_BYTES = 8
 
 
 class BatchRow(msgspec.Struct, frozen=True):
@@ -47,6 +48,14 @@ class RejectRow(msgspec.Struct, frozen=True):
     id: int
     reason: str
     anchor: int | None
+
+
+class OpenCount(msgspec.Struct, frozen=True):
+    """The messages of a log that are in batches the observer has not read back yet, and in batches it refused."""
+
+    log: str
+    messages: int
+    refused: int
 
 
 class CutReasonCount(msgspec.Struct, frozen=True):
@@ -130,6 +139,23 @@ class JournalReader:
         b = t.batches.c
         query = sa.select(b.log, b.ended, sa.func.count()).group_by(b.log, b.ended).order_by(b.log, b.ended)
         return [CutReasonCount(*row) for row in self._rows(query)]
+
+    def logs(self) -> Sequence[str]:
+        """The logs of which batches or rejects were ever added, in order."""
+        return [row.log for row in self._rows(sa.select(t.streams.c.log).distinct().order_by(t.streams.c.log))]
+
+    def open_messages(self) -> Sequence[OpenCount]:
+        """How many messages, by log, are in batches that no observed anchor holds."""
+        ids = sa.func.length(t.payloads.c.ids) / sa.literal(_ID_BYTES, sa.Integer)
+        refused = t.batches.c.reason.is_not(None)
+        sums = [sa.func.coalesce(sa.func.sum(sa.case((which, ids))), 0) for which in (~refused, refused)]
+        query = sa.select(t.batches.c.log, *sums).join(t.payloads, t.batches.c.seq == t.payloads.c.seq)
+        packed = sa.select(t.packed.c.log, sa.func.sum(sa.func.length(t.packed.c.ids))).group_by(t.packed.c.log)
+        rows = {log: (int(open_), int(refused)) for log, open_, refused in self._rows(query.group_by(t.batches.c.log))}
+        for log, size in self._rows(packed):
+            open_, refused_ = rows.get(log, (0, 0))
+            rows[log] = open_ + int(size) // _ID_BYTES, refused_
+        return [OpenCount(log, *counts) for log, counts in sorted(rows.items())]
 
     def rejects(self) -> Sequence[RejectCount]:
         """Why messages are in no batch, by log and reason."""

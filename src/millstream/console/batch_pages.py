@@ -48,6 +48,7 @@ def list_batches(call: PageRequest) -> Mapping[str, Any]:
         "ends": batches.ends(app, call.ask()).items,
         "rejects": batches.rejects(app, call.ask()).items,
         "states": batches.states(app, call.ask()).items,
+        "logs": batches.batched_logs(app, call.ask()).items,
         "timeline": timeline,
         "begin": min((row.at for row in timeline), default=None),
         "end": max((row.until for row in timeline), default=None),

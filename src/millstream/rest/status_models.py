@@ -36,8 +36,27 @@ class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
     oldest_unprocessed_at: int | None = None
 
 
+class BatchedLog(msgspec.Struct, frozen=True):
+    """What became of the ``messages`` that were ever appended to ``log``: in batches that were handed to the batch
+    writer, rejected with a reason, and ``neither`` yet (their window is open, or they are ticks of the clock).
+
+    ``batched`` is false for a log of which no batch or reject was ever handed over, and that no setting batches.
+    """
+
+    log: str
+    batched: bool
+    messages: int
+    in_batches: int
+    rejected: int
+    neither: int
+
+
 class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches: ``waiting`` for a cut, ``under_way`` to their anchor, and what was rejected."""
+    """Batches: ``waiting`` for a cut, ``under_way`` to their anchor, and what was rejected.
+
+    ``eligible`` messages were appended to logs that are batched: ``in_batches`` of them are in a batch,
+    ``rejected_messages`` were rejected, ``neither`` are neither yet; ``unbatched`` messages are in ``unbatched_logs``.
+    """
 
     batches: int = 0
     waiting: int = 0
@@ -47,6 +66,11 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     rejected_messages: int = 0
     rejected_batches: int = 0
     per_minute: float = 0.0
+    eligible: int = 0
+    in_batches: int = 0
+    neither: int = 0
+    unbatched: int = 0
+    unbatched_logs: int = 0
 
 
 class AnchorMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
@@ -20,7 +21,7 @@ from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.rest.node_view import NodeView
-from millstream.rest.status_models import AnchorMetrics, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
+from millstream.rest.status_models import AnchorMetrics, BatchedLog, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
 
 Value = TypeVar("Value")
 
@@ -78,6 +79,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     holds: int = 0
     ends: Sequence[CutReasonCount] = ()
     rejects: Sequence[RejectCount] = ()
+    batched: Sequence[BatchedLog] = ()
     free_bytes: int | None = None
     troubles: Mapping[str, str] = {}
     following: FollowState | None = None
@@ -154,6 +156,7 @@ def take_snapshot(view: NodeView) -> StatusSnapshot:
         holds=look("brake", lambda: len(node.stores.change_guard.pending()), 0),
         ends=look("ends of batches", view.batches.ends, ()),
         rejects=look("rejected messages", view.batches.rejects, ()),
+        batched=look("messages of batches", partial(batched_logs, view, rows), ()),
         free_bytes=look("disk", lambda: shutil.disk_usage(node.folder).free, None),
         troubles=troubles,
         following=look("followed registry", node.registry.follow_state, None),
@@ -193,6 +196,27 @@ def _lag(log: Log, info: LogInfo, consumer: str, pointer: int) -> Lag:
     return Lag(log=log.name, consumer=consumer, pointer=pointer, lag=lag, oldest_at=oldest)
 
 
+def batched_logs(view: NodeView, rows: Sequence[LogRow]) -> Sequence[BatchedLog]:
+    """What became of the messages of each log of messages, from the journal and from what the observer has read."""
+    node, journal = view.node, view.batches
+    observed, open_ = node.anchoring.observer.index.messages_by_log(), {one.log: one for one in journal.open_messages()}
+    named = Counter[str]()
+    for count in journal.rejects():
+        named[count.log] += count.messages
+    batched = {*journal.logs(), *observed, *node.settings.serve.batching}
+    found = list[BatchedLog]()
+    for row in rows:
+        if row.kind not in DATA_KINDS:
+            continue
+        in_batches, rejected = observed.get(row.log, (0, 0))
+        rejected = max(rejected, named[row.log])
+        if row.log in open_:
+            in_batches, rejected = in_batches + open_[row.log].messages, rejected + open_[row.log].refused
+        neither = max(0, row.last_id - in_batches - rejected) if row.log in batched else 0
+        found.append(BatchedLog(row.log, row.log in batched, row.last_id, in_batches, rejected, neither))
+    return found
+
+
 def log_metrics(snapshot: StatusSnapshot, per_second: float) -> LogMetrics:
     """The station of the log."""
     rows = [row for row in snapshot.logs if row.kind in DATA_KINDS]
@@ -215,15 +239,22 @@ def log_metrics(snapshot: StatusSnapshot, per_second: float) -> LogMetrics:
 def batch_metrics(snapshot: StatusSnapshot, per_minute: float) -> BatchMetrics:
     """The station of batches."""
     journal, index = snapshot.journal, snapshot.index
+    batched = [row for row in snapshot.batched if row.batched]
+    others = [row for row in snapshot.batched if not row.batched and row.messages]
     return BatchMetrics(
         batches=max(journal.accepted + journal.cut + journal.anchored + journal.observed, index.batches),
         waiting=journal.accepted,
         under_way=journal.cut + journal.anchored,
         anchored=index.batches,
         messages=index.messages,
-        rejected_messages=index.rejects + journal.waiting_rejects,
+        rejected_messages=sum(row.rejected for row in batched),
         rejected_batches=journal.rejected,
         per_minute=per_minute,
+        eligible=sum(row.messages for row in batched),
+        in_batches=sum(row.in_batches for row in batched),
+        neither=sum(row.neither for row in batched),
+        unbatched=sum(row.messages for row in others),
+        unbatched_logs=len(others),
     )
 
 

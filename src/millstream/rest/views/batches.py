@@ -22,7 +22,7 @@ from millstream.anchoring.states import BatchState
 from millstream.core.errors import NotFoundError
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.rest.status_models import StateCount
+from millstream.rest.status_models import BatchedLog, StateCount
 
 endpoints = EndpointRegistry()
 
@@ -131,6 +131,13 @@ def timeline(app: AppContext, request: ApiRequest[TimelineQuery, Any]) -> Listin
     chosen = BatchFilter(query.log, since=query.since, until=query.until)
     rows = app.timeline() if chosen == BatchFilter() else app.batches.starts(chosen)
     return Listing(rows, total=len(rows))
+
+
+@endpoints.get("/batches/logs")
+def batched_logs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[BatchedLog]:
+    """Count, by log, the messages that are in batches, that were rejected, and that are neither yet."""
+    snapshot = app.poller.snapshot
+    return Listing(snapshot.batched, total=len(snapshot.batched), as_of=snapshot.at)
 
 
 @endpoints.get("/batches/ends")
