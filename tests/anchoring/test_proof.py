@@ -290,13 +290,18 @@ def test_a_message_without_a_proof_is_told_why(anchored: Any) -> None:
         anchored.prove(7002)
 
 
-@pytest.mark.parametrize(
-    "change", ["offset = 7", "size = size - 1", "uri = (SELECT max(uri) FROM anchor_index_batches)"]
-)
+@pytest.mark.parametrize("change", ["offsets", "sizes", "files"])
 def test_an_index_that_points_elsewhere_never_leads_to_a_wrong_proof(anchored: Any, change: str) -> None:
     location = anchored.index.locate("weather", anchored.ids[0])
     with anchored.engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE anchor_index_batches SET {change} WHERE number = 1 AND ordinal = 0")
+        query = "SELECT members FROM anchor_index_anchors WHERE number = 1"
+        names, files, offsets, sizes = msgspec.msgpack.decode(connection.exec_driver_sql(query).scalar_one())
+        if change == "files":
+            files = [[files[-1][0], count] for _, count in files]
+        moved = [bytes([data[0] ^ 6, *data[1:]]) if name == change else data
+                 for name, data in (("offsets", offsets), ("sizes", sizes))]  # fmt: skip
+        data = msgspec.msgpack.encode([names, files, *moved])
+        connection.exec_driver_sql("UPDATE anchor_index_anchors SET members = ? WHERE number = 1", (data,))
     assert anchored.index.locate("weather", anchored.ids[0]) != location
     with pytest.raises(AnchoringError, match="anchor replay"):
         anchored.prove(anchored.ids[0])

@@ -93,14 +93,16 @@ def test_a_damaged_file_that_no_anchor_names_is_found_too(anchored: Any) -> None
     ("statement", "number"),
     [
         ("DELETE FROM anchor_index_anchors WHERE number = 2", 2),
-        ("DELETE FROM anchor_index_batches WHERE number = 2 AND ordinal = 3", 2),
-        ("UPDATE anchor_index_batches SET offset = offset + 1 WHERE number = 1 AND ordinal = 1", 1),
-        ("UPDATE anchor_index_batches SET reason = 'no' WHERE number = 3 AND ordinal = 0", 3),
+        ("DELETE FROM anchor_index_pages WHERE run = 2", 2),
+        ("DELETE FROM anchor_index_runs WHERE run = 1", 1),
+        ("UPDATE anchor_index_pages SET places = zeroblob(length(places)) WHERE run = 3", 3),
+        ("UPDATE anchor_index_anchors SET members = (SELECT members FROM anchor_index_anchors WHERE number = 2) "
+         "WHERE number = 1", 1),
+        ("INSERT INTO anchor_index_batches VALUES (3, 0, 'weather', 'a batch', 'a file', 0, 1, 'no')", 3),
         ("UPDATE anchor_index_anchors SET reason = 'no' WHERE number = 1", 1),
         ("UPDATE anchor_index_anchors SET ids = substr(ids, 9) WHERE number = 2", 2),
         ("UPDATE anchor_index_anchors SET reject_reasons = '' WHERE number = 3", 3),
-        ("INSERT INTO anchor_index_batches SELECT 9, ordinal, log, batch, uri, offset, size, reason "
-         "FROM anchor_index_batches WHERE number = 1", 9),
+        ("INSERT INTO anchor_index_batches VALUES (9, 0, 'weather', 'a batch', 'a file', 0, 1, NULL)", 9),
     ],
 )  # fmt: skip
 def test_rows_of_the_index_that_are_missing_extra_or_wrong_are_found(

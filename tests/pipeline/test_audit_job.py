@@ -99,7 +99,7 @@ def test_damage_is_found_where_a_replay_finds_it(spark: SparkSession, node: Node
     flip_bit(files[0])
     remove(files[-1])
     with node.databases.own.begin() as connection:
-        connection.execute(sa.text("update anchor_index_batches set reason = 'no' where number = 2 and ordinal = 1"))
+        connection.execute(sa.text("insert into anchor_index_batches values (2, 1, 'log', 'b', 'file', 0, 1, 'no')"))
     found = audit(spark, node)
     wanted = {
         (f.what, f.number)

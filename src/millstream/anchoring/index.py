@@ -1,12 +1,15 @@
 """The observer's index: what every anchor was found to hold, and where each message lies.
 
-It can be thrown away and built again from the ledger and content-addressed storage. Message ids are kept as one sorted
-array an anchor (little-endian uint64), with the ordinals of their batches beside it, not as a row a message.
+It can be thrown away and built again from the ledger and content-addressed storage. An anchor is one row, and some
+pages of hashes by which its batches are found (``name_runs.py``). Its message ids are one sorted array (little-endian
+uint64), with the ordinals of their batches beside it; its batches are one value. Only invalid batches have a row each,
+as all had in earlier versions: rows of those are read as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +20,7 @@ from millstream.anchoring.content import AnchorContent
 from millstream.anchoring.database import among, insert_rows, metadata
 from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates, flat_ids
 from millstream.anchoring.ledger import LedgerEntry
+from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
 from millstream.core.sql import make_tables, writing
 
 _anchors = sa.Table(
@@ -39,6 +43,7 @@ _anchors = sa.Table(
     sa.Column("leaves", sa.LargeBinary),
     sa.Column("reject_ids", sa.LargeBinary),
     sa.Column("reject_reasons", sa.Text),
+    sa.Column("members", sa.LargeBinary),  # None where each batch has a row
     sa.Index("anchor_index_ranges", "log", "first_id", "last_id"),
 )
 
@@ -57,6 +62,29 @@ _batches = sa.Table(
 )
 
 _BATCH = tuple(column.name for column in _batches.columns)
+_TOLD = [column for column in _anchors.columns if column.name != "members"]
+
+_runs, _pages = runs_table("anchor_index_runs", metadata), pages_table("anchor_index_pages", metadata)
+
+_ORDINAL_BITS = 14
+"""A place in the runs of names is the number of an anchor, and in the last bits the ordinal of a batch (10,000)."""
+
+
+class _Members(msgspec.Struct, frozen=True, array_like=True):
+    """The batches of an anchor: names, how many of them lie in each file, offsets and sizes (little-endian uint32)."""
+
+    names: list[str]
+    files: list[tuple[str, int]]
+    offsets: bytes
+    sizes: bytes
+
+    def locations(self, number: int, ordinals: Iterable[int]) -> list[MessageLocation]:
+        """Where batches of anchor *number* lie."""
+        offsets, sizes = (np.frombuffer(each, "<u4").tolist() for each in (self.offsets, self.sizes))
+        uris = [uri for uri, count in self.files for _ in range(count)]
+        return [
+            MessageLocation(number, each, self.names[each], uris[each], offsets[each], sizes[each]) for each in ordinals
+        ]
 
 
 class AnchorStatus(msgspec.Struct, frozen=True):
@@ -100,12 +128,17 @@ class IndexTotals(msgspec.Struct, frozen=True):
     rejects: int
 
 
+_decoder = msgspec.msgpack.Decoder(_Members)
+
+
 class AnchorIndex:
     """The index in a database. Thread-safe; *engine* is an SQLAlchemy engine, the tables are made where absent."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        make_tables(engine, metadata, [_anchors, _batches])
+        make_tables(engine, metadata, [_anchors, _batches, _runs, _pages])
+        self._names = NameRuns(_runs, _pages)
+        self._only_runs = False
 
     def position(self) -> tuple[int, str] | None:
         """Number and hash of the last entry that was observed; None before the first."""
@@ -115,16 +148,14 @@ class AnchorIndex:
 
     def record_invalid(self, entry: LedgerEntry, reason: str) -> None:
         """Write down that *entry* is invalid as a whole, for good."""
-        self._record(entry, {"reason": reason}, [])
+        self._record(entry, {"reason": reason})
 
     def record(self, entry: LedgerEntry, content: AnchorContent, refused: Mapping[int, str]) -> None:
         """Write down what *entry* holds; *refused* gives the reasons of its invalid batches by their ordinal."""
-        log = content.manifest.log
-        rows = [
-            (entry.number, ordinal, log, batch.batch, batch.uri, batch.offset, batch.size, refused.get(ordinal))
-            for ordinal, batch in enumerate(content.batches)
-        ]
-        self._record(entry, _anchor_values(content, refused), rows)
+        log, members = content.manifest.log, _members_of(content)
+        rows = [(*_row(log, found), refused[found.ordinal]) for found in members.locations(entry.number, refused)]
+        values = _anchor_values(content, refused) | {"members": msgspec.msgpack.encode(members)}
+        self._record(entry, values, rows, members.names)
 
     def check_duplicates(self, log: str, members: Sequence[BatchMembers]) -> dict[int, str]:
         """Why some of *members*, anchored now in this order, would be invalid: reasons by ordinal.
@@ -153,7 +184,10 @@ class AnchorIndex:
     def find_batch(self, log: str, batch: str) -> Sequence[MessageLocation]:
         """Every place where the batch id is anchored, in order; all but the first are invalid."""
         query = _locations().where(_batches.c.log == log, _batches.c.batch == batch)
-        return [MessageLocation(*row) for row in self._rows(query.order_by(_batches.c.number, _batches.c.ordinal))]
+        found = {(row.number, row.ordinal): MessageLocation(*row) for row in self._rows(query)}
+        for location in self._by_name(log, [batch]):
+            found.setdefault((location.number, location.ordinal), location)
+        return [found[place] for place in sorted(found)]
 
     def reject_reason(self, log: str, message_id: int) -> tuple[int, str] | None:
         """The first anchor whose rejects hold the message, and the reason."""
@@ -203,24 +237,39 @@ class AnchorIndex:
         return {log: (int(messages), int(rejects)) for log, messages, rejects in self._rows(query)}
 
     def rows(self, number: int) -> tuple[Sequence[Any], Sequence[Any]]:
-        """All that is stored of an anchor (its row; its batches' rows), to compare two indexes."""
-        own = self._rows(sa.select(_anchors).where(_anchors.c.number == number))
-        batches = sa.select(_batches).where(_batches.c.number == number).order_by(_batches.c.ordinal)
-        return [tuple(row) for row in own], [tuple(row) for row in self._rows(batches)]
+        """All that is stored of an anchor (its row; a row for each batch that is found by its name), to compare two
+        indexes."""
+        own = self._rows(sa.select(*_TOLD).where(_anchors.c.number == number))
+        batches = sa.select(_batches).where(_batches.c.number == number)
+        rows = {row.ordinal: tuple(row) for row in self._rows(batches)}
+        if members := self._members(number):
+            log = own[0].log
+            for found in self._by_name(log, members.names):
+                if found.number == number:
+                    rows.setdefault(found.ordinal, (*_row(log, found), None))
+        return [tuple(row) for row in own], [rows[ordinal] for ordinal in sorted(rows)]
 
     def numbers(self) -> Sequence[int]:
         """The numbers of all anchors that any row speaks of, in order."""
         query = sa.union(sa.select(_anchors.c.number), sa.select(_batches.c.number))
         return sorted(row[0] for row in self._rows(query))
 
-    def _record(self, entry: LedgerEntry, values: Mapping[str, Any], batches: Sequence[tuple[Any, ...]]) -> None:
+    def _record(
+        self,
+        entry: LedgerEntry,
+        values: Mapping[str, Any],
+        refused: Sequence[tuple[Any, ...]] = (),
+        names: Sequence[str] = (),
+    ) -> None:
         own = {f: getattr(entry, f) for f in ("number", "hash", "time", "anchor_string")}
         with writing(self._engine) as connection:
             last = connection.execute(sa.select(sa.func.max(_anchors.c.number))).scalar_one()
             if (last or 0) >= entry.number:
                 return  # another observer of the same database was faster
             connection.execute(_anchors.insert(), [{**own, **values}])
-            insert_rows(connection, _batches, _BATCH, batches)
+            insert_rows(connection, _batches, _BATCH, refused)
+            places = (entry.number << _ORDINAL_BITS) + np.arange(len(names))
+            self._names.add(connection, str(values.get("log")), names, places)
 
     def _arrays(self, log: str, low: int, high: int) -> Iterator[tuple[int, np.ndarray[Any, Any], bytes]]:
         columns = _anchors.c
@@ -241,12 +290,44 @@ class AnchorIndex:
 
     def _anchored_batches(self, log: str, names: Sequence[str]) -> dict[str, int]:
         column = _batches.c
-        query = sa.select(column.batch, column.number).where(column.log == log, among(column.batch, names))
-        return {row.batch: row.number for row in self._rows(query.where(column.reason.is_(None)))}
+        places = self._by_name(log, names)
+        refused = {
+            (row.number, row.ordinal) for number in {each.number for each in places} for row in self._refused(number)
+        }
+        found = {each.batch: each.number for each in places if (each.number, each.ordinal) not in refused}
+        if self._has_rows():
+            query = sa.select(column.batch, column.number).where(column.log == log, among(column.batch, names))
+            found |= {row.batch: row.number for row in self._rows(query.where(column.reason.is_(None)))}
+        return found
+
+    def _has_rows(self) -> bool:
+        """Whether there are anchors of which each batch has a row."""
+        if not self._only_runs:  # none comes later: this version writes none
+            query = sa.select(_anchors.c.number).where(_anchors.c.members.is_(None), _anchors.c.reason.is_(None))
+            self._only_runs = self._row(query.limit(1)) is None
+        return not self._only_runs
+
+    def _by_name(self, log: str, names: Sequence[str]) -> list[MessageLocation]:
+        """The places of batches with *names*, valid or not, in anchors whose batches have no rows."""
+        with self._engine.connect() as connection:
+            hits = sorted((place, name) for name, place in self._names.find(connection, log, names))
+        found = list[MessageLocation]()
+        for number, own in itertools.groupby(hits, key=lambda hit: hit[0] >> _ORDINAL_BITS):
+            if members := self._members(number):
+                ordinals = [(place & ((1 << _ORDINAL_BITS) - 1), name) for place, name in own]
+                found += members.locations(number, [each for each, name in ordinals if members.names[each] == name])
+        return found
+
+    def _members(self, number: int) -> _Members | None:
+        row = self._row(sa.select(_anchors.c.members).where(_anchors.c.number == number))
+        return None if row is None or row.members is None else _decoder.decode(row.members)
 
     def _location(self, number: int, ordinal: int) -> MessageLocation | None:
         row = self._row(_locations().where(_batches.c.number == number, _batches.c.ordinal == ordinal))
-        return None if row is None else MessageLocation(*row)
+        if row is not None:
+            return MessageLocation(*row)
+        members = self._members(number)
+        return members.locations(number, [ordinal])[0] if members else None
 
     def _refused(self, number: int | None = None) -> Sequence[MessageLocation]:
         query = _locations().where(_batches.c.reason.is_not(None))
@@ -268,6 +349,21 @@ def _statuses() -> sa.Select[Any]:
 
 def _locations() -> sa.Select[Any]:
     return sa.select(*[_batches.c[name] for name in MessageLocation.__struct_fields__])
+
+
+def _row(log: str, location: MessageLocation) -> tuple[Any, ...]:
+    """*location* as columns of a row of a batch, without the reason."""
+    number, ordinal, *rest, _ = msgspec.structs.astuple(location)
+    return (number, ordinal, log, *rest)
+
+
+def _members_of(content: AnchorContent) -> _Members:
+    return _Members(
+        [batch.batch for batch in content.batches],
+        [(file.uri, file.batches) for file in content.manifest.files],
+        np.array([batch.offset for batch in content.batches], "<u4").tobytes(),
+        np.array([batch.size for batch in content.batches], "<u4").tobytes(),
+    )
 
 
 def _anchor_values(content: AnchorContent, refused: Mapping[int, str]) -> dict[str, Any]:

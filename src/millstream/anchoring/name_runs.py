@@ -1,0 +1,164 @@
+"""Where names are found: sorted runs of their hashes, in pages, which are merged as they become many.
+
+A row a name would cost the database several index entries, which lie anywhere in it. Here an anchor adds some pages,
+and a look-up reads a page of each run. A hash says only where a name may be: who asks compares the name itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sqlalchemy as sa
+
+from millstream.anchoring.database import among
+
+_Numbers = npt.NDArray[np.uint64]
+
+_PAGE_NAMES = 512
+"""About how many names a page has: names are spread over pages by the first bits of their hashes."""
+
+_MERGED_AT_ONCE = 1 << 16
+"""About how many names of runs that are merged are in memory."""
+
+_RUNS_A_TIER = 4
+"""So many runs of about the same size are merged into one."""
+
+
+def runs_table(name: str, metadata: sa.MetaData) -> sa.Table:
+    """The table of runs, one row a run: of how many names, over how many pages (2 to the power ``bits``)."""
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("run", sa.Integer, primary_key=True),
+        sa.Column("log", sa.Text, nullable=False),
+        sa.Column("names", sa.BigInteger, nullable=False),
+        sa.Column("bits", sa.Integer, nullable=False),
+        sa.Index(f"{name}_log", "log"),
+    )
+
+
+def pages_table(name: str, metadata: sa.MetaData) -> sa.Table:
+    """The table of pages: the names of a run whose hashes begin with the bits of ``page``, as hashes in order and
+    places beside them (little-endian uint64)."""
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("run", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("page", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("hashes", sa.LargeBinary, nullable=False),
+        sa.Column("places", sa.LargeBinary, nullable=False),
+    )
+
+
+class NameRuns:
+    """The names of batches by log, each with a *place*: a number of 63 bits. What is added is never removed.
+
+    All calls work in the transaction of the *connection* that they are given.
+    """
+
+    def __init__(self, runs: sa.Table, pages: sa.Table) -> None:
+        self._runs, self._pages = runs, pages
+
+    def add(self, connection: sa.Connection, log: str, names: Sequence[str], places: npt.NDArray[Any]) -> None:
+        """Add *names* of *log* with their *places*, as a run; runs that have become many are merged."""
+        if not len(names):
+            return
+        hashes, order = _sorted(_hashes(names))
+        self._write(connection, log, len(names), iter([(hashes, places.astype("<u8")[order])]))
+        while tier := self._full_tier(connection, log):
+            self._merge(connection, log, tier)
+
+    def find(self, connection: sa.Connection, log: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+        """Those of *names* that may be known in *log*, each with every place that it may have."""
+        if not len(names):
+            return
+        hashes, order = _sorted(_hashes(names))
+        for run, bits in self._rows_of(connection, log):
+            pages = np.unique(_page_numbers(hashes, bits))
+            for known, places in self._read(connection, run, pages.tolist()):
+                at = np.searchsorted(hashes, known)
+                hit = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] == known)
+                for place, first in zip(places[hit].tolist(), at[hit].tolist(), strict=True):
+                    last = int(np.searchsorted(hashes, hashes[first], "right"))
+                    yield from ((names[each], place) for each in order[first:last].tolist())
+
+    def _rows_of(self, connection: sa.Connection, log: str) -> list[tuple[int, int]]:
+        query = sa.select(self._runs.c.run, self._runs.c.bits).where(self._runs.c.log == log)
+        return [(run, bits) for run, bits in connection.execute(query.order_by(self._runs.c.run))]
+
+    def _read(self, connection: sa.Connection, run: int, pages: Sequence[int]) -> Iterator[tuple[_Numbers, _Numbers]]:
+        own = self._pages.c
+        query = sa.select(own.hashes, own.places).where(own.run == run, among(own.page, pages)).order_by(own.page)
+        for hashes, places in connection.execute(query):
+            yield np.frombuffer(hashes, "<u8"), np.frombuffer(places, "<u8")
+
+    def _full_tier(self, connection: sa.Connection, log: str) -> list[tuple[int, int, int]]:
+        """Runs (number, names, bits) that are to be merged: of about the same size, or none."""
+        own, tiers = self._runs.c, dict[int, list[tuple[int, int, int]]]()
+        for run, names, bits in connection.execute(sa.select(own.run, own.names, own.bits).where(own.log == log)):
+            tier = tiers.setdefault(names.bit_length() // 2, [])
+            tier.append((run, names, bits))
+            if len(tier) == _RUNS_A_TIER:
+                return tier
+        return []
+
+    def _merge(self, connection: sa.Connection, log: str, runs: Sequence[tuple[int, int, int]]) -> None:
+        """Make one run of *runs*. It is done by ranges of hashes, so that memory holds some thousand names."""
+        total = sum(names for _, names, _ in runs)
+        shares = min(_bits(total, _MERGED_AT_ONCE), *(bits for *_, bits in runs))
+        numbers = [run for run, *_ in runs]
+
+        def merged() -> Iterator[tuple[_Numbers, _Numbers]]:
+            for share in range(1 << shares):
+                parts = [
+                    part
+                    for run, _, bits in runs
+                    for part in self._read(
+                        connection, run, range(share << (bits - shares), (share + 1) << (bits - shares))
+                    )
+                ]
+                hashes, order = _sorted(np.concatenate([np.empty(0, "<u8"), *(own for own, _ in parts)]))
+                yield hashes, np.concatenate([np.empty(0, "<u8"), *(places for _, places in parts)])[order]
+
+        self._write(connection, log, total, merged())
+        for table in (self._pages, self._runs):
+            connection.execute(sa.delete(table).where(table.c.run.in_(numbers)))
+
+    def _write(
+        self, connection: sa.Connection, log: str, names: int, parts: Iterator[tuple[_Numbers, _Numbers]]
+    ) -> None:
+        """Write *parts*, which follow each other in the order of hashes, as a run; no page lies in two of them."""
+        bits = _bits(names, _PAGE_NAMES)
+        run = connection.execute(sa.insert(self._runs).values(log=log, names=names, bits=bits)).inserted_primary_key[0]  # type: ignore[index]
+        for hashes, places in parts:
+            numbers, begins = np.unique(_page_numbers(hashes, bits), return_index=True)
+            edges = [*begins.tolist(), len(hashes)]
+            rows = [
+                {"run": run, "page": page, "hashes": hashes[begin:end].tobytes(), "places": places[begin:end].tobytes()}
+                for page, begin, end in zip(numbers.tolist(), edges, edges[1:], strict=False)
+            ]
+            if rows:
+                connection.execute(sa.insert(self._pages), rows)
+
+
+def _bits(names: int, share: int) -> int:
+    """How many first bits of a hash part *names* into shares of about so many."""
+    return max(0, (names // share).bit_length())
+
+
+def _page_numbers(hashes: _Numbers, bits: int) -> npt.NDArray[Any]:
+    return (hashes >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)
+
+
+def _hashes(names: Sequence[str]) -> _Numbers:
+    data = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
+    return np.frombuffer(data, "<u8")
+
+
+def _sorted(hashes: _Numbers) -> tuple[_Numbers, npt.NDArray[np.int64]]:
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], order
