@@ -167,7 +167,7 @@ def test_a_header_is_found_in_a_part_of_a_block(store: Any) -> None:
 def test_a_million_messages_are_searched_by_columns(tmp_path: Path) -> None:
     """Messages per second of each kind of filter; the limits of a step hold on the way."""
     count = sized(quick=50_000, ci=100_000, long=1_000_000)
-    with open_store(f"segments://{tmp_path}/log") as store:
+    with open_store(f"segments:///{tmp_path}/log") as store:
         log = store.log(LogSpec("large"))
         with log.writer() as writer:
             for first in range(0, count, 25_000):
