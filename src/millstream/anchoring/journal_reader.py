@@ -102,6 +102,12 @@ class JournalReader:
         """The number of the batch that was added last; 0 before the first."""
         return int(self._rows(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0)))[0][0])
 
+    def first_waiting(self) -> int | None:
+        """The end (event time, microseconds) of the first batch that waits for a cut; None where none does, or where
+        it was not kept."""
+        found = self._rows(sa.select(sa.func.min(t.batches.c.end)).where(t.WAITING))[0][0]
+        return None if found is None else int(found)
+
     def batches(
         self, chosen: BatchFilter = ALL_BATCHES, *, before: int | None = None, limit: int = 100
     ) -> Sequence[BatchRow]:

@@ -185,6 +185,7 @@ async def _serve_console(
         from millstream.rest.app_context import AppContext
         from millstream.rest.broker_link import BrokerLink
         from millstream.rest.server import PortError, serving
+        from millstream.rest.serving_node import announced
     except ImportError as error:
         if chosen or broker is None:
             raise MissingConsoleError from error
@@ -206,6 +207,7 @@ async def _serve_console(
         if chosen or address != DEFAULT_ADDRESS:
             raise
         port = await stack.enter_async_context(serving(console.asgi_app, place.host, 0, http, end=end))
+    stack.enter_context(announced(node.folder, place.host.strip("[]"), port))
     host = f"[{place.host}]" if ":" in place.host else place.host
     print(f"console ready on http://{host}:{port}", flush=True)
 

@@ -1,4 +1,4 @@
-"""``millstream status``: how well each space is protected."""
+"""``millstream status``: the verdict on the node, and how well each space is protected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import size_text
 from millstream.core.errors import NotFoundError
 from millstream.core.timestamps import format_timestamp
-from millstream.mill.adoption.adopted_store import AdoptedStore, adopted_store, find_adopted_store
+from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
 from millstream.mill.adoption.coverage import NOT_COPIED
 from millstream.mill.adoption.reading_times import reading_times
 from millstream.mill.adoption.status import VANISHED, CopyStatus, OpenWork, ProtectionStatus, SpaceStatus
@@ -25,9 +25,12 @@ from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
 from millstream.node import Node
 from millstream.queue import DeadTask
+from millstream.rest.node_view import NodeView
+from millstream.rest.serving_node import NodeDoesNotAnswerError, ServingNode, ask_verdict, find_serving_node
+from millstream.rest.status_poller import StatusPoller
+from millstream.rest.verdict.kinds import STORE_PROBLEMS
+from millstream.rest.verdict.models import Unknown, Verdict
 from millstream.settings import Settings
-from millstream.stores import StoreError, StoreUnavailableError
-from millstream.stores.sources import absence_question
 
 MOST_DEAD = 100_000
 """Dead tasks of one queue that are counted."""
@@ -38,31 +41,77 @@ MOST_DEAD = 100_000
 @json_option
 @click.option("--items", is_flag=True, help="List instead when each item, and each copy of it, was last read.")
 def status(settings: Settings, as_json: bool, items: bool) -> int:
-    """Show for each space its items, its copies, when they were last read, what is wrong, and what waits.
+    """Show what is wrong with the node and what is not known, and how well each space is protected.
 
-    The first 20 items of each kind that are not in order are named.
+    For each space: its items, its copies, when they were last read, what is wrong, and what waits. The first 20 items
+    of each kind that are not in order are named. Then each issue of the node: what, since when, what it means and what
+    to do. The running node is asked (`millstream serve`); without one the command finds out itself.
 
-    Exit code 0 if every item has all its copies verified, every store can be used and nothing waits; 1 otherwise.
+    With --json each space is one line; the last line also has "ok", "issues", "unknown" and "watching" (whether a
+    running node gave the answer). Exit code 0 if there is no issue and nothing unknown, 1 otherwise.
     """
     with Node.open(settings) as node:
         if items:
             return _list_items(node, as_json)
         now = node.clock.now()
+        verdict, serving = _verdict(node)
         work = OpenWork(
-            holds=node.stores.change_guard.pending(), problems=_problems(node), dead_tasks=_dead_tasks(settings)
+            holds=node.stores.change_guard.pending(), problems=_problems(verdict), dead_tasks=_dead_tasks(settings)
         )
         latest = node.mill.reports.folder.latest
         found = ProtectionStatus(node.databases.own, node.policies.current, work, latest, now)
         spaces = list(found.spaces())
-    for space in spaces:
-        if as_json:
-            print_json({**msgspec.to_builtins(space), "well": space.is_well})
-            continue
-        for line in status_lines(space, now):
-            echo_line(line)
+    if as_json:
+        lines = [{**msgspec.to_builtins(space), "well": space.is_well} for space in spaces] or [{}]
+        whole = {
+            "ok": verdict.ok,
+            "issues": verdict.issues,
+            "unknown": verdict.unknown,
+            "watching": serving is not None,
+        }
+        lines[-1] |= msgspec.to_builtins(whole)
+        for line in lines:
+            print_json(line)
+    else:
+        for space in spaces:
+            for text in status_lines(space, now):
+                echo_line(text)
+        for text in verdict_lines(verdict, serving):
+            echo_line(text)
     if not spaces:
         click.echo("nothing is protected yet: see `millstream protect --help`", err=True)
-    return 0 if spaces and all(space.is_well for space in spaces) else 1
+    return 0 if verdict.ok else 1
+
+
+def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
+    """The verdict on *node*, and the process that gave it; None where it was found out here."""
+    serving = find_serving_node(node.folder)
+    if serving is None:
+        return StatusPoller(NodeView(node)).verdict(), None
+    try:
+        return ask_verdict(serving, node.folder), serving
+    except NodeDoesNotAnswerError as error:
+        todo = "see its log, or restart it; without it this command finds out itself"
+        unknown = Unknown(subject="node", area="node", since=None, what=str(error), todo=todo)
+        return Verdict.of(node.clock.now(), [], [unknown]), serving
+
+
+def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str]:
+    """*verdict* for people."""
+    for one in verdict.unknown:
+        yield f"UNKNOWN  {one.what}"
+        yield f"  what to do: {one.todo}"
+    for issue in verdict.issues:
+        since = "" if issue.since is None else f" (since {format_timestamp(issue.since)})"
+        yield f"{'ISSUE' if issue.severity == 'bad' else 'WARNING'}  {issue.kind}: {issue.what}{since}"
+        yield f"  meaning: {issue.meaning}"
+        yield f"  what to do: {issue.todo}"
+    if serving is None:
+        yield "nothing is watching: no node serves this folder, so nobody is told of a fault; see `millstream serve`"
+    if verdict.ok:
+        yield "no problem is known"
+    else:
+        yield f"{len(verdict.issues):,} issues, {len(verdict.unknown):,} unknown"
 
 
 def _list_items(node: Node, as_json: bool) -> int:
@@ -83,17 +132,10 @@ def _list_items(node: Node, as_json: bool) -> int:
     return 0
 
 
-def _problems(node: Node) -> dict[str, str]:
+def _problems(verdict: Verdict) -> dict[str, str]:
     """The stores that cannot be used now, and why."""
-    problems = dict[str, str]()
-    for name, store in node.stores.providers.items():
-        try:
-            spaces = node.stores.providers.spaces(name)
-            if (adopted := find_adopted_store(store)) is not None:
-                _require_items(adopted, spaces)
-        except StoreError as error:
-            problems[name] = str(error)
-    return problems
+    problems = {one.subject: one.what for one in verdict.issues if one.kind in STORE_PROBLEMS}
+    return problems | {one.subject.removeprefix("store "): one.what for one in verdict.unknown if one.area == "copies"}
 
 
 def _dead_tasks(settings: Settings) -> dict[str, Counter[str]]:
@@ -112,14 +154,6 @@ def _space_of(dead: DeadTask) -> str:
         return str(getattr(decode_task(dead.body), "space", ""))
     except TaskError:
         return ""
-
-
-def _require_items(adopted: AdoptedStore, spaces: Sequence[str]) -> None:
-    """Raise :class:`StoreUnavailableError` where nothing is listed any more in a source in which something was."""
-    for space in spaces:
-        if not adopted.source.entries(space, limit=1) and adopted.entries(space, limit=1):
-            question = absence_question(adopted.url)
-            raise StoreUnavailableError(f"{adopted.url} is empty, and items were adopted from it: {question}")
 
 
 def status_lines(space: SpaceStatus, now: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -14,7 +14,8 @@ from millstream.console.page import PageRenderer
 from millstream.core.errors import MillstreamError
 from millstream.rest.api import error_answer
 from millstream.rest.app_context import AppContext
-from millstream.rest.authentication import require_role
+from millstream.rest.authentication import require_role, session_of
+from millstream.rest.principal import Principal
 from millstream.rest.status_models import Sample
 from millstream.rest.status_poller import SAMPLE_SECONDS
 from millstream.settings.console import Role
@@ -38,19 +39,20 @@ class Events:
     async def serve(self, request: Request) -> Response:
         """A stream of samples, of the road where the page asks for it, and of the news that something changed."""
         try:
-            await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
+            principal = await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
         except MillstreamError as error:
             return error_answer(error)
         if self._open >= MOST_STREAMS or self._ended.is_set():
             return Response("too many open pages\n", 503, {"retry-after": "10"})
-        road = self._road if request.query_params.get("road") else None
+        fragments = self._fragments(request, principal) if request.query_params.get("road") else None
         return StreamingResponse(
-            self._stream(road), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+            self._stream(fragments), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
         )
 
-    async def _stream(self, road: Callable[[], str] | None) -> AsyncIterator[bytes]:
+    async def _stream(self, fragments: Callable[[], Mapping[str, str]] | None) -> AsyncIterator[bytes]:
         self._open += 1
         told: Sample | None = None
+        shown_at = float("-inf")
         try:
             yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
             while not self._ended.is_set():
@@ -60,9 +62,12 @@ class Events:
                     yield event("sample", msgspec.json.encode(latest).decode())
                     if told is None or _counts(latest) != _counts(told):
                         yield event("changed", "")
-                    if road is not None:
-                        yield event("road", await run_in_threadpool(road))
                     told = latest
+                now = self._app.clock.monotonic()
+                if fragments is not None and now - shown_at >= SAMPLE_SECONDS:  # also where no sample can be taken
+                    shown_at = now
+                    for name, html in (await run_in_threadpool(fragments)).items():
+                        yield event(name, html)
                 try:
                     async with asyncio.timeout(SAMPLE_SECONDS / 2):
                         await self._ended.wait()
@@ -71,8 +76,20 @@ class Events:
         finally:
             self._open -= 1
 
-    def _road(self) -> str:
-        return self._pages.fragment("road.html", o=self._app.poller.overview())
+    def _fragments(self, request: Request, principal: Principal) -> Callable[[], Mapping[str, str]]:
+        """Renders the parts of the overview that change, for who sent *request*."""
+        session = session_of(request, self._app.access)
+        token = self._app.access.form_token(session) if session is not None else ""
+
+        def render() -> Mapping[str, str]:
+            overview = self._app.poller.overview()
+            is_operator = bool(token) and principal.role.covers(Role.OPERATOR)
+            return {
+                "verdict": self._pages.fragment("verdict.html", o=overview, token=token, is_operator=is_operator),
+                "road": self._pages.fragment("road.html", o=overview),
+            }
+
+        return render
 
 
 def event(name: str, data: str) -> bytes:

@@ -183,6 +183,14 @@ class AccessControl:
             self._audit.program_signed_in(name, address)
         return Principal(name, self._users[name].role)
 
+    def is_local(self, header: str) -> bool:
+        """Whether ``Authorization: Bearer …`` proves that who asks may read the node's folder: see :func:`local_token`.
+
+        Such a program may look, and act on nothing.
+        """
+        token = header.partition(" ")[2].strip().encode("utf-8", "replace")
+        return hmac.compare_digest(_local_token(self._key).encode(), token)
+
     def _check(self, name: str, password: str, address: str) -> None:
         user = self._users.get(name)
         try:
@@ -202,6 +210,18 @@ class AccessControl:
 
     def _sign(self, *parts: str) -> str:
         return hmac.new(self._key, "\0".join(parts).encode(), "sha256").hexdigest()
+
+
+def local_token(folder: Path) -> str:
+    """What `millstream status` sends to the node that serves *folder*; empty where no console ever served it."""
+    try:
+        return _local_token((folder / _KEY_FILE).read_bytes())
+    except OSError:
+        return ""
+
+
+def _local_token(key: bytes) -> str:
+    return hmac.new(key, b"status of this folder", "sha256").hexdigest()
 
 
 def check_address(settings: ConsoleSettings, host: str) -> None:

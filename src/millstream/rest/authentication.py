@@ -41,6 +41,8 @@ def require_role(request: Request, access: AccessControl, role: Role) -> Princip
     header = request.headers.get("authorization", "")
     if access.has_users and header.lower().startswith("basic "):
         principal: Principal | None = access.basic(header, address_of(request))
+    elif access.has_users and header.lower().startswith("bearer ") and access.is_local(header):
+        principal = Principal("this machine", Role.VIEWER)
     else:
         principal = access.principal(session_of(request, access))
     if principal is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from millstream.anchoring.registry.follow_state import FollowState
@@ -11,6 +12,7 @@ from millstream.log import DATA_KINDS
 from millstream.rest.app_context import AppContext
 from millstream.rest.status_models import Overview
 from millstream.rest.status_snapshot import StatusSnapshot
+from millstream.rest.verdict.kinds import KINDS
 
 
 def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
@@ -34,6 +36,11 @@ def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
         yield gauge("copies_oldest_check_age_seconds", "age of the oldest last check", _age(overview.at, oldest))
     faults = [({"severity": s}, sum(fault.severity == s for fault in overview.faults)) for s in ("bad", "warn")]
     yield gauge("faults", "current problems", faults)
+    kinds = Counter(issue.kind for issue in overview.verdict.issues)
+    yield gauge("verdict_issues", "issues of the verdict by kind", [({"kind": kind}, kinds[kind]) for kind in KINDS])
+    yield gauge("verdict_unknown", "what the verdict does not know", len(overview.verdict.unknown))
+    ages = [({"store": s.store}, _age(overview.at, s.answered_at)) for s in app.poller.stores.states if s.answered_at]
+    yield gauge("store_answer_age_seconds", "time since the last answer of each store", ages)
     if snapshot.free_bytes is not None:
         yield gauge("disk_free_bytes", "left on the disk of the data folder", snapshot.free_bytes)
     yield gauge("status_snapshot_seconds", "how long the last status snapshot took", snapshot.seconds)

@@ -8,6 +8,7 @@ from typing import Self
 import msgspec
 
 from millstream.queue import Depth
+from millstream.rest.verdict.models import Verdict
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,8 +187,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     checks: CheckMetrics
     queues: Sequence[QueueStatus]
     faults: Sequence[Fault]
+    verdict: Verdict
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.faults
+        """Whether nothing is wrong, and nothing unknown."""
+        return self.verdict.ok

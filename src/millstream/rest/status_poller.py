@@ -1,4 +1,5 @@
-"""Watching a node: fast counters every two seconds, slower figures as often as they are cheap, and a short memory."""
+"""Watching a node: fast counters every two seconds, slower figures as often as they are cheap, stores at intervals, and
+a short memory."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -16,9 +18,8 @@ from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers.scaling import recommended
 from millstream.queue import Depth
-from millstream.rest.issues import find_issues
 from millstream.rest.node_view import NodeView
-from millstream.rest.status_models import Overview, QueueAlarm, QueueSample, QueueStatus, Sample
+from millstream.rest.status_models import Fault, Overview, QueueAlarm, QueueSample, QueueStatus, Sample
 from millstream.rest.status_snapshot import (
     StatusSnapshot,
     anchor_metrics,
@@ -28,6 +29,10 @@ from millstream.rest.status_snapshot import (
     log_metrics,
     take_snapshot,
 )
+from millstream.rest.verdict.copies import CopiesStatus, LatestReports, look_at_copies
+from millstream.rest.verdict.judge import Facts, Look, dated, judge
+from millstream.rest.verdict.models import Verdict
+from millstream.rest.verdict.stores import StoreWatch, disk_free
 
 SAMPLE_SECONDS = 2.0
 SNAPSHOT_SECONDS = 10.0
@@ -38,6 +43,16 @@ RATE_SECONDS = 10
 _RECENT = 900
 _COARSE = 1_440
 _FIRST_LOOK_SECONDS = 60.0
+_FIRST_VERDICT_SECONDS = 2.0
+_JUDGE_SECONDS = 1.0
+"""For so long the pages that are open share one verdict."""
+
+_LATE_SECONDS = 45.0
+"""A look that did not end for so long after it was to begin is late: what it says is not known any more."""
+
+COUNTERS, TOTALS, COPIES = "counters", "totals", "protected spaces"
+"""What the looks are called for people."""
+
 _MOST_HISTORIES = 200
 """Queues whose past is kept, the first of them by name."""
 
@@ -58,13 +73,14 @@ class _QueueHistory:
 
 
 class StatusPoller:
-    """Looks at *view* from two threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
+    """Looks at *view* from threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
 
-    Without threads (in a test) every question looks anew.
+    Without threads (in a test, or in a command) every question looks anew. *free_bytes* gives the free space of a
+    folder's disk.
     """
 
-    def __init__(self, view: NodeView) -> None:
-        self._view = view
+    def __init__(self, view: NodeView, free_bytes: Callable[[Path], int] = disk_free) -> None:
+        self._view, self._free_bytes = view, free_bytes
         self._changed = threading.Condition()
         self._ended = False
         self._hurry = False
@@ -79,15 +95,43 @@ class StatusPoller:
         self._alarm_rules = Alarms(limits.most, limits.longest / MICROSECONDS)
         self._alarms: Mapping[tuple[str, str], QueueAlarm] = {}
         self._scaling = view.node.mill.scaling
+        self._limits = view.node.settings.verdict
+        self._copies: CopiesStatus | None = None
+        self._copies_seconds = 0.0
+        self._reports = LatestReports(view.node.mill.reports.folder)
+        self._ended_looks: dict[str, tuple[float, int]] = {}
+        self._errors: dict[str, str] = {}
+        self._started_at = 0.0
+        self._verdict: Verdict | None = None
+        self._judged_at = 0.0
+        self._first_seen: dict[tuple[str, str], int] = {}
+        self.stores = StoreWatch(
+            view.node.stores.providers,
+            view.clock,
+            self._limits.store_timeout / MICROSECONDS,
+            written=lambda: self._copies.policies.destinations if self._copies else frozenset(),
+            free_bytes=free_bytes,
+        )
 
     def start(self) -> None:
         """Begin to look."""
+        self._started_at = self._view.clock.monotonic()
         self._threads = [
-            threading.Thread(target=self._loop, args=(look, pause), name=f"watch-{look.__name__}", daemon=True)
-            for look, pause in ((self.sample, lambda: SAMPLE_SECONDS), (self.look, self._snapshot_pause))
+            threading.Thread(target=self._loop, args=(name, *how), name=f"watch-{how[0].__name__}", daemon=True)
+            for name, how in self._looks.items()
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def _looks(self) -> Mapping[str, tuple[Callable[[], object], Callable[[], float]]]:
+        """What is looked at by its name: how, and how many seconds after the end of one look the next begins."""
+        return {
+            COUNTERS: (self.sample, lambda: SAMPLE_SECONDS),
+            TOTALS: (self.look, self._snapshot_pause),
+            COPIES: (self.look_at_copies, lambda: max(SNAPSHOT_SECONDS, self._copies_seconds * SNAPSHOT_SHARE)),
+            "stores": (self.stores.ask, lambda: self._limits.store_every / MICROSECONDS),
+        }
 
     def stop(self) -> None:
         """End the threads."""
@@ -138,9 +182,55 @@ class StatusPoller:
             self.sample()
         return sorted(self._alarms.values(), key=lambda alarm: (alarm.queue, alarm.kind))
 
+    def verdict(self) -> Verdict:
+        """What is wrong with the node, and what is not known: see :func:`~millstream.rest.verdict.judge.judge`."""
+        if self._threads:
+            left = self._started_at + _FIRST_VERDICT_SECONDS - self._view.clock.monotonic()
+            with self._changed:  # so that the first page does not say that nothing is known yet
+                self._changed.wait_for(lambda: len(self._ended_looks) == len(self._looks), max(left, 0.0))
+            return self._judged(self.snapshot)
+        snapshot = self.look()
+        for look, _ in self._looks.values():
+            if look != self.look:
+                look()
+        return self._judged(snapshot)
+
+    def _judged(self, snapshot: StatusSnapshot) -> Verdict:
+        now = self._view.clock.monotonic()
+        with self._changed:
+            if self._threads and self._verdict is not None and now - self._judged_at < _JUDGE_SECONDS:
+                return self._verdict
+        node = self._view.node
+        facts = Facts(
+            at=self._view.clock.now(),
+            limits=self._limits,
+            snapshot=snapshot,
+            copies=self._copies,
+            stores=self.stores.states,
+            depths=self._depths,
+            unreadable=self._unreadable,
+            alarms=node.settings.mill.alarms,
+            patience=node.batching.rules.patience,
+            looks=self._states_of_looks() if self._threads else (),
+        )
+        found = judge(facts)
+        with self._changed:
+            self._verdict, self._judged_at = dated(found, self._first_seen), now
+            return self._verdict
+
+    def _states_of_looks(self) -> Sequence[Look]:
+        now, states = self._view.clock.monotonic(), []
+        with self._changed:
+            for name, (_, pause) in self._looks.items():
+                ended, at = self._ended_looks.get(name, (None, None))
+                is_late = ended is not None and now - ended > pause() + _LATE_SECONDS
+                states.append(Look(name=name, ended_at=at, error=self._errors.get(name, ""), is_late=is_late))
+        return states
+
     def overview(self) -> Overview:
         """The whole road."""
-        snapshot, queues = self.snapshot, self.queues()
+        verdict = self.verdict()
+        snapshot, queues = self._snapshot or self.snapshot, self.queues()
         waiting = {queue.queue: queue.ready + queue.leased + queue.delayed for queue in queues}
         copying = waiting.get(QueueName.DUPLICATION_HIGH, 0) + waiting.get(QueueName.DUPLICATION_LOW, 0)
         per_second, per_minute = self._rates()
@@ -155,7 +245,11 @@ class StatusPoller:
             copies=copy_metrics(snapshot, copying),
             checks=checks,
             queues=queues,
-            faults=find_issues(snapshot, queues, checks, self._unreadable),
+            faults=[
+                *(Fault(one.kind, one.severity, one.what, one.todo, one.page) for one in verdict.issues),
+                *(Fault("unknown", "warn", one.what, one.todo, "/") for one in verdict.unknown),
+            ],
+            verdict=verdict,
         )
 
     def sample(self) -> None:
@@ -208,10 +302,18 @@ class StatusPoller:
 
     def look(self) -> StatusSnapshot:
         """Take the slower figures once."""
-        found = take_snapshot(self._view)
+        found = take_snapshot(self._view, self._free_bytes)
         with self._changed:
             self._snapshot, self._hurry = found, False
             self._changed.notify_all()
+        return found
+
+    def look_at_copies(self) -> CopiesStatus:
+        """Look at how well each space is protected."""
+        began = self._view.clock.monotonic()
+        found = look_at_copies(self._view.node, self._reports, self._view.clock.now())
+        with self._changed:
+            self._copies, self._copies_seconds = found, self._view.clock.monotonic() - began
         return found
 
     def _rates(self) -> tuple[float, float]:
@@ -234,16 +336,25 @@ class StatusPoller:
         took = self._snapshot.seconds if self._snapshot else 0.0
         return max(SNAPSHOT_SECONDS, took * SNAPSHOT_SHARE)
 
-    def _loop(self, look: Callable[[], object], pause: Callable[[], float]) -> None:
+    def _loop(self, name: str, look: Callable[[], object], pause: Callable[[], float]) -> None:
         while True:
+            error = ""
             try:
                 look()
-            except (MillstreamError, OSError, sa.exc.SQLAlchemyError):
-                _log.warning("the node could not be looked at; it is tried again", exc_info=True)
+            except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
+                error = str(failure).partition("\n")[0][:300]
+                _log.warning("the %s could not be looked at; it is tried again", name, exc_info=True)
+            except Exception as failure:  # with this thread the verdict would end, and nobody would know
+                error = f"unexpected {type(failure).__name__}: {failure}"
+                _log.exception("the %s could not be looked at; it is tried again", name)
             with self._changed:
+                self._errors[name] = error
+                if not error:
+                    self._ended_looks[name] = self._view.clock.monotonic(), self._view.clock.now()
+                self._changed.notify_all()
                 deadline = self._view.clock.monotonic() + pause()
                 while not self._ended and (left := deadline - self._view.clock.monotonic()) > 0:
-                    if self._hurry and look == self.look:
+                    if self._hurry and name == TOTALS:
                         break
                     self._view.clock.wait(self._changed, left)
                 if self._ended:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -18,15 +18,20 @@ from millstream.anchoring.registry.follow_state import FollowState
 from millstream.anchoring.states import JournalTotals
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
+from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
+from millstream.queue import queue_name
 from millstream.rest.node_view import NodeView
 from millstream.rest.status_models import AnchorMetrics, BatchedLog, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
+from millstream.rest.verdict.stores import disk_free
 
 Value = TypeVar("Value")
 
 MOST_FINDINGS = 2_000
-LOW_DISK = 1_000_000_000
+BATCHING = "batching"
+"""The producer of a batch service on its output log."""
+
 _OWN_CONSUMERS = frozenset({"snapshot"})
 
 
@@ -59,11 +64,25 @@ class LogRow(msgspec.Struct, frozen=True, kw_only=True):
     writer: str | None
 
 
+class BatchLag(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of ``log`` that are to be batched into ``output`` and that no batch or reject came of yet: ``messages``
+    of them, the first received at ``oldest_at`` (microseconds), None where there are none."""
+
+    log: str
+    output: str
+    messages: int
+    oldest_at: int | None
+
+
 class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """What was found at ``at`` (microseconds) in ``seconds``; ``troubles`` names what could not be looked at.
 
     ``following`` is the state of a registry that follows another one.
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
+    ``approvals`` are plans that wait for a person, ``batch_lags`` logs that the settings ask to be batched, ``orphans``
+    the tasks by queue that are leased although no worker holds the queue, and ``only_cause`` the cause of the dead
+    tasks of a queue where all have the same. ``behind_since`` is when the first anchor was made that is not verified,
+    ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds).
     """
 
     at: int
@@ -83,6 +102,12 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     free_bytes: int | None = None
     troubles: Mapping[str, str] = {}
     following: FollowState | None = None
+    approvals: Sequence[PendingApproval] = ()
+    batch_lags: Sequence[BatchLag] = ()
+    orphans: Mapping[str, int] = {}
+    only_cause: Mapping[str, str] = {}
+    behind_since: int | None = None
+    waiting_since: int | None = None
 
     @cached_property
     def space_names(self) -> Sequence[str]:
@@ -122,8 +147,11 @@ def badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
     return (not one.failed, one.coverage or 0.0, one.oldest_check or 0, one.space, one.store)
 
 
-def take_snapshot(view: NodeView) -> StatusSnapshot:
-    """Look at everything once. What cannot be looked at is left out and named."""
+def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free) -> StatusSnapshot:
+    """Look at everything once. What cannot be looked at is left out and named.
+
+    *free_bytes* gives the free space of a folder's disk.
+    """
     began, node = view.clock.monotonic(), view.node
     troubles: dict[str, str] = {}
 
@@ -142,6 +170,12 @@ def take_snapshot(view: NodeView) -> StatusSnapshot:
     lags = [lag for _, of_log in filter(None, found) for lag in of_log]
     position = look("observer", node.anchoring.observer.index.position, None)
     nothing = IndexTotals(0, 0, 0, 0, 0, 0)
+    head, observed = look("ledger", node.anchoring.ledger.head, None), position[0] if position else 0
+    nothing_held: Sequence[PendingApproval] = ()
+    approvals = look("brake", node.stores.change_guard.pending, nothing_held)
+    queue_names = [queue_name(row.log) for row in rows if row.kind == "queue"]
+    batching = node.settings.serve.batching.items()
+    batch_lags = [look(f"batching of {log}", partial(batch_lag, view, log, output), None) for log, output in batching]
     snapshot = StatusSnapshot(
         at=view.clock.now(),
         seconds=0.0,
@@ -149,17 +183,25 @@ def take_snapshot(view: NodeView) -> StatusSnapshot:
         lags=sorted(lags, key=lambda lag: -lag.lag),
         journal=look("journal", node.anchoring.journal.totals, JournalTotals()),
         index=look("anchors", node.anchoring.observer.index.totals, nothing),
-        head=look("ledger", node.anchoring.ledger.head, None),
-        position=position[0] if position else 0,
+        head=head,
+        position=observed,
         spaces=look("manifest", lambda: sorted(coverage_of(node.databases.own), key=badness), ()),
         findings=look("findings", lambda: findings_of(node.databases.own, MOST_FINDINGS), ()),
-        holds=look("brake", lambda: len(node.stores.change_guard.pending()), 0),
+        holds=len(approvals),
         ends=look("ends of batches", view.batches.ends, ()),
         rejects=look("rejected messages", view.batches.rejects, ()),
         batched=look("messages of batches", partial(batched_logs, view, rows), ()),
-        free_bytes=look("disk", lambda: shutil.disk_usage(node.folder).free, None),
+        free_bytes=look("disk", lambda: free_bytes(node.folder), None),
         troubles=troubles,
         following=look("followed registry", node.registry.follow_state, None),
+        approvals=approvals,
+        batch_lags=[lag for lag in batch_lags if lag is not None],
+        orphans=look("leases", lambda: orphaned_tasks(view, rows), {}),
+        only_cause=look("dead letters", lambda: only_causes(view, queue_names), {}),
+        behind_since=look("ledger", partial(_time_of_entry, view, observed + 1), None)
+        if head is not None and head.number > observed
+        else None,
+        waiting_since=look("journal", view.batches.first_waiting, None),
     )
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
 
@@ -215,6 +257,42 @@ def batched_logs(view: NodeView, rows: Sequence[LogRow]) -> Sequence[BatchedLog]
         neither = max(0, row.last_id - in_batches - rejected) if row.log in batched else 0
         found.append(BatchedLog(row.log, row.log in batched, row.last_id, in_batches, rejected, neither))
     return found
+
+
+def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
+    """What nothing came of yet in the log *name*, which is batched into *output*; None where there is no such log."""
+    existing = view.node.logs.store.logs()
+    if name not in existing:
+        return None
+    log = view.log(name)
+    done = view.log(output).sequence(BATCHING) if output in existing else 0
+    lag = _lag(log, log.info(), BATCHING, done)
+    return BatchLag(log=name, output=output, messages=lag.lag, oldest_at=lag.oldest_at)
+
+
+def orphaned_tasks(view: NodeView, rows: Sequence[LogRow]) -> Mapping[str, int]:
+    """The leased tasks by queue of those queues that nobody works on."""
+    orphans = {}
+    for row in rows:
+        name = queue_name(row.log)
+        if row.kind == "queue" and row.writer is None and name in view.queues.names():
+            leased = view.queues.depth(name).leased
+            if leased and view.queues.holder(name) is None:  # asked again: a worker may have come meanwhile
+                orphans[name] = leased
+    return orphans
+
+
+def only_causes(view: NodeView, names: Sequence[str]) -> Mapping[str, str]:
+    """The cause of the dead tasks of each of the queues *names* of which all have the same."""
+    if view.node.settings.queue.broker:
+        return {}  # there the groups are not kept, and reading them all is not cheap
+    groups = {name: view.queues.causes(name) for name in names}
+    return {name: found[0].cause for name, found in groups.items() if len(found) == 1}
+
+
+def _time_of_entry(view: NodeView, number: int) -> int | None:
+    entry = next(iter(view.node.anchoring.ledger.entries(number)), None)
+    return None if entry is None else entry.time
 
 
 def log_metrics(snapshot: StatusSnapshot, per_second: float) -> LogMetrics:

@@ -19,6 +19,7 @@ from millstream.pipeline.settings import PipelineSettings
 from millstream.queue.settings import QueueSettings
 from millstream.settings.console import ConsoleSettings
 from millstream.settings.serving import HttpSettings, LoggingSettings, ServeSettings
+from millstream.settings.verdict import VerdictSettings
 from millstream.stores.settings import StoreSettings
 
 DEFAULT_DATA = "./millstream-data"
@@ -43,6 +44,7 @@ class Settings(Section, frozen=True):
     serve: ServeSettings = ServeSettings()
     http: HttpSettings = HttpSettings()
     logging: LoggingSettings = LoggingSettings()
+    verdict: VerdictSettings = VerdictSettings()
 
     @property
     def folder(self) -> Path:

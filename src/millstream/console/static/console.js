@@ -84,6 +84,7 @@
 
   // The server tells of what changed; it is asked again by itself after a break.
   const road = document.querySelector("[data-live=road]");
+  const verdict = document.querySelector("[data-live=verdict]");
   const live = document.getElementById("live");
   if ((road || live || charts.length) && window.EventSource) {
     const events = new EventSource(road ? "/events?road=1" : "/events");
@@ -95,6 +96,11 @@
     });
     events.addEventListener("road", (event) => {
       if (!document.hidden && !road.contains(document.activeElement)) road.innerHTML = event.data;
+    });
+    events.addEventListener("verdict", (event) => {
+      if (verdict.dataset.shown !== event.data && !verdict.contains(document.activeElement)) {
+        verdict.innerHTML = verdict.dataset.shown = event.data;
+      }
     });
     addEventListener("pagehide", () => events.close());
   }

@@ -9,6 +9,7 @@ import msgspec
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing
 from millstream.rest.status_models import Fault, Overview, Sample
+from millstream.rest.verdict.models import Verdict
 
 endpoints = EndpointRegistry()
 
@@ -23,6 +24,12 @@ class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def overview(app: AppContext, _ask: ApiRequest[Any, Any]) -> Overview:
     """The whole road: log, batches, anchors, copies, checks, queues, and what is not well."""
     return app.poller.overview()
+
+
+@endpoints.get("/overview/verdict")
+def verdict(app: AppContext, _ask: ApiRequest[Any, Any]) -> Verdict:
+    """What is wrong with the node, the most severe first, and what is not known."""
+    return app.poller.verdict()
 
 
 @endpoints.get("/overview/faults")

@@ -1,0 +1,1 @@
+"""The verdict on a node: all that is wrong, and all that is not known (``docs/explanation/verdict.md``)."""

@@ -1,0 +1,84 @@
+"""How well the spaces of a node are protected, from its database, its policies and its reports; no store is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from millstream.mill.adoption.catalog import AdoptionCatalog
+from millstream.mill.adoption.status import OpenWork, ProtectionStatus, SpaceStatus
+from millstream.mill.errors import PolicyError, ReportError
+from millstream.mill.policies.repository import Policies, PolicyRepository
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import IntegrityReport
+from millstream.node import Node
+from millstream.stores.protocol import StoreError
+
+
+class CopiesStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The protected ``spaces``, the ``policies`` in force, and the last ``reports`` by store and space.
+
+    ``adopted`` has the end of the last run of `protect` (microseconds) by store and space of its source.
+    ``troubles`` names what could not be read.
+    """
+
+    policies: Policies = Policies()
+    spaces: Sequence[SpaceStatus] = ()
+    reports: Mapping[tuple[str, str], IntegrityReport] = {}
+    adopted: Mapping[tuple[str, str], int | None] = {}
+    troubles: Mapping[str, str] = {}
+
+
+class LatestReports:
+    """The last report of each space, read again only where one was added. Its lists of items are left out."""
+
+    def __init__(self, folder: ReportFolder) -> None:
+        self._folder = folder
+        self._read: dict[tuple[str, str], tuple[int, IntegrityReport | None]] = {}
+        self.troubles: dict[str, str] = {}
+
+    def latest(self, store: str, space: str) -> IntegrityReport | None:
+        """The last report on *space* in *store*; None where there is none, or where it cannot be read."""
+        try:
+            changed = self._folder.folder(store, space).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        known = self._read.get((store, space))
+        if known is None or known[0] != changed:
+            report = None
+            try:
+                report = self._folder.latest(store, space)
+            except ReportError as error:
+                self.troubles[f"the report on {space} in {store}"] = str(error)
+            else:
+                self.troubles.pop(f"the report on {space} in {store}", None)
+            known = self._read[store, space] = changed, None if report is None else _without_items(report)
+        return known[1]
+
+
+def look_at_copies(node: Node, reports: LatestReports, now: int) -> CopiesStatus:
+    """Look once at *now* (microseconds)."""
+    troubles = dict[str, str]()
+    policies = Policies()
+    try:
+        policies = PolicyRepository(node.policies.location).load()
+    except (PolicyError, StoreError) as error:
+        troubles["the policies"] = str(error)
+    adopted = {(one.store, one.space): one.ended_at for one in AdoptionCatalog(node.databases.own).spaces()}
+    work = OpenWork(holds=node.stores.change_guard.pending())
+    spaces = list(ProtectionStatus(node.databases.own, policies, work, reports.latest, now).spaces())
+    where = {(one.store, one.space) for one in spaces} | {(c.store, one.space) for one in spaces for c in one.copies}
+    found = {place: reports.latest(*place) for place in where | set(node.mill.reports.folder.spaces())}
+    return CopiesStatus(
+        policies=policies,
+        spaces=spaces,
+        reports={place: report for place, report in found.items() if report is not None},
+        adopted=adopted,
+        troubles=troubles | reports.troubles,
+    )
+
+
+def _without_items(report: IntegrityReport) -> IntegrityReport:
+    strays, absent = (msgspec.structs.replace(some, first=()) for some in (report.strays, report.absent))
+    return msgspec.structs.replace(report, findings=(), repaired=(), strays=strays, absent=absent)

@@ -1,0 +1,179 @@
+"""The kinds of issues: how severe each is, what it means, and what to do (``docs/explanation/verdict.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+BAD, WARN = "bad", "warn"
+
+
+class IssueKind(msgspec.Struct, frozen=True):
+    """``area`` is the part of the overview that is concerned; texts in braces are filled in by the issue."""
+
+    area: str
+    severity: str
+    meaning: str
+    todo: str
+
+
+_NO_CHECKS = "Nobody knows whether these copies are still intact."
+_CHECK = "run `millstream mill check{where}`, or let workers check (`millstream mill work`)"
+
+KINDS: Mapping[str, IssueKind] = {
+    "store-unreachable": IssueKind(
+        "copies",
+        BAD,
+        "Its copies can be neither read, checked nor repaired, and new content is not copied there.",
+        "connect its disk or start its server; the store is asked again every few seconds",
+    ),
+    "store-not-mounted": IssueKind(
+        "copies",
+        BAD,
+        "The store answers, but its content is gone: usually its disk is not mounted.",
+        "mount the disk; if it was replaced by a new one, run `millstream store make {subject} SPACE`",
+    ),
+    "space-missing": IssueKind(
+        "copies",
+        BAD,
+        "These copies are lost unless the folder or bucket comes back; other stores may hold good copies.",
+        "put it back, or run `millstream mill check --store {subject}` and then `millstream mill repair`",
+    ),
+    "store-read-only": IssueKind(
+        "copies",
+        BAD,
+        "Copies there can be read, but nothing can be copied there or repaired.",
+        "mount it writable, or give this user the right to write; look for errors of the disk first",
+    ),
+    "store-full": IssueKind(
+        "copies",
+        BAD,
+        "Soon nothing more can be copied there.",
+        "free disk space, or move the store to a larger disk",
+    ),
+    "findings": IssueKind(
+        "checks",
+        BAD,
+        "The last check found copies that are not what was recorded.",
+        "repair them one by one on the page, or with `millstream mill repair`; workers repair what is queued",
+    ),
+    "report-failed": IssueKind(
+        "checks",
+        BAD,
+        "The last check of this space did not end well.",
+        "run `millstream mill report {where}`, which names what",
+    ),
+    "report-incomplete": IssueKind(
+        "checks",
+        BAD,
+        "The last check could not look at everything, so it says nothing about the rest.",
+        "run `millstream mill report {where}`, which says why, then check again",
+    ),
+    "report-stale": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
+    "report-absent": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
+    "unread": IssueKind("checks", WARN, "Their state is not known: the last check got no answer.", _CHECK),
+    "stale-checks": IssueKind("checks", WARN, "Damage since then would not be known.", _CHECK),
+    "space-not-well": IssueKind(
+        "copies",
+        BAD,
+        "Not every item of this space has all its copies, verified.",
+        "run `millstream status`, which names the items, then `millstream protect` or `millstream mill check`",
+    ),
+    "unprotected": IssueKind(
+        "copies",
+        WARN,
+        "What is stored here exists once.",
+        "run `millstream protect --help`; for a node that keeps no copies on purpose, set "
+        '`ignore = ["unprotected"]` in `[verdict]`',
+    ),
+    "uncovered-space": IssueKind(
+        "copies",
+        WARN,
+        "Its items are not copied, and no check is asked for.",
+        "add it to a policy, or list it there in `spacesToIgnore`",
+    ),
+    "held": IssueKind(
+        "copies",
+        WARN,
+        "The plan is not executed until a person approves it.",
+        "look at it, then approve it or leave it",
+    ),
+    "not-batched": IssueKind(
+        "batches",
+        BAD,
+        "These messages are in no batch and were not rejected, although their window is over. They cannot be proven.",
+        "is the batch service running? See `serve.batching`, or `millstream batch serve {subject} OUTPUT`",
+    ),
+    "rejected-batches": IssueKind(
+        "batches", WARN, "These batches are not anchored; nothing is anchored twice.", "see the reasons on the page"
+    ),
+    "ledger-stuck": IssueKind(
+        "anchors",
+        BAD,
+        "Batches wait to be anchored, and nothing was added to the ledger. They cannot be proven.",
+        "is the batch service running, and the CAS writable? `millstream anchor status` shows what waits",
+    ),
+    "invalid-anchors": IssueKind(
+        "anchors", BAD, "They prove nothing.", "`millstream anchor replay` shows why each is invalid"
+    ),
+    "observer-behind": IssueKind(
+        "anchors",
+        WARN,
+        "What they anchor is not verified and cannot be proven yet.",
+        "`millstream anchor observe` verifies them",
+    ),
+    "following": IssueKind(
+        "node",
+        BAD,
+        "Identifiers of that registry are out of date.",
+        "`millstream anchor status` names the entry or file",
+    ),
+    "dead-letters": IssueKind(
+        "queues",
+        BAD,
+        "They failed for good and are not retried automatically.",
+        "look at the cause, then redrive or discard them",
+    ),
+    "too-many": IssueKind(
+        "queues", WARN, "Work arrives faster than it is done.", "start more workers: `millstream mill work`"
+    ),
+    "too-old": IssueKind(
+        "queues", WARN, "Nobody works on this queue.", "start a worker: `millstream mill work {subject}`"
+    ),
+    "for-people": IssueKind(
+        "queues", WARN, "The copies and records do not show which copy is right.", "decide for each on the page"
+    ),
+    "lease-without-owner": IssueKind(
+        "queues",
+        WARN,
+        "The worker that took these tasks has ended. Nobody works on them.",
+        "start a worker: `millstream mill work {subject}` takes them back",
+    ),
+    "queue": IssueKind("queues", BAD, "Its tasks cannot be seen or worked on.", "restore its log from a backup"),
+    "consumer-behind": IssueKind(
+        "log",
+        WARN,
+        "What it does with messages is not done for these.",
+        "is it running? `millstream log info` shows its position",
+    ),
+    "disk": IssueKind(
+        "node",
+        BAD,
+        "Without space nothing can be appended.",
+        "free disk space, or move older blocks to a tier (`millstream log tier`)",
+    ),
+    "clock": IssueKind(
+        "node",
+        BAD,
+        "Receive times, leases and the ages on this page are wrong until the clock is right.",
+        "set the clock: `timedatectl set-ntp true`",
+    ),
+    "trouble": IssueKind(
+        "node", BAD, "Nothing on it is shown, or it is out of date.", "read the message; it is retried automatically"
+    ),
+}
+"""Each kind of issue, by its name."""
+
+STORE_PROBLEMS = frozenset({"store-unreachable", "store-not-mounted"})
+"""The kinds of issues of a store that cannot be used at all."""
