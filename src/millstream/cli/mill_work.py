@@ -85,10 +85,19 @@ def work(
         loops = (
             running_producers(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
         )
-        with watching(node.mill.monitor(*names), port), loops:
+        with watching(monitor_of(node, names), port), loops:
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0
+
+
+def monitor_of(node: Node, names: Sequence[QueueName]) -> QueueMonitor:
+    """Watches the queues *names*; where the settings name who is told of alarms, and no console runs, the node too."""
+    if not node.mill.tells_somebody:
+        return node.mill.monitor(*names)
+    from millstream.rest.verdict.alarms import unwatched_alarms
+
+    return node.mill.monitor(*names, others=unwatched_alarms(node))
 
 
 def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:

@@ -186,11 +186,13 @@ async def _serve_console(
         from millstream.rest.broker_link import BrokerLink
         from millstream.rest.server import PortError, serving
         from millstream.rest.serving_node import announced
+        from millstream.rest.verdict.alarms import poller_alarms
     except ImportError as error:
         if chosen or broker is None:
             raise MissingConsoleError from error
         _log.warning("no console: %s", MissingConsoleError.__doc__)
         return
+    from millstream.cli.mill_work import watching
     from millstream.messaging.broker.address import parse_address
 
     address = node.settings.console.address
@@ -207,6 +209,9 @@ async def _serve_console(
         if chosen or address != DEFAULT_ADDRESS:
             raise
         port = await stack.enter_async_context(serving(console.asgi_app, place.host, 0, http, end=end))
+    if node.mill.tells_somebody:
+        monitor = node.mill.monitor(others=poller_alarms(app, app.poller), guards=False)
+        stack.enter_context(watching(monitor, None))
     stack.enter_context(announced(node.folder, place.host.strip("[]"), port))
     host = f"[{place.host}]" if ":" in place.host else place.host
     print(f"console ready on http://{host}:{port}", flush=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from millstream.anchoring.anchor_schedule import AnchorSchedule
 from millstream.cli.anchor_observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
-from millstream.cli.mill_work import run_pools, wake_others, watching
+from millstream.cli.mill_work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
 from millstream.core.errors import MillstreamError
 from millstream.core.metrics import LabelledMetrics
@@ -176,7 +176,7 @@ class ServeRoles:
             _log.info("workers have ended: %s tasks done, %s dead", tally.done, tally.dead)
 
         every = dict.fromkeys(name for names in chosen.values() for name in names)
-        with watching(self._node.mill.monitor(*every), None):
+        with watching(monitor_of(self._node, list(every)), None):
             self._add("workers", run)
             yield
 

@@ -23,8 +23,10 @@ SCALED_QUEUES = (
 
 
 class AlarmSettings(Section, frozen=True):
-    """Who is told when a queue has dead letters, more than ``most`` tasks, or one that has been ready for more than
-    ``longest``, while `millstream mill work` runs.
+    """Who is told of each issue of the node (`millstream status`) while `millstream serve` or `millstream mill work` runs.
+
+    A queue is an issue when it has dead letters, more than ``most`` tasks, or one that has been ready for more than
+    ``longest``.
 
     ``webhook`` is a URL, ``command`` a program with its arguments (it reads JSON), ``mail_to`` are addresses that get
     mail from ``mail_from`` through the server ``smtp_host``. Of ``webhook`` only the host, and of ``command``

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from millstream.core.clock import MICROSECONDS
@@ -13,7 +13,7 @@ from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.checker import BitCheckProcessor
 from millstream.mill.integrity.space_reports import BitReportProcessor, NotifyReportProcessor
-from millstream.mill.notices.alarms import Alarms
+from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver, MailReceiver, NoticeReceiver, WebHookReceiver
 from millstream.mill.policies.repository import CachedPolicies, PolicyRepository
 from millstream.mill.repair.bit_errors import BitErrorProcessor
@@ -101,8 +101,15 @@ class MillPart:
         audit = AuditProcessor(outbox, policies, notify=bool(_receivers(self._context.settings.mill.alarms)))
         return DirectDuplicator(self._duplication(policies), self._sink().settle, audit, outbox)
 
-    def monitor(self, *names: QueueName) -> QueueMonitor:
-        """Watches the queues *names*, and tells whom the settings name of alarms."""
+    @property
+    def tells_somebody(self) -> bool:
+        """Whether the settings name anybody who is told of alarms."""
+        return bool(_receivers(self._context.settings.mill.alarms))
+
+    def monitor(
+        self, *names: QueueName, others: Callable[[], Sequence[Alarm] | None] = lambda: None, guards: bool = True
+    ) -> QueueMonitor:
+        """Watches the queues *names*, with *guards* the change guard, and *others*: tells whom the settings name."""
         alarms = self._context.settings.mill.alarms
         watch = Alarms(alarms.most, alarms.longest / MICROSECONDS)
         queues = {name.value: self._queues.open(name) for name in names}
@@ -111,7 +118,8 @@ class MillPart:
             self._context.clock,
             watch,
             _receivers(alarms),
-            held=lambda: len(self._stores.change_guard.pending()),
+            held=(lambda: len(self._stores.change_guard.pending())) if guards else lambda: 0,
+            others=others,
             scaling=self.scaling,
         )
 

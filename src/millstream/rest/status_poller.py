@@ -118,13 +118,13 @@ class StatusPoller:
         self._started_at = self._view.clock.monotonic()
         self._threads = [
             threading.Thread(target=self._loop, args=(name, *how), name=f"watch-{how[0].__name__}", daemon=True)
-            for name, how in self._looks.items()
+            for name, how in self.looks.items()
         ]
         for thread in self._threads:
             thread.start()
 
     @property
-    def _looks(self) -> Mapping[str, tuple[Callable[[], object], Callable[[], float]]]:
+    def looks(self) -> Mapping[str, tuple[Callable[[], object], Callable[[], float]]]:
         """What is looked at by its name: how, and how many seconds after the end of one look the next begins."""
         return {
             COUNTERS: (self.sample, lambda: SAMPLE_SECONDS),
@@ -187,22 +187,29 @@ class StatusPoller:
         if self._threads:
             left = self._started_at + _FIRST_VERDICT_SECONDS - self._view.clock.monotonic()
             with self._changed:  # so that the first page does not say that nothing is known yet
-                self._changed.wait_for(lambda: len(self._ended_looks) == len(self._looks), max(left, 0.0))
-            return self._judged(self.snapshot)
-        snapshot = self.look()
-        for look, _ in self._looks.values():
-            if look != self.look:
-                look()
-        return self._judged(snapshot)
+                self._changed.wait_for(lambda: len(self._ended_looks) == len(self.looks), max(left, 0.0))
+            return self.judge_known(self.snapshot)
+        for look, _ in self.looks.values():
+            look()
+        return self.judge_known()
 
-    def _judged(self, snapshot: StatusSnapshot) -> Verdict:
+    def judge_known(self, snapshot: StatusSnapshot | None = None) -> Verdict:
+        """The verdict on what the looks have found out so far; nothing is looked at."""
         now = self._view.clock.monotonic()
         with self._changed:
             if self._threads and self._verdict is not None and now - self._judged_at < _JUDGE_SECONDS:
                 return self._verdict
-        node = self._view.node
-        facts = Facts(
-            at=self._view.clock.now(),
+        found = judge(self.facts(snapshot))
+        with self._changed:
+            self._verdict, self._judged_at = dated(found, self._first_seen), now
+            return self._verdict
+
+    def facts(self, snapshot: StatusSnapshot | None = None) -> Facts:
+        """What the looks have found out so far, with *snapshot* in the place of the last one."""
+        node, now = self._view.node, self._view.clock.now()
+        snapshot = snapshot or self._snapshot or StatusSnapshot(at=now, seconds=0.0)
+        return Facts(
+            at=now,
             limits=self._limits,
             snapshot=snapshot,
             copies=self._copies,
@@ -213,15 +220,11 @@ class StatusPoller:
             patience=node.batching.rules.patience,
             looks=self._states_of_looks() if self._threads else (),
         )
-        found = judge(facts)
-        with self._changed:
-            self._verdict, self._judged_at = dated(found, self._first_seen), now
-            return self._verdict
 
     def _states_of_looks(self) -> Sequence[Look]:
         now, states = self._view.clock.monotonic(), []
         with self._changed:
-            for name, (_, pause) in self._looks.items():
+            for name, (_, pause) in self.looks.items():
                 ended, at = self._ended_looks.get(name, (None, None))
                 is_late = ended is not None and now - ended > pause() + _LATE_SECONDS
                 states.append(Look(name=name, ended_at=at, error=self._errors.get(name, ""), is_late=is_late))

@@ -1,4 +1,4 @@
-"""Alarms of the queues and of the change guard: each is told when it begins, again every hour, and when it is over."""
+"""Alarms of queues, the change guard and the verdict: each is told when it begins, every hour, and when it is over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ REMIND = 3600.0
 class Alarm(msgspec.Struct, frozen=True):
     """Something that a person should know of a queue; with ``over`` it has passed.
 
-    ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``; or ``held``, with :data:`GUARD` in the place of a queue.
+    ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``; or ``held``, with :data:`GUARD` in the place of a queue;
+    or that of an issue of the verdict on the node, with its subject in that place.
     """
 
     queue: str
@@ -41,18 +42,30 @@ class Alarms:
     def __init__(self, most: int, longest: float) -> None:
         self._most, self._longest = most, longest
         self._told: dict[tuple[str, str], float] = {}
+        self._others = set[tuple[str, str]]()
 
-    def observe(self, at: float, depths: Mapping[str, Depth], held: int = 0) -> Sequence[Alarm]:
-        """What is to be told at *at* (seconds, growing) of queues of these *depths*, and of *held* plans."""
+    def observe(
+        self, at: float, depths: Mapping[str, Depth], held: int = 0, others: Sequence[Alarm] | None = None
+    ) -> Sequence[Alarm]:
+        """What is to be told at *at* (seconds, growing) of queues of these *depths*, of *held* plans, and of *others*.
+
+        None for *others* where they are not known: those that were told are not over then.
+        """
         found = {
             (alarm.queue, alarm.kind): alarm for name, depth in depths.items() for alarm in self.standing(name, depth)
         }
         if held:
             text = f"{held:,} plans of duplication go too far and are held: see `millstream mill approve`"
             found[GUARD, "held"] = Alarm(GUARD, "held", text, held)
+        for other in others or ():
+            found.setdefault((other.queue, other.kind), other)
+        self._others |= {(other.queue, other.kind) for other in others or ()}
         due = [alarm for key, alarm in found.items() if at - self._told.get(key, float("-inf")) >= REMIND]
         over = [
-            _over(queue, kind) for queue, kind in self._told if (queue, kind) not in found and queue in {*depths, GUARD}
+            _over(queue, kind, is_queue=queue in depths)
+            for queue, kind in self._told
+            if (queue, kind) not in found
+            and (queue in {*depths, GUARD} or (others is not None and (queue, kind) in self._others))
         ]
         self._told.update({(alarm.queue, alarm.kind): at for alarm in due})
         for alarm in over:
@@ -75,6 +88,7 @@ class Alarms:
         return alarms
 
 
-def _over(queue: str, kind: str) -> Alarm:
-    text = "no plan is held any more" if queue == GUARD else f"the queue {queue} is in order again ({kind})"
+def _over(queue: str, kind: str, *, is_queue: bool) -> Alarm:
+    named = f"the queue {queue}" if is_queue else queue
+    text = "no plan is held any more" if queue == GUARD else f"{named} is in order again ({kind})"
     return Alarm(queue, kind, text, 0, over=True)

@@ -33,7 +33,8 @@ class QueueMetrics(msgspec.Struct, frozen=True):
 class QueueMonitor:
     """Looks at *queues* (by name) and tells *receivers* of alarms; see :meth:`look`. Thread-safe to read.
 
-    *held* gives how many plans the change guard holds; *scaling* is that of each queue.
+    *held* gives how many plans the change guard holds, *others* further alarms; None where these are not known.
+    *scaling* is that of each queue.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class QueueMonitor:
         clock: Clock,
         alarms: Alarms,
         receivers: Sequence[NoticeReceiver] = (),
-        held: Callable[[], int] = lambda: 0,
         *,
+        held: Callable[[], int] = lambda: 0,
+        others: Callable[[], Sequence[Alarm] | None] = lambda: None,
         scaling: Mapping[str, QueueScaling] = DEFAULT_SCALING,
     ) -> None:
         self._queues, self._clock, self._alarms, self._receivers = queues, clock, alarms, receivers
-        self._held, self._scaling = held, scaling
+        self._held, self._others, self._scaling = held, others, scaling
         self._untold: dict[tuple[int, str, str], Alarm] = {}
         self._waiting = threading.Condition()
         self._ended = False
@@ -57,7 +59,7 @@ class QueueMonitor:
         """Look once, tell what is to be told, and return the figures."""
         at = self._clock.monotonic()
         now = self.count()
-        alarms = self._alarms.observe(at, now.depths, self._held())
+        alarms = self._alarms.observe(at, now.depths, self._held(), self._other_alarms())
         untold = self._tell(alarms)
         self.figures = QueueMetrics(now.depths, now.desired, self.figures.untold + untold)
         return self.figures
@@ -85,6 +87,13 @@ class QueueMonitor:
         with self._waiting:
             self._ended = True
             self._waiting.notify_all()
+
+    def _other_alarms(self) -> Sequence[Alarm] | None:
+        try:
+            return self._others()
+        except Exception as error:  # of whatever kind: alarms about queues are told in any case
+            _log.warning("the node could not be judged: %s: %s", type(error).__name__, error)
+            return None
 
     def _tell(self, alarms: Sequence[Alarm]) -> int:
         """Tell everyone of *alarms*, and of what did not arrive before; how many did not arrive now.

@@ -17,7 +17,7 @@ from millstream.log import DATA_KINDS
 from millstream.messaging.broker.names import DEAD_LETTERS
 from millstream.mill.adoption.status import CopyStatus, SpaceStatus
 from millstream.mill.notices.alarms import Alarms
-from millstream.mill.providers import is_system
+from millstream.mill.providers import QUARANTINE, is_system
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import QueueName
@@ -142,7 +142,7 @@ def _stores(facts: Facts) -> Iterator[Issue]:
             continue
         lost = {s: n for s, n in expected.items() if s not in answer.spaces or s in answer.empty}
         count = sum(lost.values())
-        if lost and len(lost) == len(expected):
+        if lost and not set(answer.spaces) - answer.empty - lost.keys() - {QUARANTINE}:
             text = f"the store {name} lists none of the {_counted(count, 'copy', 'copies')} recorded there"
             yield _issue("store-not-mounted", name, text, page, count=count)
         elif lost:

@@ -72,7 +72,7 @@ KINDS: Mapping[str, IssueKind] = {
     ),
     "report-stale": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
     "report-absent": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
-    "unread": IssueKind("checks", WARN, "Their state is not known: the last check got no answer.", _CHECK),
+    "unread": IssueKind("checks", BAD, "Their state is not known: the last check got no answer.", _CHECK),
     "stale-checks": IssueKind("checks", WARN, "Damage since then would not be known.", _CHECK),
     "space-not-well": IssueKind(
         "copies",

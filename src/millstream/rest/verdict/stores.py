@@ -89,6 +89,7 @@ class StoreWatch:
 
     def ask(self) -> Sequence[StoreState]:
         """Ask every store, and return when all have answered or the time is over."""
+        deadline = self._clock.monotonic() + self._timeout
         with self._changed:
             asked = [name for name in self._states if name not in self._started]
             for name in asked:
@@ -98,7 +99,6 @@ class StoreWatch:
         for name in asked:
             threading.Thread(target=self._ask, args=(name,), name=f"ask-store-{name}", daemon=True).start()
         with self._changed:
-            deadline = self._clock.monotonic() + self._timeout
             while set(asked) & set(self._started) and (left := deadline - self._clock.monotonic()) > 0:
                 self._clock.wait(self._changed, left)
         return self.states

@@ -1,0 +1,55 @@
+"""The verdict as alarms for people, told by whoever watches the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from millstream.mill.notices.alarms import Alarm
+from millstream.node import Node
+from millstream.rest.node_view import NodeView
+from millstream.rest.serving_node import find_serving_node
+from millstream.rest.status_poller import StatusPoller
+from millstream.rest.verdict.models import Verdict
+
+_BY_WORKERS = frozenset({"dead-letters", "too-many", "too-old"})
+"""Kinds of issues of a queue, of which whoever works on that queue tells."""
+
+
+def verdict_alarms(verdict: Verdict, worked_on: Collection[str]) -> Sequence[Alarm]:
+    """An alarm for each issue of *verdict* and for what is unknown, but for what workers tell of.
+
+    *worked_on* are the queues on which somebody works.
+    """
+    by_workers = {("held", one.subject) for one in verdict.issues if worked_on}
+    by_workers |= {(kind, queue) for kind in _BY_WORKERS for queue in worked_on}
+    issues = [
+        Alarm(one.subject, one.kind, f"{one.what}: {one.todo}", one.count)
+        for one in verdict.issues
+        if (one.kind, one.subject) not in by_workers
+    ]
+    return [*issues, *(Alarm(one.subject, "unknown", f"{one.what}: {one.todo}", 1) for one in verdict.unknown)]
+
+
+def poller_alarms(view: NodeView, poller: StatusPoller) -> Callable[[], Sequence[Alarm]]:
+    """The alarms of a node that *poller* watches."""
+
+    def alarms() -> Sequence[Alarm]:
+        worked_on = {name for name in view.queues.names() if view.queues.holder(name) is not None}
+        return verdict_alarms(poller.verdict(), worked_on)
+
+    return alarms
+
+
+def unwatched_alarms(node: Node) -> Callable[[], Sequence[Alarm] | None]:
+    """The alarms of *node*, found out here while no console watches it; None while one does, which tells of them."""
+    found: list[Callable[[], Sequence[Alarm]]] = []
+
+    def alarms() -> Sequence[Alarm] | None:
+        if find_serving_node(node.folder) is not None:
+            return None
+        if not found:
+            view = NodeView(node)
+            found.append(poller_alarms(view, StatusPoller(view)))
+        return found[0]()
+
+    return alarms

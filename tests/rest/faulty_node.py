@@ -1,0 +1,367 @@
+"""A small node on which all is well, and the faults that befall it, each caused and mended on real folders."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.anchoring.records import decode_message
+from millstream.cli.main import run
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.message import Message
+from millstream.log import LogSpec
+from millstream.mill.policies.policy import policy_file
+from millstream.mill.tasks import BitError, Duplicate, encode_task
+from millstream.node import Node
+from millstream.queue import LogWorkQueue, queue_log
+from millstream.rest.node_view import NodeView
+from millstream.rest.status_poller import StatusPoller
+from millstream.rest.verdict.models import Verdict
+from millstream.settings import load_settings
+from millstream.stores import LocalStore
+from millstream.testing.batches import CONFIG, make_batch, make_batches
+from millstream.testing.damage import flip_bit
+
+HOUR, DAY = 3600, 24 * 3600
+
+SETTINGS = """
+[stores.one]
+url = "file://{data}/stores/one"
+[stores.two]
+url = "file://{data}/stores/two"
+[serve.batching]
+readings = "readings.batches"
+[mill.brake]
+least = 1
+"""
+
+FREE = 50_000_000_000
+
+
+def make_node(folder: Path) -> Path:
+    """A node in *folder* with three copied and checked items, batches that are anchored, and a log that is read."""
+    folder.mkdir()
+    (folder / "millstream.toml").write_text(SETTINGS)
+    settings, _ = load_settings({"data": str(folder)})
+    with Node.open(settings, create=True) as node:
+        store = node.stores.providers["one"]
+        store.create_space("photos")
+        for name in ("a", "b", "c"):
+            store.put("photos", name, io.BytesIO(name.encode() * 100))
+        node.anchoring.batch_writer.add("weather", list(make_batches(3)), config=CONFIG)
+        node.anchoring.batch_writer.cut(force=True)
+        log = node.logs.store.log(LogSpec("weather"))
+        with log.writer() as writer:
+            writer.append([decode_message(line) for line in next(make_batches(1)).lines.splitlines()])
+        log.set_pointer("reader", log.last_id)
+    policies = folder / "policies"
+    policies.mkdir(exist_ok=True)
+    (policies / "duplication-accounts.json").write_text('["local"]')
+    pairs = [{"srcStoreId": "one", "destStoreId": "two"}]
+    (policies / policy_file("local")).write_text(json.dumps({"spaceDuplicationStorePolicies": {"photos": pairs}}))
+    assert run(["mill", "duplicate", "--data", str(folder)]) == 0
+    assert run(["mill", "check", "--data", str(folder)]) == 0
+    return folder
+
+
+class FaultyNode:
+    """The node in *folder*, watched on a clock that the test moves. Each public method is a fault: it causes it, and
+    what it yields for is mended at its end."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._patch = folder, monkeypatch
+        self.clock = VirtualClock(SystemClock().now())
+        self.free: dict[str, int] = {}
+        settings, _ = load_settings({"data": str(folder)})
+        self.node = Node.open(settings, self.clock)
+        self.poller = StatusPoller(NodeView(self.node), free_bytes=lambda path: self.free.get(path.name, FREE))
+
+    def seconds_until(self, holds: Callable[[Verdict], bool], most: int = 60) -> int:
+        """How many seconds on the node's clock it takes until the verdict *holds*, where each look comes as late as its
+        pauses allow: it has just been over when something happens."""
+        due = {name: self.clock.monotonic() + pause() for name, (_, pause) in self.poller.looks.items()}
+        for second in range(most + 1):
+            for name, (look, pause) in self.poller.looks.items():
+                if self.clock.monotonic() >= due[name]:
+                    look()
+                    due[name] = self.clock.monotonic() + pause()
+            if holds(self.poller.judge_known()):
+                return second
+            self.clock.advance(1)
+        raise AssertionError(f"not after {most} s: {self.poller.judge_known()}")
+
+    def command(self, *arguments: str) -> None:
+        """A command of an operator on this node."""
+        run([*arguments, "--data", str(self.folder)])
+
+    @property
+    def two(self) -> Path:
+        """The folder of the store with the copies."""
+        return self.folder / "stores" / "two"
+
+    @contextlib.contextmanager
+    def moved(self, path: Path) -> Iterator[None]:
+        aside = self.folder / "aside"
+        path.rename(aside)
+        try:
+            yield
+        finally:
+            if path.exists():
+                path.rmdir()
+            aside.rename(path)
+
+
+Fault = Callable[[FaultyNode], contextlib.AbstractContextManager[Any]]
+
+
+def moved_away(desk: FaultyNode) -> contextlib.AbstractContextManager[None]:
+    return desk.moved(desk.two)
+
+
+@contextlib.contextmanager
+def not_mounted(desk: FaultyNode) -> Iterator[None]:
+    with desk.moved(desk.two):
+        desk.two.mkdir()
+        yield
+
+
+@contextlib.contextmanager
+def space_gone(desk: FaultyNode) -> Iterator[None]:
+    store = LocalStore(desk.two)
+    store.create_space("more")
+    store.put("more", "x", io.BytesIO(b"x"))
+    with desk.moved(desk.two / "photos"):
+        yield
+
+
+@contextlib.contextmanager
+def read_only(desk: FaultyNode) -> Iterator[None]:
+    real = os.open
+
+    def refused(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE and Path(path) == desk.two:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *more, **named)
+
+    with desk._patch.context() as patch:
+        patch.setattr(os, "open", refused)
+        yield
+
+
+@contextlib.contextmanager
+def hanging(desk: FaultyNode) -> Iterator[None]:
+    store, mended = dict(desk.node.stores.providers.items())["two"], threading.Event()
+    real = type(store).spaces
+
+    def spaces(self: Any) -> Any:
+        if self.url == store.url and not mended.is_set():
+            desk.clock.advance(11)  # longer than the store may take
+            mended.wait(60)
+        return real(self)
+
+    with desk._patch.context() as patch:
+        patch.setattr(type(store), "spaces", spaces)
+        yield
+        mended.set()
+
+
+@contextlib.contextmanager
+def store_full(desk: FaultyNode) -> Iterator[None]:
+    desk.free["two"] = 1_000_000
+    yield
+    desk.free.clear()
+
+
+@contextlib.contextmanager
+def disk_full(desk: FaultyNode) -> Iterator[None]:
+    desk.free[desk.folder.name] = 1_000_000
+    yield
+    desk.free.clear()
+
+
+@contextlib.contextmanager
+def report_stale(desk: FaultyNode) -> Iterator[None]:
+    desk.clock.jump(61 * DAY)
+    yield
+    desk.clock.jump(-61 * DAY)
+
+
+@contextlib.contextmanager
+def report_incomplete(desk: FaultyNode) -> Iterator[None]:
+    with moved_away(desk):
+        desk.command("mill", "check", "--store", "two", "--space", "photos")
+    yield
+    desk.command("mill", "check")
+
+
+@contextlib.contextmanager
+def report_absent(desk: FaultyNode) -> Iterator[None]:
+    with desk.moved(desk.folder / "reports" / "two" / "photos"):
+        yield
+
+
+@contextlib.contextmanager
+def forged(desk: FaultyNode) -> Iterator[None]:
+    path = desk.two / "photos" / "b"
+    before = path.read_bytes()
+    flip_bit(path)
+    desk.command("mill", "check")
+    yield
+    path.write_bytes(before)
+    desk.command("mill", "check")
+
+
+@contextlib.contextmanager
+def deleted(desk: FaultyNode) -> Iterator[None]:
+    path = desk.two / "photos" / "b"
+    before = path.read_bytes()
+    path.unlink()
+    desk.command("mill", "check")
+    yield
+    path.write_bytes(before)
+    desk.command("mill", "check")
+
+
+@contextlib.contextmanager
+def dead_letters(desk: FaultyNode) -> Iterator[None]:
+    queue = desk.node.queues.open("duplication-low")
+    queue.put([encode_task(Duplicate("one", "two", "photos", "x"))])
+    (lease,) = queue.lease(1, visibility=60)
+    queue.dead_letter(lease, cause="no permission")
+    yield
+    queue.discard([lease.task_id])
+
+
+@contextlib.contextmanager
+def waits(desk: FaultyNode) -> Iterator[None]:
+    queue = desk.node.queues.open("duplication-low")
+    queue.put([encode_task(Duplicate("one", "two", "photos", "x"))])
+    desk.clock.advance(25 * HOUR)
+    yield
+    queue.ack(queue.lease(1, visibility=60))
+
+
+@contextlib.contextmanager
+def undecided(desk: FaultyNode) -> Iterator[None]:
+    queue = desk.node.queues.open("bit-error")
+    queue.put([encode_task(BitError("two", "photos", "b", "B7", "no majority"))])
+    yield
+    queue.ack(queue.lease(1, visibility=60))
+
+
+@contextlib.contextmanager
+def no_owner(desk: FaultyNode) -> Iterator[None]:
+    log = desk.node.logs.store.log(queue_log("duplication-low"))
+    with LogWorkQueue(log, desk.clock) as queue:
+        queue.put([encode_task(Duplicate("one", "two", "photos", "x"))])
+        assert queue.lease(1, visibility=60)
+    yield
+    desk.clock.advance(61)
+    with LogWorkQueue(log, desk.clock) as queue:
+        queue.ack(queue.lease(1, visibility=60))
+
+
+@contextlib.contextmanager
+def consumer_behind(desk: FaultyNode) -> Iterator[None]:
+    log = desk.node.logs.store.log(LogSpec("weather"))
+    with log.writer() as writer:
+        writer.append([Message(b"{}")])
+    desk.clock.advance(2 * HOUR)
+    yield
+    log.set_pointer("reader", log.last_id)
+
+
+@contextlib.contextmanager
+def ledger_stuck(desk: FaultyNode) -> Iterator[None]:
+    desk.node.anchoring.batch_writer.add("weather", [make_batch([90_000])], config=CONFIG)
+    desk.clock.advance(2 * HOUR)
+    yield
+    desk.node.anchoring.batch_writer.cut(force=True)
+
+
+@contextlib.contextmanager
+def not_batched(desk: FaultyNode) -> Iterator[None]:
+    log = desk.node.logs.store.log(LogSpec("readings"))
+    with log.writer() as writer:
+        writer.append([Message(b"{}", key="k", source="s") for _ in range(3)])
+    desk.clock.advance(2 * HOUR)
+    yield
+    from millstream.batching.ticks import idle_log_ticker
+
+    service = desk.node.batching.service("readings", "readings.batches", ticks=idle_log_ticker(log, desk.clock))
+    service.step()
+    while service.tick():
+        service.step()
+    service.close()
+
+
+@contextlib.contextmanager
+def clock_off(desk: FaultyNode) -> Iterator[None]:
+    desk.clock.jump(-2 * HOUR)
+    yield
+    desk.clock.jump(2 * HOUR)
+
+
+@contextlib.contextmanager
+def uncovered(desk: FaultyNode) -> Iterator[None]:
+    store = LocalStore(desk.folder / "stores" / "one")
+    store.create_space("drafts")
+    store.put("drafts", "x", io.BytesIO(b"x"))
+    yield
+    store.delete("drafts", "x")
+
+
+@contextlib.contextmanager
+def held_plan(desk: FaultyNode) -> Iterator[None]:
+    for name in ("a", "b", "c"):
+        (desk.folder / "stores" / "one" / "photos" / name).rename(desk.folder / name)
+    desk.command("mill", "forget", "one", "photos", "a", "b", "c")
+    desk.command("mill", "duplicate")
+    yield
+    desk.node.stores.change_guard.approve()
+
+
+@contextlib.contextmanager
+def policy_broken(desk: FaultyNode) -> Iterator[None]:
+    path = desk.folder / "policies" / policy_file("local")
+    before = path.read_bytes()
+    path.write_text("{")
+    yield
+    path.write_bytes(before)
+
+
+FAULTS: dict[str, Fault] = {
+    "a store moved away": moved_away,
+    "a store not mounted": not_mounted,
+    "a space of a store gone": space_gone,
+    "a store read-only": read_only,
+    "a store that hangs": hanging,
+    "the disk of a store full": store_full,
+    "the disk of the node full": disk_full,
+    "a stale report": report_stale,
+    "an incomplete report": report_incomplete,
+    "no report": report_absent,
+    "a forged copy": forged,
+    "a deleted copy": deleted,
+    "a space without a policy": uncovered,
+    "a policy that cannot be read": policy_broken,
+    "a plan that is held": held_plan,
+    "dead letters": dead_letters,
+    "a task that nobody works on": waits,
+    "a finding for people": undecided,
+    "a worker killed": no_owner,
+    "a consumer behind": consumer_behind,
+    "messages not batched": not_batched,
+    "the ledger stuck": ledger_stuck,
+    "the clock set back": clock_off,
+}
+"""How each row of the table in ``docs/explanation/verdict.md`` is caused, and mended at the end of its block."""

@@ -1,0 +1,164 @@
+"""The verdict on a node: each fault of the table in the documentation shows in time, in its words, and goes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from faulty_node import FAULTS, FaultyNode, make_node
+from in_process import AskedInProcess
+
+from millstream.cli.main import run
+from millstream.mill.notices.alarms import Alarm, Alarms
+from millstream.rest import status_poller
+from millstream.rest.serving_node import announced
+from millstream.rest.verdict.alarms import verdict_alarms
+from millstream.rest.verdict.judge import judge
+from millstream.rest.verdict.kinds import KINDS
+from millstream.rest.verdict.models import Verdict
+from millstream.testing.waiting import until
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "verdict.md"
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the table below *heading* of the page, without its head."""
+    _, _, rest = PAGE.read_text("utf-8").partition(f"## {heading}\n")
+    lines = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+TABLE = {row[0]: row[1:] for row in rows("Faults and how soon they show")}
+
+
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_node(tmp_path_factory.mktemp("verdict") / "node")
+
+
+@pytest.fixture
+def desk(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNode]:
+    found = FaultyNode(Path(shutil.copytree(furnished, tmp_path / "node")), monkeypatch)
+    with found.node:
+        yield found
+
+
+def test_the_page_lists_every_fault_and_every_kind_of_issue() -> None:
+    assert list(TABLE) == list(FAULTS)
+    documented = {row[0].strip("`"): row[1:] for row in rows("Kinds of issues")}
+    assert documented == {name: [kind.severity, kind.meaning] for name, kind in KINDS.items()}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows_in_time_and_in_its_words_and_goes_when_it_is_mended(desk: FaultyNode, fault: str) -> None:
+    before = desk.poller.verdict()
+    assert before.ok, before
+    _, kind, words, seconds = TABLE[fault]
+
+    def shows(verdict: Verdict) -> bool:
+        unknown = [("unknown", one.what) for one in verdict.unknown]
+        found = [(one.kind, one.what) for one in verdict.issues] + unknown
+        return not verdict.ok and any(name == kind.strip("`") and re.search(words, what) for name, what in found)
+
+    with FAULTS[fault](desk):
+        assert desk.seconds_until(shows) <= int(seconds) <= 60
+    desk.seconds_until(lambda verdict: not shows(verdict))
+
+
+def test_an_hour_without_a_fault_shows_none(desk: FaultyNode) -> None:
+    for _ in range(12):
+        desk.clock.advance(300)
+        found = desk.poller.verdict()
+        assert found.ok, found
+
+
+def test_figures_that_are_not_updated_any_more_are_unknown(desk: FaultyNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("the disk does not answer")
+
+    def unknown() -> dict[str, str]:
+        desk.clock.advance(1)
+        return {one.subject: one.what for one in desk.poller.verdict().unknown}
+
+    desk.poller.start()
+    try:
+        assert unknown() == {}
+        monkeypatch.setattr(status_poller, "take_snapshot", broken)
+        desk.clock.advance(60)
+        until(lambda: "the disk does not answer" in unknown().get("totals", ""))
+        monkeypatch.undo()
+        until(lambda: not unknown())
+    finally:
+        desk.poller.stop()
+    assert desk.poller.verdict().ok
+
+
+def test_status_asks_the_node_that_serves_the_folder(
+    desk: FaultyNode, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """It says what the console says, and says so where nobody watches or where the node does not answer."""
+
+    def status() -> tuple[int, dict[str, Any]]:
+        capsysbinary.readouterr()
+        code = run(["status", "--json", "--data", str(desk.folder)])
+        return code, json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+
+    code, found = status()
+    assert (code, found["ok"], found["issues"], found["unknown"], found["watching"]) == (0, True, [], [], False)
+    assert found["well"] and found["copies"]
+    run(["status", "--data", str(desk.folder)])
+    assert b"nothing is watching" in capsysbinary.readouterr().out
+    with FAULTS["dead letters"](desk):
+        code, found = status()
+        assert (code, found["ok"], [one["kind"] for one in found["issues"]]) == (1, False, ["dead-letters"])
+        assert found["issues"][0]["todo"] and found["issues"][0]["meaning"] and found["issues"][0]["since"]
+    with announced(desk.folder, "127.0.0.1", 9):
+        code, found = status()
+        assert (code, found["ok"], found["watching"]) == (1, False, True)
+        assert "does not say how it is" in found["unknown"][0]["what"]
+
+
+def test_overview_metrics_and_alarms_say_the_same(desk: FaultyNode) -> None:
+    asked = AskedInProcess(desk.node)
+    queue = "duplication-low"
+    with FAULTS["dead letters"](desk), FAULTS["a store moved away"](desk):
+        kinds = [one["kind"] for one in asked.api("/overview/verdict")["issues"]]
+        assert kinds == ["store-unreachable", "dead-letters"]
+        page = asked.page("/")
+        assert page.index("the store two cannot be used") < page.index('class="road"')
+        assert f'action="/queues/{queue}/redrive"' in page and "No problem is known" not in page
+        assert "up to date" not in page and "no fault at the last check" not in page
+        metrics = asked.ask("GET", "/metrics")[1].splitlines()
+        assert 'millstream_verdict_issues{kind="store-unreachable"} 1' in metrics
+        assert 'millstream_verdict_issues{kind="dead-letters"} 1' in metrics
+        assert 'millstream_verdict_issues{kind="disk"} 0' in metrics and "millstream_verdict_unknown 0" in metrics
+        verdict = desk.poller.verdict()
+        assert [(one.queue, one.kind) for one in verdict_alarms(verdict, set())] == [
+            ("two", "store-unreachable"),
+            (queue, "dead-letters"),
+        ]
+        assert [one.kind for one in verdict_alarms(verdict, {queue})] == ["store-unreachable"]
+        assert asked.ask("GET", "/readyz")[0] == 200
+
+
+def test_alarms_of_the_verdict_are_told_and_are_over_only_when_that_is_known() -> None:
+    alarms, away = Alarms(most=10, longest=3600), Alarm("two", "store-unreachable", "away", 3)
+    assert alarms.observe(0, {}, 0, [away]) == [away]
+    assert alarms.observe(60, {}, 0, [away]) == [] and alarms.observe(120, {}, 0, None) == []
+    (over,) = alarms.observe(180, {}, 0, [])
+    assert (over.queue, over.over, over.message) == ("two", True, "two is in order again (store-unreachable)")
+
+
+def test_kinds_that_are_ignored_are_no_issues(desk: FaultyNode) -> None:
+    (desk.folder / "policies" / "duplication-accounts.json").write_text("[]")
+    (issue,) = desk.poller.verdict().issues
+    assert issue.kind == "unprotected"
+    facts = desk.poller.facts()
+    limits = msgspec.structs.replace(facts.limits, ignore=("unprotected",))
+    assert judge(msgspec.structs.replace(facts, limits=limits)).ok
