@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from world import Served, serving
 
 from millstream.cli.main import run
 from millstream.core.passwords import PasswordError, hash_password, is_password
+from millstream.rest.access_control import local_token
 
 API = "/api/v1"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -265,3 +267,16 @@ def test_a_visit_outlives_the_server_and_a_new_password_ends_it(
     with serving(folder) as third:
         browser.served = third
         assert browser.get("/system")[0] == 303
+
+
+def test_the_status_command_may_ask_a_node_that_requires_sign_in(
+    guarded: Served, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Who may read the key in the data folder may look, and change nothing."""
+    assert run(["status", "--json", "--data", str(guarded.folder)]) == 1
+    found = json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+    shown = guarded.ask("GET", f"{API}/overview/verdict", headers=basic("vera"))[1]
+    assert found["watching"] and [one["kind"] for one in found["issues"]] == [one["kind"] for one in shown["issues"]]
+    token = {"Authorization": f"Bearer {local_token(guarded.folder)}"}
+    assert guarded.ask("POST", f"{API}/logs/weather/messages", {"body": "x"}, token)[0] == 403
+    assert guarded.ask("GET", f"{API}/overview/verdict", headers={"Authorization": "Bearer wrong"})[0] == 401

@@ -23,7 +23,7 @@ SCALED_QUEUES = (
 
 
 class AlarmSettings(Section, frozen=True):
-    """Who is told of each issue of the node (`millstream status`) while `millstream serve` or `millstream mill work` runs.
+    """Who is told of each issue of the node (see `millstream status`) while `millstream serve` or `mill work` runs.
 
     A queue is an issue when it has dead letters, more than ``most`` tasks, or one that has been ready for more than
     ``longest``.

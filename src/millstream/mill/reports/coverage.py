@@ -17,7 +17,7 @@ class SpaceCoverage(msgspec.Struct, frozen=True):
     ``checked`` counts items whose last check found out their state; one that could not be read is not among them.
     ``oldest_check`` is when the item was checked that was not checked for longest, ``newest_check`` the last such check
     (microseconds, None where nothing was checked). ``failed`` counts items whose last check found a fault,
-    ``missing`` those of them that are not there, ``unread`` those whose last check could not find out their state.
+    ``missing`` those of them that are not there.
     """
 
     store: str
@@ -30,7 +30,6 @@ class SpaceCoverage(msgspec.Struct, frozen=True):
     missing: int
     oldest_check: int | None
     newest_check: int | None
-    unread: int = 0
 
     @property
     def coverage(self) -> float | None:
@@ -55,9 +54,6 @@ def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
             count(sa.case((row.missing, 1))),
             sa.func.min(checked_at),
             sa.func.max(checked_at),
-            count(
-                sa.case((row.outcome.not_in([Verdict.SUCCESS.value, Verdict.FAILURE.value, Verdict.IGNORE.value]), 1))
-            ),
         )
         .where(row.deleted.is_(False))
         .group_by(row.store, row.space)

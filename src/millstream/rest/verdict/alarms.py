@@ -11,6 +11,9 @@ from millstream.rest.serving_node import find_serving_node
 from millstream.rest.status_poller import StatusPoller
 from millstream.rest.verdict.models import Verdict
 
+_DECIDED = frozenset({"unprotected"})
+"""Kinds of issues that do not begin or end by themselves: nobody needs to be told."""
+
 _BY_WORKERS = frozenset({"dead-letters", "too-many", "too-old"})
 """Kinds of issues of a queue, of which whoever works on that queue tells."""
 
@@ -25,7 +28,7 @@ def verdict_alarms(verdict: Verdict, worked_on: Collection[str]) -> Sequence[Ala
     issues = [
         Alarm(one.subject, one.kind, f"{one.what}: {one.todo}", one.count)
         for one in verdict.issues
-        if (one.kind, one.subject) not in by_workers
+        if one.kind not in _DECIDED and (one.kind, one.subject) not in by_workers
     ]
     return [*issues, *(Alarm(one.subject, "unknown", f"{one.what}: {one.todo}", 1) for one in verdict.unknown)]
 

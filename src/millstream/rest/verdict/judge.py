@@ -5,7 +5,7 @@ The overview, ``/metrics``, `millstream status` and alarms all show what :func:`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 import msgspec
@@ -18,6 +18,7 @@ from millstream.messaging.broker.names import DEAD_LETTERS
 from millstream.mill.adoption.status import CopyStatus, SpaceStatus
 from millstream.mill.notices.alarms import Alarms
 from millstream.mill.providers import QUARANTINE, is_system
+from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import QueueName
@@ -172,16 +173,21 @@ def _checks(facts: Facts) -> Iterator[Issue]:
         queued = _open(facts, QueueName.REPAIR)
         text += f"; {_counted(queued, 'repair is', 'repairs are')} queued" if queued else "; no repair is queued"
         yield _issue("findings", "copies", text, "/integrity/findings", count=failed, action=_repair(snapshot))
-    unread = sum(row.unread for row in snapshot.spaces)
-    if unread:
-        text = f"{_counted(unread, 'copy', 'copies')} could not be read at the last check"
-        yield _issue("unread", "copies", text, "/integrity", count=unread)
+    if unchecked := sum(row.items - row.checked for row in _unchecked(facts)):
+        text = f"{_counted(unchecked, 'copy was', 'copies were')} never checked, or could not be read at the last check"
+        yield _issue("unchecked", "copies", text, "/integrity", count=unchecked)
     oldest = snapshot.checks.oldest_check
     if oldest is not None and facts.at - oldest > _OLDEST_CHECK:
         text = f"some copies were last checked {age_text(facts.at - oldest)} ago"
         yield _issue("stale-checks", "copies", text, "/integrity", since=oldest + _OLDEST_CHECK)
     if facts.copies is not None:
         yield from _reports(facts, facts.copies)
+
+
+def _unchecked(facts: Facts) -> Sequence[SpaceCoverage]:
+    """The spaces with copies of which no check found out the state; `protect` reads those of adopted spaces itself."""
+    adopted = {space for _, space in facts.copies.adopted} if facts.copies else set()
+    return [row for row in facts.snapshot.spaces if row.checked < row.items and row.space not in adopted]
 
 
 def _repair(snapshot: StatusSnapshot) -> IssueAction | None:
@@ -202,7 +208,8 @@ def _reports(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
     for place, row in rows.items():
         store, space = place
         report = copies.reports.get(place)
-        if report is None and space not in adopted and row.items and _is_covered(copies, space, store):
+        is_told = row.checked < row.items  # as copies that were never checked
+        if report is None and not is_told and space not in adopted and _is_covered(copies, space, store):
             absent.setdefault(store, []).append(space)
     for (store, space), report in sorted(copies.reports.items()):
         if is_system(space) or ((ended := copies.adopted.get((store, space))) and report.ended_at < ended):
@@ -245,8 +252,10 @@ def _copies(facts: Facts) -> Iterator[Issue]:
         yield _issue("held", f"plan {hold.number}", text, "/integrity#held", since=hold.held_at, action=action)
     if facts.copies is None:
         return
+    told = {(row.store, row.space) for row in facts.snapshot.spaces if row.failed}
+    told |= {(row.store, row.space) for row in _unchecked(facts)}
     for space in facts.copies.spaces:
-        parts = list(_space_faults(space))
+        parts = list(_space_faults(space, told))
         if parts:
             page = f"/integrity/space?{urlencode({'store': space.store, 'space': space.space})}"
             text = f"{space.space} from {space.store}: {', '.join(parts)}"
@@ -254,21 +263,21 @@ def _copies(facts: Facts) -> Iterator[Issue]:
     yield from _uncovered(facts, facts.copies)
 
 
-def _space_faults(space: SpaceStatus) -> Iterator[str]:
-    """What `millstream status` finds wrong with *space* and no other issue tells."""
+def _space_faults(space: SpaceStatus, told: Container[tuple[str, str]]) -> Iterator[str]:
+    """What `millstream status` finds wrong with *space*, but for copies in *told*, of which another issue speaks."""
     if space.last_code:
         yield f"the last run of protect ended with code {space.last_code}"
     yield from (f"{count:,} {kind}" for kind, count in space.findings.items())
     if space.vanished:
         yield f"{_counted(space.vanished, 'item', 'items')} vanished from the source"
     for copy in space.copies:
-        yield from _copy_faults(copy)
+        yield from _copy_faults(copy, is_told=(copy.store, space.space) in told)
 
 
-def _copy_faults(copy: CopyStatus) -> Iterator[str]:
+def _copy_faults(copy: CopyStatus, *, is_told: bool) -> Iterator[str]:
     if copy.pending:
         yield f"{copy.pending:,} not copied to {copy.store}"
-    if copy.damaged:
+    if copy.damaged and not is_told:
         yield f"{copy.damaged:,} in {copy.store} not in order or not read yet"
     yield from (f"{count:,} {kind} in {copy.store}" for kind, count in copy.findings.items())
     if copy.is_overdue:

@@ -70,9 +70,9 @@ KINDS: Mapping[str, IssueKind] = {
         "The last check could not look at everything, so it says nothing about the rest.",
         "run `millstream mill report {where}`, which says why, then check again",
     ),
+    "unchecked": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
     "report-stale": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
     "report-absent": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
-    "unread": IssueKind("checks", BAD, "Their state is not known: the last check got no answer.", _CHECK),
     "stale-checks": IssueKind("checks", WARN, "Damage since then would not be known.", _CHECK),
     "space-not-well": IssueKind(
         "copies",
@@ -155,7 +155,7 @@ KINDS: Mapping[str, IssueKind] = {
         "log",
         WARN,
         "What it does with messages is not done for these.",
-        "is it running? `millstream log info` shows its position",
+        "is it running? `millstream log describe` shows its position",
     ),
     "disk": IssueKind(
         "node",
