@@ -15,6 +15,7 @@ from millstream.cli.change_log import record_change
 from millstream.core.durable import write_durably
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.mounts import lies_in
+from millstream.core.private_files import make_private_folder
 from millstream.mill.policies.policy import Pair, Policy, encode_policy
 from millstream.mill.policies.saving import save_policy
 from millstream.mill.providers import is_system
@@ -138,7 +139,7 @@ def set_up(settings: Settings, config: Path | None, asked: Wanted, *, allow_empt
     for name in stores.destinations:
         if name in stores.added:
             open_provider(stores.added[name], create=True).create_space(asked.space)
-    settings.folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(settings.folder)
     if stores.replaced is not None:
         _replace_url(path, stores.replaced, asked.source)
     if stores.added:

@@ -13,6 +13,7 @@ from millstream.cli.connection import administration_options
 from millstream.cli.parameter_types import Timestamp
 from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
+from millstream.core.private_files import make_private_folder
 from millstream.log import WriterBusyError
 from millstream.messaging.admin_client import AskBroker, call_broker, call_store
 from millstream.messaging.broker.address import parse_address
@@ -198,7 +199,7 @@ def _ask(
     if settings.log_url.startswith("memory:"):
         raise InputError("a memory: store ends with the command that opens it; use one on a disk")
     if not settings.log.store:
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(settings.folder)
     try:
         with open_log_store(settings.log_url) as store:
             return call_store(store, call, request, limits=limits_of(settings.broker))

@@ -8,6 +8,7 @@ from typing import Self
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
 from millstream.core.metrics_collector import MetricsCollector
+from millstream.core.private_files import make_private_folder, restrict
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.batching import BatchingPart
 from millstream.node.context import NodeContext
@@ -23,6 +24,12 @@ from millstream.node.registry import RegistryPart
 from millstream.node.spark import SparkPart
 from millstream.node.stores import StoresPart
 from millstream.settings import FILE_NAME, Settings
+
+_OURS = (
+    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", FILE_NAME, "log", "log.db*", "node.db*",
+    "policies", "producers", "reports", "spark", "staging", "stores",
+)  # fmt: skip
+"""What a node keeps in its folder."""
 
 _SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
 """A folder with one of these in it is a node's; a first policy may be all that there is so far."""
@@ -73,13 +80,19 @@ class Node(ClosesOnExit):
     def open(cls, settings: Settings, clock: Clock | None = None, *, create: bool = False) -> Self:
         """The node of *settings*. With *create* its folder is made where it is absent.
 
+        Other accounts of the machine cannot read the folder (``data_access``); what is ours in a folder of before is
+        taken from them.
+
         Raises :class:`NodeNotFoundError` where there is no node, :class:`NodeFolderError` where there can be none.
         """
         try:
             if create:
-                settings.folder.mkdir(parents=True, exist_ok=True)
-            elif not any((settings.folder / name).exists() for name in _SIGNS):
+                make_private_folder(settings.folder)
+            is_node = any((settings.folder / name).exists() for name in _SIGNS)
+            if not is_node and not create:
                 raise NodeNotFoundError(f"there is no node in {settings.folder}; check --data")
+            if is_node or not any(settings.folder.iterdir()):
+                restrict(settings.folder, _OURS, group=settings.data_access == "group")
         except OSError as error:
             raise NodeFolderError(f"{settings.folder} cannot be a node's folder: {error.strerror}") from error
         return cls(settings, clock)

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.cached import locked_cached_property
+from millstream.core.private_files import make_private_file
 from millstream.core.sql import open_server
 from millstream.core.sqlite_file import explain_errors, require_database
 from millstream.node.context import NodeContext
@@ -42,6 +43,7 @@ class DatabasesPart:
             for name, url in settings.store_urls.items():
                 if settings.owns(name):
                     open_provider(url, create=True)
+        make_private_file(path)  # SQLite gives its mode to the files beside it
         place = sa.URL.create("sqlite", database=str(path))
         engine = sa.create_engine(place, connect_args={"timeout": 30})
         sa.event.listen(engine, "connect", _make_durable)

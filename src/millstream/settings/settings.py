@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
@@ -28,9 +29,14 @@ PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 
 
 class Settings(Section, frozen=True):
-    """Everything a node is told. ``data`` is its folder; ``stores`` are its storage providers by id."""
+    """Everything a node is told. ``data`` is its folder; ``stores`` are its storage providers by id.
+
+    ``data_access`` says which accounts of the machine may use the folder: ``owner``, the one that owns it alone (0700),
+    or ``group``, the members of its group as well (0770).
+    """
 
     data: str = DEFAULT_DATA
+    data_access: Literal["owner", "group"] = "owner"
     log: LogSettings = LogSettings()
     batching: BatchingSettings = BatchingSettings()
     anchoring: AnchoringSettings = AnchoringSettings()

@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.durable import may_write, sync_folder, write_durably
+from millstream.core.private_files import make_private_folder
 from millstream.log.backend import BlockStatistics, Commit, Head, StoredBlock, VersionedValue, producer_key
 from millstream.log.backends.disk_reserve import DiskReserve, retry_with_reserve
 from millstream.log.backends.durability import FileDurability, durability_option
@@ -249,7 +250,7 @@ class SegmentsBackend:
                 raise LogNotFoundError(
                     f"there is no log store at {self._folder}; check the path, or create a log in it first"
                 )
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._folder)
             foreign = [path for path in self._folder.iterdir() if path.name != "logs" and path.name[0] != "."]
             if foreign and not marker.exists():  # another process may just have made it
                 raise StorageError(f"{self._folder} is a folder of another program; choose another one")

@@ -12,6 +12,7 @@ from typing import Any
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.durable import is_on_read_only_disk, sync_folder
 from millstream.core.lock_holders import describe_lock_holders
+from millstream.core.private_files import make_private_file, make_private_folder
 from millstream.log.backend import (
     MAX_RECLAIMED_BLOCKS,
     BlockStatistics,
@@ -86,7 +87,9 @@ class SqliteBackend:
             )
         self._is_frozen = is_on_read_only_disk(self._path)
         with self._translated():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._is_frozen:
+                make_private_folder(self._path.parent)
+                make_private_file(self._path)  # SQLite gives its mode to the files beside it
             self._writer = self._connect()
             try:
                 if not self._is_prepared():
