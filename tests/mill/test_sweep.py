@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.core.clock import VirtualClock
+from millstream.mill.check_outcomes import Observation, SourceAnswer, Verdict, decide_bit_check
+from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import UnknownStoreError
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor, CheckedItem
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor, CheckedItem, ItemReading
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.item_ref import ItemRef
+from millstream.mill.manifest import ComparisonRow
 from millstream.mill.merge_join import one_behind
+from millstream.mill.providers import Providers
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
-from millstream.stores import LocalStore, StoreUnavailableError
+from millstream.stores import LocalStore, MemoryStore, StoreUnavailableError
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import FaultyStore, UnavailableStore, VanishingStore, truncates
@@ -185,23 +189,18 @@ def test_p9_what_was_listed_before_a_listing_broke_off_is_checked_and_written_do
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millstream.mill.integrity.sweep.GROUP", 2)
-    monkeypatch.setattr(world.providers.__class__, "entries", ending_after(4, world.providers.__class__.entries))
+
+    def broken(_providers: Providers, _store: str, _space: str) -> Iterator[ItemColumns]:
+        yield ItemColumns([f"item {number}" for number in range(4)], ())
+        raise StoreUnavailableError("the disk went away")
+
+    monkeypatch.setattr(Providers, "id_runs", broken)
     told: list[list[str]] = []
     tally = sweep(world, on_checked=lambda some: told.append([one.result.content_id for one in some]))
     assert (tally.result, tally.checked) == (ReportResult.INCOMPLETE, 4)
     assert told == [["item 0", "item 1"], ["item 2", "item 3"]]
     checked = [world.manifest.get("1", "s", f"item {n}").verified_at for n in range(5)]
     assert checked == [world.clock.now()] * 4 + [None]
-
-
-def ending_after(count: int, entries: Callable[..., Any]) -> Callable[..., Any]:
-    """*entries* of a provider that does not answer any more after *count* of them."""
-
-    def ending(*asked: Any, **named: Any) -> Any:
-        yield from islice(entries(*asked, **named), count)
-        raise StoreUnavailableError("gone")
-
-    return ending
 
 
 def test_one_ahead_gives_everything_in_order_and_errors_last() -> None:
@@ -221,3 +220,13 @@ def test_one_ahead_gives_everything_in_order_and_errors_last() -> None:
     with pytest.raises(ValueError, match="late"):
         got.extend(iter(lambda: next(broken), None))
     assert got == [0, 1]
+
+
+def test_what_is_plainly_in_order_comes_to_what_the_table_says() -> None:
+    for audit in ("a", SourceAnswer.NOT_KEPT):
+        said = decide_bit_check(Observation("a", "a", "a", audit=audit))
+        assert (said.verdict, said.row) == (Verdict.SUCCESS, "B1")
+        place, row = ItemRef("1", "s", "x"), ComparisonRow("x", "a", 1, 0, False)
+        checker = BitChecker(Providers({"1": MemoryStore("1")}, VirtualClock()), None)  # type: ignore[arg-type]
+        checked = checker.check_row(place, row, audit, seen=ItemReading("a", "a", 1, 0, "x/y", {}, links=1))
+        assert checked.outcome == said and checked.result.content == "a"

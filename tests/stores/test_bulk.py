@@ -36,7 +36,7 @@ from millstream.stores import (
 )
 from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, AuditOutbox
 from millstream.stores.audit.target_locks import TargetLocks
-from millstream.stores.bulk import SMALL, NewItem, bulk_of
+from millstream.stores.bulk import SMALL, NewItem, Reading, bulk_of, reads_at_once
 from millstream.stores.hashing import Digests
 from millstream.stores.local import atomic_files
 from millstream.testing.store_content import ODD_IDS
@@ -376,3 +376,30 @@ def test_items_are_stored_from_the_files_of_another_local_store(tmp_path: Path) 
         assert file.read() == b"a/b"
     assert isinstance(refused, ChecksumMismatchError) and isinstance(absent, ItemNotFoundError)
     assert [entry.content_id for entry in copy.entries("s")] == ["a/b"]
+
+
+def test_items_are_looked_at_and_read_in_one_go(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.create_space("s")
+    assert all(isinstance(one, ItemInfo) for one in store.bulk.put("s", [new("a/b", b"1", p="x"), new("c", b"2")]))
+    store.put("s", "large", io.BytesIO(b"x" * (SMALL + 1)))
+    (tmp_path / "store" / "s" / "stray").write_bytes(b"3")
+    store.path_of("s", "c").write_bytes(b"!")
+    os.link(store.path_of("s", "c"), tmp_path / "other name")
+    at_once = reads_at_once(AuditedStore(store, outbox(tmp_path), "1").bulk)
+    assert at_once is not None
+    good, changed, stray, *odd = at_once.readings("s", ["a/b", "c", "stray", "large", "gone"])
+    info = store.info("s", "a/b")
+    assert good == Reading(info.checksum(), sha256(b"1"), 1, info.modified, 1, "text/plain", {"p": "x"})
+    assert isinstance(changed, Reading) and (changed.provider, changed.sha256) == (sha256(b"2"), sha256(b"!"))
+    assert changed.links == 2
+    assert isinstance(stray, Reading) and stray.provider is None
+    assert all(isinstance(one, StoreError) for one in odd)
+
+
+def outbox(folder: Path) -> AuditOutbox:
+    return AuditOutbox(open_engine(f"sqlite:///{folder / 'audit.db'}"), VirtualClock())
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -13,8 +13,10 @@ from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import ItemLeftOutError, UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.mount_check import MountCheck
-from millstream.stores.bulk import bulk_of, reads_together
+from millstream.stores.audit import AuditedStore
+from millstream.stores.bulk import Reading, bulk_of, reads_at_once, reads_together
 from millstream.stores.hashing import Digests, hash_stream
+from millstream.stores.local.store import LocalStore
 from millstream.stores.protocol import (
     ContentIdTooLongError,
     Entry,
@@ -33,6 +35,9 @@ SYSTEM_PREFIX = "x-"
 
 QUARANTINE = "x-quarantine"
 """The space of each store where bad copies are kept."""
+
+
+_CHUNK = 1000
 
 
 class Providers(Mapping[str, Store]):
@@ -137,6 +142,18 @@ class Providers(Mapping[str, Store]):
         bulk = bulk_of(self[store])
         return bulk is not None and reads_together(bulk)
 
+    def readings(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[Reading | None] | None:
+        """What those of *content_ids* are that the store can look at and read in one go, None for others.
+
+        None for all of them where it has no way to do that.
+        """
+        bulk = bulk_of(self[store])
+        at_once = None if bulk is None else reads_at_once(bulk)
+        if at_once is None:
+            return None
+        found = self.call(lambda: at_once.readings(space, content_ids)) if content_ids else []
+        return [one if isinstance(one, Reading) else None for one in found]
+
     def hash_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[Digests | None]:
         """:meth:`hash` for those of *content_ids* that the store can read together; None for the others."""
         bulk = bulk_of(self[store])
@@ -154,6 +171,22 @@ class Providers(Mapping[str, Store]):
         """The same in columns: sizes, and times of change."""
         for page in self.pages(store, space, after=after):
             yield ItemColumns([e.content_id for e in page], ([e.size for e in page], [e.modified for e in page]))
+
+    def id_runs(self, store: str, space: str) -> Iterator[ItemColumns]:
+        """The ids that *store* lists, without any column; one of them may be gone where that saves looking at it."""
+        provider = self[store]
+        own = find_listing(provider)
+        if own is None or not self.call(lambda: provider.has_space(space)):
+            for page in self.pages(store, space):
+                yield ItemColumns([entry.content_id for entry in page], ())
+            return
+        after = ""
+        while True:
+            found = self.call(partial(own.ids, space, after=after))
+            yield ItemColumns(found, ())
+            if len(found) < _CHUNK:
+                return
+            after = found[-1]
 
     def hash(self, place: ItemRef) -> Digests:
         """The size and SHA-256 of the bytes at *place* as they are now."""
@@ -188,6 +221,13 @@ class Providers(Mapping[str, Store]):
             if len(found) < chunk:
                 return
             after = found[-1].content_id
+
+
+def find_listing(store: Store) -> LocalStore | None:
+    """The local store that *store* is, below its audit; None where it is none."""
+    while isinstance(store, AuditedStore):
+        store = store.store
+    return store if isinstance(store, LocalStore) else None
 
 
 def is_system(space: str) -> bool:

@@ -33,6 +33,30 @@ class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     folder: str | None = None
 
 
+class Reading(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
+    """What a store says of an item, and what its bytes are: the provider's checksum and theirs (SHA-256, hex).
+
+    ``size`` is that of the bytes that were read, ``modified`` in microseconds since the epoch, UTC, ``links`` the
+    number of names that their file has.
+    """
+
+    provider: str | None
+    sha256: str
+    size: int
+    modified: int | None
+    links: int
+    mimetype: str = DEFAULT_MIMETYPE
+    properties: Mapping[str, str] = {}
+
+
+class ReadsAtOnce(Protocol):
+    """A :class:`Bulk` that looks at items and reads their bytes in one go."""
+
+    def readings(self, space: str, content_ids: Sequence[str]) -> Sequence[Reading | StoreError]:
+        """What each item is; an error where it has more bytes than :data:`SMALL`, or anything is odd with it."""
+        ...
+
+
 class Bulk(Protocol):
     """What a store does with many items of one space at once. Thread-safe.
 
@@ -71,6 +95,11 @@ def listed_infos(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence
 def reads_together(bulk: Bulk) -> bool:
     """Whether items are to be checked together: with some stores that costs more than it saves."""
     return bool(getattr(bulk, "reads_together", True))
+
+
+def reads_at_once(bulk: Bulk) -> ReadsAtOnce | None:
+    """*bulk* as one that looks and reads in one go; None where it does not."""
+    return cast("ReadsAtOnce", bulk) if getattr(bulk, "readings", None) is not None else None
 
 
 def takes_files(bulk: Bulk) -> bool:

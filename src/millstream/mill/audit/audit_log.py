@@ -119,12 +119,13 @@ class AuditLog:
         """The checksum (hex) that each of *content_ids* was last written with, by id; those that are deleted, or of
         which there is no event, are left out."""
         found: dict[str, str | None] = {}
-        columns = (_log.c.content_id, _log.c.sha256)
         with self.engine.connect() as connection:
-            for ids in groups(content_ids, _VARIABLES):
-                last = _log.c.number.in_(_last(store, space, ids))
-                query = sa.select(*columns).where(last, _log.c.action != AuditAction.DELETE_CONTENT)
-                found.update((name, sha256) for name, sha256 in connection.execute(query))
+            for ids in groups(content_ids, _PAGE):
+                text = f"{_LAST_SUMS} AND content_id IN ({', '.join('?' * len(ids))}) GROUP BY content_id"
+                rows = connection.exec_driver_sql(
+                    text, (store, space, *map(str, CONTENT_CHANGES), *ids)
+                ).cursor.fetchall()
+                found.update((name, sha256) for name, action, sha256, _ in rows if action != _DELETED)
         return found
 
     def without_row(self, store: str, space: str, *, after: str = "") -> Iterator[str]:
@@ -167,6 +168,14 @@ class AuditLog:
         with self.engine.connect() as connection:
             rows = connection.execute(query).mappings()
             return [msgspec.convert({str(name): row[name] for name in row}, AuditEvent) for row in rows]
+
+
+_DELETED = AuditAction.DELETE_CONTENT.value
+_LAST_SUMS = (
+    "SELECT content_id, action, sha256, max(number) FROM mill_audit_log WHERE store = ? AND space = ?"  # noqa: S608
+    f" AND action IN ({', '.join('?' * len(CONTENT_CHANGES))})"
+)
+"""With ``max``, SQLite takes the other columns from the row that has the greatest number."""
 
 
 def _last(store: str, space: str, content_ids: Sequence[str]) -> sa.Select[tuple[int]]:

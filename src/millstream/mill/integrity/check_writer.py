@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
+from millstream.core.sql import writing
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.manifest import CheckResult, Manifest
 from millstream.mill.merge_join import groups
@@ -21,6 +24,12 @@ class CheckWriter:
     def write(self, results: Iterable[CheckResult]) -> None:
         """Write down *results*, group by group; doing so twice changes nothing more."""
         for group in groups(results, _GROUP):
-            if self._bit_log is not None:
-                self._bit_log.append(group)
-            self._manifest.writer.apply(group)
+            with self._recording():
+                if self._bit_log is not None:
+                    self._bit_log.append(group)
+                self._manifest.writer.apply(group)
+
+    def _recording(self) -> AbstractContextManager[object]:
+        """One transaction for both, where they are in one database."""
+        together = self._bit_log is not None and self._bit_log.engine is self._manifest.writer.engine
+        return writing(self._manifest.writer.engine) if together else contextlib.nullcontext()

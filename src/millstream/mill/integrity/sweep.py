@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.check_outcomes import Verdict
+from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.integrity.check_writer import CheckWriter
-from millstream.mill.integrity.checker import BitChecker, CheckedItem, ItemReading
+from millstream.mill.integrity.checker import BitChecker, CheckedItem, ItemReading, RecordedRow
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest import Manifest, ManifestRow
+from millstream.mill.manifest import ComparisonRow, Manifest, ManifestRow
+from millstream.mill.manifest_table import COMPARISON_COLUMNS
 from millstream.mill.merge_join import groups, one_behind, outer_join
 from millstream.mill.providers import Providers
 from millstream.mill.reports.report import SpaceTally
@@ -24,7 +26,7 @@ from millstream.stores.protocol import Entry, StoreError
 GROUP = 1000
 """Items checked, and written to the manifest, together."""
 
-_TOGETHER = 100
+_TOGETHER = 250
 """Items that one thread looks at and reads together."""
 
 OnChecked = Callable[[Sequence[CheckedItem]], None]
@@ -73,7 +75,7 @@ def check_space(
 class _Group(NamedTuple):
     """Items to check, and what threads are seeing of them, as far as they can be looked at and read together."""
 
-    items: Sequence[tuple[str, ManifestRow | None]]
+    items: Sequence[tuple[str, RecordedRow | None]]
     parts: Sequence[Future[Sequence[ItemReading | None]]]
 
 
@@ -82,7 +84,7 @@ def _look_at(
     checker: BitChecker,
     store: str,
     space: str,
-    items: Sequence[tuple[str, ManifestRow | None]],
+    items: Sequence[tuple[str, RecordedRow | None]],
 ) -> _Group:
     names = [name for name, _ in items]
     return _Group(items, [pool.submit(checker.observe_many, store, space, some) for some in groups(names, _TOGETHER)])
@@ -96,7 +98,7 @@ def _check_group(
     audit = checker.audit_sums(store, space, names)
     seen = dict(zip(names, chain.from_iterable(part.result() for part in group.parts), strict=True))
 
-    def check(item: tuple[str, ManifestRow | None]) -> CheckedItem:
+    def check(item: tuple[str, RecordedRow | None]) -> CheckedItem:
         name, row = item
         return checker.sweep(ItemRef(store, space, name), row, audit[name], seen=seen[name])
 
@@ -114,10 +116,28 @@ class ItemToCheck(NamedTuple):
 
 def items_to_check(
     providers: Providers, manifest: Manifest, store: str, space: str, audit_lookup: AuditLookup | None = None
-) -> Iterator[tuple[str, ManifestRow | None]]:
-    """What there is to check: all that is listed, and all that our own records say should be."""
-    for content_id, _, row in listed_or_known(providers, manifest, store, space, audit_lookup):
-        yield content_id, row
+) -> Iterator[tuple[str, RecordedRow | None]]:
+    """What there is to check: all that is listed, and all that our own records say should be; in order.
+
+    As :func:`listed_or_known`, in columns as far as that goes.
+    """
+    unrecorded = () if audit_lookup is None else audit_lookup.unrecorded(store, space)
+    lost = (place.content_id for place in unrecorded)
+    waiting = next(lost, None)
+    width = len(COMPARISON_COLUMNS) - 1
+    listed = (ItemColumns(run.keys, (run.keys,)) for run in providers.id_runs(store, space))
+    for run in join_columns(listed, manifest.scan_columns(store, space), 1, width):
+        for name, there, *recorded in zip(run.keys, *run.columns, strict=True):
+            while waiting is not None and waiting <= name:
+                if waiting != name:
+                    yield waiting, None
+                waiting = next(lost, None)
+            row = None if recorded[1] is None else ComparisonRow(name, *recorded)
+            if there is not None or (row is not None and not row.deleted):
+                yield name, row
+    if waiting is not None:
+        yield waiting, None
+        yield from ((name, None) for name in lost)
 
 
 def listed_or_known(

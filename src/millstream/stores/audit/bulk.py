@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from millstream.stores.audit.events import AuditAction, AuditEvent
 from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
-from millstream.stores.bulk import Bulk, NewItem, folder_of, listed_infos, reads_together, takes_files
+from millstream.stores.bulk import (
+    Bulk,
+    NewItem,
+    Reading,
+    folder_of,
+    listed_infos,
+    reads_at_once,
+    reads_together,
+    takes_files,
+)
 from millstream.stores.hashing import Digests
 from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoundError, StoreError
 
@@ -55,6 +64,12 @@ class AuditedBulk:
 
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         return self._bulk.read(space, content_ids)
+
+    @property
+    def readings(self) -> Callable[[str, Sequence[str]], Sequence[Reading | StoreError]] | None:
+        """See :class:`millstream.stores.bulk.ReadsAtOnce`."""
+        found = reads_at_once(self._bulk)
+        return None if found is None else found.readings
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
         return self._bulk.hashes(space, content_ids)

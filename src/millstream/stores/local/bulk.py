@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from millstream.stores.bulk import SMALL, NewItem
+from millstream.stores.bulk import SMALL, NewItem, Reading
 from millstream.stores.checks import check_mimetype, check_promise, check_properties
 from millstream.stores.folders import OpenFolders
 from millstream.stores.hashing import Digests
@@ -82,6 +82,10 @@ class LocalBulk:
         with self._folders(space) as folders:
             return [self._each(self._hash, folders, space, one) for one in content_ids]
 
+    def readings(self, space: str, content_ids: Sequence[str]) -> Sequence[Reading | StoreError]:
+        with self._folders(space) as folders:
+            return [self._each(self._reading, folders, space, one) for one in content_ids]
+
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
         found: dict[str, ItemInfo | StoreError] = {}
         with contextlib.ExitStack() as opened:
@@ -111,16 +115,44 @@ class LocalBulk:
             raise StoreUnavailableError(f"{content_id!r} changed while it was looked at; try again")
         return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
 
+    def _reading(self, folders: OpenFolders, space: str, content_id: str) -> Reading:
+        """The file in place, its bytes and its description, which belong together."""
+        where, status, data = self._open(folders, space, content_id)
+        sidecar = self._descriptions.read_from(folders, encode_name(space), content_id)
+        after = _status(where)
+        if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
+            raise StoreUnavailableError(f"{content_id!r} changed while it was looked at; try again")
+        about = (sidecar and sidecar.of(status)) or unknown_file(status)
+        return Reading(
+            about.sha256, hashlib.sha256(data).hexdigest(), len(data), status.st_mtime_ns // 1000, after.st_nlink,
+            about.mimetype, about.properties,
+        )  # fmt: skip
+
+    def _open(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
+        """Where a small item is, the status of its file, and its bytes."""
+        for path in item_paths(space, content_id):
+            folder = folders.get(path[:-1])
+            if folder is None:
+                continue
+            try:
+                handle = os.open(path[-1], _READING, dir_fd=folder)
+            except FileNotFoundError:
+                continue
+            try:
+                status = os.fstat(handle)
+                if stat.S_ISREG(status.st_mode) and status.st_size <= SMALL:
+                    return _Target(folder, path[-1]), status, _read_whole(handle, status.st_size)
+            finally:
+                os.close(handle)
+        raise StoreError(f"{content_id!r} in the space {space!r} of {folders.root} is no small file")
+
     def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:
         where, status = self._find(folders, space, content_id)
         if status.st_size > SMALL:
             raise StoreError(f"{content_id!r} has {status.st_size:,} bytes; at most {SMALL:,} are read in one go")
         handle = os.open(where.name, _READING, dir_fd=where.folder)
         try:
-            data = os.read(handle, status.st_size + 1)
-            while len(data) > status.st_size and (more := os.read(handle, SMALL)):  # it grows
-                data += more
-            return data
+            return _read_whole(handle, status.st_size)
         finally:
             os.close(handle)
 
@@ -226,6 +258,13 @@ class LocalBulk:
 
     def _doing(self, space: str) -> str:
         return f"using the space {space!r} of {self._root}"
+
+
+def _read_whole(handle: int, size: int) -> bytes:
+    data = os.read(handle, size + 1)
+    while len(data) > size and (more := os.read(handle, SMALL)):  # it grows
+        data += more
+    return data
 
 
 def _status(where: _Target) -> os.stat_result | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 
 import msgspec
 
@@ -82,20 +83,20 @@ def encode_sidecar(sidecar: Sidecar) -> bytes:
     return b"%b\n%b\n" % (line, hashlib.sha256(line).hexdigest().encode("ascii"))
 
 
-def decode_sidecar(data: bytes, content_id: str, path: str) -> Sidecar:
-    """The sidecar in *data*, read from the file *path*.
+def decode_sidecar(data: bytes, content_id: str, shown: Callable[[], str]) -> Sidecar:
+    """The sidecar in *data*, read from the file that *shown* names.
 
     Raises :class:`DamagedRecordError` where it is not a whole one of *content_id*.
     """
     line, _, rest = data.partition(b"\n")
     if rest != hashlib.sha256(line).hexdigest().encode("ascii") + b"\n":
-        raise damaged_sidecar(content_id, path, "its checksum differs")
+        raise damaged_sidecar(content_id, shown(), "its checksum differs")
     try:
         sidecar = _decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise damaged_sidecar(content_id, path, str(error)) from error
+        raise damaged_sidecar(content_id, shown(), str(error)) from error
     if sidecar.content_id != content_id:
-        raise damaged_sidecar(content_id, path, f"it describes {sidecar.content_id!r}")
+        raise damaged_sidecar(content_id, shown(), f"it describes {sidecar.content_id!r}")
     return sidecar
 
 

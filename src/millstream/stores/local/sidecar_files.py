@@ -39,20 +39,19 @@ class SidecarFiles:
         except FileNotFoundError:
             return None
         try:
-            data = self._read(folder, space, content_id)
+            data = self._read(folder, path, name, content_id)
         finally:
             os.close(folder)
-        return None if data is None else decode_sidecar(data, content_id, self._shown(path, name))
+        return None if data is None else decode_sidecar(data, content_id, lambda: self._shown(path, name))
 
     def read_from(self, folders: OpenFolders, space: str, content_id: str) -> Sidecar | None:
         """As :meth:`read`, through *folders* of the store's root."""
         path, name = self._path(space, content_id)
         folder = folders.get(path)
-        data = None if folder is None else self._read(folder, space, content_id)
-        return None if data is None else decode_sidecar(data, content_id, self._shown(path, name))
+        data = None if folder is None else self._read(folder, path, name, content_id)
+        return None if data is None else decode_sidecar(data, content_id, lambda: self._shown(path, name))
 
-    def _read(self, folder: int, space: str, content_id: str) -> bytes | None:
-        path, name = self._path(space, content_id)
+    def _read(self, folder: int, path: tuple[str, ...], name: str, content_id: str) -> bytes | None:
         try:
             data = _read(folder, name)
         except FileNotFoundError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -129,6 +130,13 @@ class LocalStore:
         with self._in_space(space):
             items = self._listing.walk((encode_name(space),), order_key(prefix), order_key(after))
             return first_entries(self._root, items, limit)
+
+    def ids(self, space: str, *, after: str = "", limit: int = 1000) -> Sequence[str]:
+        """The ids of :meth:`entries`, of which one may be gone: nobody has looked at the files."""
+        check_space(space)
+        with self._in_space(space):
+            walk = self._listing.walk((encode_name(space),), b"", order_key(after))
+            return [key.decode("utf-8") for key, _ in itertools.islice(walk, max(limit, 0))]
 
     def info(self, space: str, content_id: str) -> ItemInfo:
         with self._in_space(space), self._find(space, content_id) as place:

@@ -7,8 +7,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from millstream.stores.bulk import Bulk, NewItem
+from millstream.stores.bulk import NewItem, Reading
 from millstream.stores.hashing import Digests
+from millstream.stores.local.bulk import LocalBulk
 from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.stores.processes.frames import BulkReply, BulkRequest
 from millstream.stores.protocol import ItemInfo, StoreError, StoreUnavailableError
@@ -20,6 +21,7 @@ Decoder: TypeAlias = msgspec.msgpack.Decoder[Any]
 _encoder = msgspec.msgpack.Encoder()
 _infos = msgspec.msgpack.Decoder(BulkReply[ItemInfo])
 _bytes = msgspec.msgpack.Decoder(BulkReply[bytes])
+_readings = msgspec.msgpack.Decoder(BulkReply[Reading])
 _digests = msgspec.msgpack.Decoder(BulkReply[Digests])
 
 
@@ -33,7 +35,7 @@ class ProcessBulk:
 
     takes_files = True
 
-    def __init__(self, root: str, own: Bulk, processes: BulkProcesses) -> None:
+    def __init__(self, root: str, own: LocalBulk, processes: BulkProcesses) -> None:
         self._root, self._own, self._processes = root, own, processes
 
     @property
@@ -52,6 +54,10 @@ class ProcessBulk:
     def hashes(self, space: str, content_ids: Sequence[str]) -> Answers[Digests]:
         request = BulkRequest("hashes", self._root, space, ids=content_ids)
         return self._ask(request, _digests, lambda: self._own.hashes(space, content_ids), again=True)
+
+    def readings(self, space: str, content_ids: Sequence[str]) -> Answers[Reading]:
+        request = BulkRequest("readings", self._root, space, ids=content_ids)
+        return self._ask(request, _readings, lambda: self._own.readings(space, content_ids), again=True)
 
     def put(self, space: str, items: Sequence[NewItem]) -> Answers[ItemInfo]:
         request = BulkRequest("put", self._root, space, items=items)
