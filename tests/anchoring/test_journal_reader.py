@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from millstream.anchoring.errors import JournalBusyError
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.journal_reader import BatchFilter, CutReasonCount, JournalReader, RejectCount, RejectRow
+from millstream.anchoring.packing import pack_cut
+from millstream.batching.event import CutReason
 from millstream.testing.batches import CONFIG, make_batch
 
 HOUR = 3_600_000_000
@@ -71,6 +76,58 @@ def test_why_batches_ended_and_messages_are_in_none_is_counted_and_listed(reader
         RejectRow("weather", 100, "duplicate", None), RejectRow("weather", 101, "late", None)
     ]  # fmt: skip
     assert [row.id for row in reader.rejected("weather", reason="late", after=101)] == [103, 105]
+
+
+def test_batches_of_packed_cuts_are_looked_at_as_those_with_rows_are(make_road: Any) -> None:
+    ends: list[CutReason] = ["window", "conflict", "flush"]
+    batches = [make_batch([number], "ABC"[number % 3], number, cut=ends[number % 7 % 3]) for number in range(1, 31)]
+    refused = {batches[21].batch: "refused by the test", batches[23].batch: "and this"}
+    readers, journals = list[JournalReader](), list[BatchJournal]()
+    for packed in (False, True):
+        road = make_road(str(packed))
+        for first in range(0, 30, 10):
+            some = batches[first : first + 10]
+            with pytest.MonkeyPatch.context() as patched:
+                if first == 20:  # written down, and then found to be partly invalid
+                    patched.setattr(road.ledger, "append", lambda *_, **__: (_ for _ in ()).throw(JournalBusyError()))
+                with contextlib.suppress(JournalBusyError):
+                    if packed:
+                        road.writer.take("weather", pack_cut(road.cas, some, 9000), config=CONFIG)
+                    else:
+                        road.writer.add("weather", some, config=CONFIG)
+                        road.writer.cut(force=True)
+        (cut,) = road.journal.open_cuts()
+        assert sorted(road.journal.members(cut)) == sorted(batch.batch for batch in batches[20:])
+        road.journal.observed(cut, refused)
+        road.journal.add("weather", CONFIG, [make_batch([99], "A", 99)], [])
+        readers.append(JournalReader(road.engine))
+        journals.append(road.journal)
+    rows, packs = readers
+    assert len(packs.batches()) == 31
+    for chosen in (
+        BatchFilter(), BatchFilter("weather"), BatchFilter("tides"), BatchFilter(rejected=True),
+        BatchFilter(ended="flush"), BatchFilter(ended="fl"), BatchFilter(since=batches[7].header.start),
+        BatchFilter(since=batches[4].header.start, until=batches[22].header.start, ended="window"),
+    ):  # fmt: skip
+        for before in (None, 32, 31, 22, 20, 7, 1):
+            for limit in (1, 5, 100):
+                assert packs.batches(chosen, before=before, limit=limit) == rows.batches(
+                    chosen, before=before, limit=limit
+                )
+        assert packs.starts(chosen) == rows.starts(chosen)
+        assert packs.starts(chosen, buckets=3) == rows.starts(chosen, buckets=3)
+    assert packs.ends() == rows.ends()
+    assert packs.last_number() == rows.last_number() == 31
+    for batch in batches:
+        assert packs.batch("weather", batch.batch) == rows.batch("weather", batch.batch)
+        assert packs.batch("tides", batch.batch) is None
+        assert journals[1].status("weather", batch.batch) == journals[0].status("weather", batch.batch)
+        assert journals[1].batch_of("weather", batch.ids[0]) == journals[0].batch_of("weather", batch.ids[0])
+    assert journals[1].totals() == journals[0].totals()
+    assert journals[1].rejected() == journals[0].rejected()
+    names = [batch.batch for batch in batches]
+    assert journals[1].known_roots("weather", names) == journals[0].known_roots("weather", names)
+    assert journals[1].add("weather", CONFIG, batches, []) == journals[0].add("weather", CONFIG, batches, [])
 
 
 def test_batches_of_a_node_without_these_columns_are_still_there(engine: sa.Engine) -> None:

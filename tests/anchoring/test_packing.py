@@ -119,10 +119,11 @@ def stored(road: Any, table: str) -> list[Any]:
         return list(connection.exec_driver_sql(f"SELECT * FROM {table}"))
 
 
-def test_message_ids_of_a_packed_cut_are_one_row_until_it_is_observed(road: Any) -> None:
+def test_a_packed_cut_is_one_row_and_so_are_its_message_ids_until_it_is_observed(road: Any) -> None:
     batches = list(make_batches(5))
     interrupted(road, batches)
     assert (len(stored(road, "anchor_packed_cuts")), len(stored(road, "anchor_payloads"))) == (1, 0)
+    assert road.journal.status("weather", batches[3].batch) == BatchStatus(BatchState.CUT)
     for batch in batches:
         for number in batch.ids:
             assert road.journal.batch_of("weather", number) == batch.batch
@@ -130,6 +131,8 @@ def test_message_ids_of_a_packed_cut_are_one_row_until_it_is_observed(road: Any)
     assert road.journal.batch_of("rain", batches[0].ids[0]) is None
     road.writer.recover()
     assert stored(road, "anchor_packed_cuts") == stored(road, "anchor_payloads") == []
+    assert stored(road, "anchor_batches") == stored(road, "anchor_index_batches") == []
+    assert len(stored(road, "anchor_packed_members")) == 1
     assert road.journal.batch_of("weather", batches[0].ids[0]) is None
 
 
@@ -151,12 +154,29 @@ def test_a_refused_batch_of_a_packed_cut_still_says_which_messages_it_has(road: 
 def test_a_packed_cut_that_an_earlier_version_left_open_is_finished(road: Any) -> None:
     batches = in_order(list(make_batches(4)))
     interrupted(road, batches)
-    with road.engine.begin() as connection:  # a payload a batch, as it was before
-        connection.exec_driver_sql("DROP TABLE anchor_packed_cuts")
-        for seq, name in connection.exec_driver_sql("SELECT seq, batch FROM anchor_batches").all():
-            ids = next(batch.ids for batch in batches if batch.batch == name)
-            own = (seq, np.array(ids, "<u8").tobytes(), b"", b"")
-            connection.exec_driver_sql("INSERT INTO anchor_payloads VALUES (?, ?, ?, ?)", own)
+    with road.engine.begin() as connection:  # a row and a payload for each batch, as it was before
+        for table in ("packed_cuts", "packed_members", "journal_runs", "journal_pages"):
+            connection.exec_driver_sql(f"DROP TABLE anchor_{table}")
+        for seq, batch in enumerate(batches, 1):
+            header = batch.header
+            own = (
+                seq,
+                1,
+                "weather",
+                header.batch,
+                header.source,
+                header.start,
+                1,
+                header.root,
+                1,
+                header.end,
+                "window",
+            )
+            names = "seq, stream, log, batch, source, start, size, root, cut, end, ended"
+            marks = ", ".join("?" * len(own))
+            connection.exec_driver_sql(f"INSERT INTO anchor_batches ({names}) VALUES ({marks})", own)
+            payload = (seq, np.array(batch.ids, "<u8").tobytes(), b"", b"")
+            connection.exec_driver_sql("INSERT INTO anchor_payloads VALUES (?, ?, ?, ?)", payload)
     reopened = BatchJournal(road.engine)
     (cut,) = reopened.open_cuts()
     assert reopened.is_packed(cut)

@@ -24,8 +24,10 @@ from millstream.anchoring.journal_writing import (
     insert_packed,
     known_roots,
     packed_ids,
+    refuse,
     stream_of,
 )
+from millstream.anchoring.packed_members import packed_by_name, packed_members
 from millstream.anchoring.packing import PackedBatch
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import (
@@ -138,12 +140,12 @@ class BatchJournal:
         None, and nothing is changed, where one of them is known. Raises :class:`JournalBusyError` where another process
         has cut or added in between.
         """
-        try:
-            with writing(self._engine) as connection:
-                cut = _begin(connection, plan)
-                insert_packed(connection, plan.stream, cut.cut, batches)
-        except sa.exc.IntegrityError:  # a batch of a log has one row: to look for each beforehand costs as much again
-            return None
+        names = [batch.read.batch for batch in batches]
+        with writing(self._engine) as connection:
+            if len(set(names)) < len(names) or known_roots(connection, plan.stream.log, names):
+                return None
+            cut = _begin(connection, plan)
+            insert_packed(connection, plan.stream, cut.cut, batches)
         return cut
 
     def is_packed(self, cut: JournalCut) -> bool:
@@ -157,7 +159,12 @@ class BatchJournal:
 
     def members(self, cut: JournalCut) -> Sequence[str]:
         """The batch ids of *cut*."""
-        return [row.batch for row in self._rows(sa.select(t.batches.c.batch).where(t.batches.c.cut == cut.cut))]
+        rows = self._rows(sa.select(t.batches.c.batch).where(t.batches.c.cut == cut.cut))
+        names = dict.fromkeys(row.batch for row in rows)
+        with self._engine.connect() as connection:
+            for _, members in packed_members(connection, t.members.c.cut == cut.cut):
+                names |= dict.fromkeys(members.names)
+        return list(names)
 
     def open_cuts(self) -> Sequence[JournalCut]:
         """The cuts that are not observed yet, oldest first."""
@@ -175,12 +182,9 @@ class BatchJournal:
     def observed(self, cut: JournalCut, refused: Mapping[str, str]) -> None:
         """The observer has read the cut back; *refused* gives the reasons of batches it found invalid. Payloads go,
         but for the message ids of those."""
-        mine = t.batches.c.cut == cut.cut
-        refusal = sa.update(t.batches).where(mine, t.batches.c.batch == sa.bindparam("name"))
         with writing(self._engine) as connection:
             if refused:
-                values = [{"name": name, "why": why} for name, why in refused.items()]
-                connection.execute(refusal.values(reason=sa.bindparam("why")), values)
+                refuse(connection, cut, refused)
             drop_payloads(connection, cut.cut)
             connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(state=BatchState.OBSERVED))
 
@@ -189,7 +193,11 @@ class BatchJournal:
         query = sa.select(t.batches.c.reason, t.cuts.c.state, t.cuts.c.anchor).outerjoin_from(
             t.batches, t.cuts, t.batches.c.cut == t.cuts.c.cut
         )
-        rows = self._rows(query.where(t.batches.c.log == log, t.batches.c.batch == batch))
+        with self._engine.connect() as connection:
+            rows = connection.execute(query.where(t.batches.c.log == log, t.batches.c.batch == batch)).all()
+            for packed in packed_by_name(connection, log, [batch]) if not rows else ():
+                own = sa.select(sa.null(), t.cuts.c.state, t.cuts.c.anchor).where(t.cuts.c.cut == packed.cut)
+                rows = connection.execute(own).all()
         return _status(*rows[0]) if rows else None
 
     def batch_of(self, log: str, message_id: int) -> str | None:
@@ -201,6 +209,9 @@ class BatchJournal:
                     return str(batch)
             for packed in packed_ids(connection, t.packed.c.log == log):
                 if (place := packed.holder(message_id)) is not None:
+                    for _, members in packed_members(connection, t.members.c.first == packed.first):
+                        return members.names[place - packed.first]
+                    # an earlier version wrote a row for each batch
                     return str(
                         connection.execute(sa.select(t.batches.c.batch).where(t.batches.c.seq == place)).scalar_one()
                     )
@@ -223,6 +234,14 @@ class BatchJournal:
         counts = dict.fromkeys(map(str, BatchState), 0)
         for rejected, state, count in self._rows(query.group_by(*columns[:2])):
             counts[_status("" if rejected else None, state, None).state] += count
+        size = sa.func.sum(t.members.c.last - t.members.c.first + 1)
+        packed = sa.select(t.cuts.c.state, size).join(t.members, t.members.c.cut == t.cuts.c.cut)
+        for state, count in self._rows(packed.group_by(t.cuts.c.state)):
+            counts[state] += count
+        refused = sa.select(t.cuts.c.state, sa.func.count()).join(t.members, t.members.c.cut == t.cuts.c.cut)
+        refused = refused.join(t.batches, t.batches.c.cut == t.cuts.c.cut)
+        for state, count in self._rows(refused.group_by(t.cuts.c.state)):
+            counts[state] -= count  # they were counted as rejected
         waiting = self._rows(sa.select(sa.func.count()).select_from(t.rejects).where(t.rejects.c.cut.is_(None)))[0][0]
         return JournalTotals(**counts, waiting_rejects=waiting)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
+from millstream.anchoring.journal_writing import last_place
+from millstream.anchoring.packed_members import PackedMembers, packed_by_name, packed_members, places_with_rows
 from millstream.anchoring.states import BatchState
 
 _BUCKETS = 120
@@ -100,7 +106,8 @@ class JournalReader:
 
     def last_number(self) -> int:
         """The number of the batch that was added last; 0 before the first."""
-        return int(self._rows(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0)))[0][0])
+        with self._engine.connect() as connection:
+            return last_place(connection)
 
     def first_waiting(self) -> int | None:
         """The end (event time, microseconds) of the first batch that waits for a cut; None where none does, or where
@@ -114,12 +121,19 @@ class JournalReader:
         """Up to *limit* of the *chosen* batches with numbers below *before*, the last one first."""
         query = self._batches().where(*_where(chosen)).order_by(t.batches.c.seq.desc()).limit(limit)
         query = query if before is None else query.where(t.batches.c.seq < before)
-        return [_batch(row) for row in self._rows(query)]
+        rows = [_batch(row) for row in self._rows(query)]
+        rows += itertools.islice(self._packed(chosen, before), limit)
+        return sorted(rows, key=lambda row: -row.number)[:limit]
 
     def batch(self, log: str, batch: str) -> BatchRow | None:
         """The batch of this id; None where it was never added."""
         rows = self._rows(self._batches().where(t.batches.c.log == log, t.batches.c.batch == batch))
-        return _batch(rows[0]) if rows else None
+        if rows:
+            return _batch(rows[0])
+        with self._engine.connect() as connection:
+            for found in packed_by_name(connection, log, [batch]):
+                return _packed_row(log, found.place, found.members, found.at, _state_of(connection, found.cut))
+        return None
 
     def starts(self, chosen: BatchFilter = ALL_BATCHES, buckets: int = _BUCKETS) -> Sequence[BatchHistogramBucket]:
         """How many of the *chosen* batches begin when, by log, time and why they ended; empty buckets are left out.
@@ -127,24 +141,42 @@ class JournalReader:
         The time from the first to the last of them is cut into so many *buckets*.
         """
         b, where = t.batches.c, _where(chosen)
-        first, last = self._rows(sa.select(sa.func.min(b.start), sa.func.max(b.start)).where(*where))[0]
-        if first is None:
+        packed = self._packed_starts(chosen)
+        spans = [self._rows(sa.select(sa.func.min(b.start), sa.func.max(b.start)).where(*where))[0]]
+        spans += [(starts.min(), starts.max()) for *_, starts in packed if len(starts)]
+        known = [(int(low), int(high)) for low, high in spans if low is not None]
+        if not known:
             return []
+        first, last = min(low for low, _ in known), max(high for _, high in known)
         width = max(1, (last - first) // buckets + 1)
         bucket = (b.start - first) / sa.literal(width, sa.BigInteger)
         numbered = sa.cast(bucket, sa.BigInteger).label("bucket")
         query = sa.select(b.log, numbered, b.ended, sa.func.count()).where(*where)
-        query = query.group_by(b.log, numbered, b.ended).order_by(b.log, numbered, b.ended)
+        counts = Counter[tuple[str, int, str | None]]()
+        for log, number, ended, count in self._rows(query.group_by(b.log, numbered, b.ended)):
+            counts[log, int(number), ended] += count
+        for log, ended, starts in packed:
+            for number, count in zip(*np.unique((starts - first) // width, return_counts=True), strict=True):
+                counts[log, int(number), ended] += int(count)
         return [
-            BatchHistogramBucket(log, at := first + int(number) * width, at + width, ended, count)
-            for log, number, ended, count in self._rows(query)
+            BatchHistogramBucket(log, at := first + number * width, at + width, ended, count)
+            for (log, number, ended), count in sorted(counts.items(), key=lambda item: (*item[0][:2], item[0][2] or ""))
         ]
 
     def ends(self) -> Sequence[CutReasonCount]:
         """Why batches ended, by log and reason."""
         b = t.batches.c
-        query = sa.select(b.log, b.ended, sa.func.count()).group_by(b.log, b.ended).order_by(b.log, b.ended)
-        return [CutReasonCount(*row) for row in self._rows(query)]
+        counts = Counter[tuple[str, str | None]]()
+        query = sa.select(b.log, b.ended, sa.func.count()).group_by(b.log, b.ended)
+        for log, ended, count in self._rows(query):
+            counts[log, ended] += count
+        for log, ends in self._rows(sa.select(t.members.c.log, t.members.c.ends)):
+            counts.update({(log, ended): count for ended, count in msgspec.json.decode(ends).items()})
+        twice = query.join(t.members, t.members.c.cut == b.cut)
+        for log, ended, count in self._rows(twice):
+            counts[log, ended] -= count  # a refused batch of a packed cut has a row as well
+        ordered = sorted(counts.items(), key=lambda item: (item[0][0], item[0][1] or ""))
+        return [CutReasonCount(*key, count) for key, count in ordered if count]
 
     def logs(self) -> Sequence[str]:
         """The logs of which batches or rejects were ever added, in order."""
@@ -179,6 +211,30 @@ class JournalReader:
         query = query if reason is None else query.where(r.reason == reason)
         return [RejectRow(*row) for row in self._rows(query)]
 
+    def _packed(self, chosen: BatchFilter, before: int | None) -> Iterator[BatchRow]:
+        """Those *chosen* batches of packed cuts that have no rows, with numbers below *before*, the last one first."""
+        where = _where_packed(chosen) + ([] if before is None else [t.members.c.first < before])
+        with self._engine.connect() as connection:
+            for row, members in packed_members(connection, *where):
+                mask, state = _chosen(connection, row, members, chosen), _state_of(connection, row.cut)
+                for at in np.flatnonzero(mask)[::-1].tolist():
+                    if before is None or row.first + at < before:
+                        yield _packed_row(row.log, row.first + at, members, at, state)
+
+    def _packed_starts(self, chosen: BatchFilter) -> list[tuple[str, str, npt.NDArray[np.int64]]]:
+        """When those *chosen* batches of packed cuts begin that have no rows: log, why they ended, start times."""
+        found = list[tuple[str, str, npt.NDArray[np.int64]]]()
+        with self._engine.connect() as connection:
+            for row, members in packed_members(connection, *_where_packed(chosen)):
+                mask, numbers, starts = (
+                    _chosen(connection, row, members, chosen),
+                    members.end_numbers(),
+                    members.starts(),
+                )
+                for number, ended in enumerate(members.ends):
+                    found.append((row.log, ended, starts[mask & (numbers == number)]))
+        return found
+
     @staticmethod
     def _batches() -> sa.Select[Any]:
         b = t.batches.c
@@ -205,6 +261,48 @@ def _where(chosen: BatchFilter) -> list[sa.ColumnElement[bool]]:
     if chosen.until is not None:
         found.append(b.start < chosen.until)
     return found
+
+
+def _where_packed(chosen: BatchFilter) -> list[sa.ColumnElement[bool]]:
+    """Which packed cuts may have *chosen* batches: those that were rejected have rows."""
+    own, found = t.members.c, list[sa.ColumnElement[bool]]()
+    if chosen.log is not None:
+        found.append(own.log == chosen.log)
+    if chosen.rejected:
+        found.append(sa.false())
+    if chosen.ended is not None:
+        found.append(own.ends.contains(msgspec.json.encode(chosen.ended).decode(), autoescape=True))
+    if chosen.since is not None:
+        found.append(own.latest >= chosen.since)
+    if chosen.until is not None:
+        found.append(own.earliest < chosen.until)
+    return found
+
+
+def _chosen(connection: sa.Connection, row: Any, members: PackedMembers, chosen: BatchFilter) -> npt.NDArray[np.bool_]:
+    """Which of *members*, of the packed cut of *row*, are *chosen* and have no row."""
+    starts, mask = members.starts(), np.ones(len(members.names), np.bool_)
+    if chosen.ended is not None:
+        wanted = [number for number, ended in enumerate(members.ends) if ended == chosen.ended]
+        mask &= np.isin(members.end_numbers(), wanted)
+    if chosen.since is not None:
+        mask &= starts >= chosen.since
+    if chosen.until is not None:
+        mask &= starts < chosen.until
+    mask[[place - row.first for place in places_with_rows(connection, row.cut)]] = False
+    return mask
+
+
+def _state_of(connection: sa.Connection, cut: int) -> tuple[str, int | None]:
+    query = sa.select(t.cuts.c.state, t.cuts.c.anchor).where(t.cuts.c.cut == cut)
+    state, anchor = connection.execute(query).one()
+    return state, anchor
+
+
+def _packed_row(log: str, number: int, members: PackedMembers, at: int, state: tuple[str, int | None]) -> BatchRow:
+    own, (named, anchor) = members.row(at), state
+    facts = (number, log, own["batch"], own["source"], own["start"], own["size"], BatchState(named), anchor, None)
+    return BatchRow(*facts, own["end"], own["ended"])
 
 
 def _batch(row: Any) -> BatchRow:

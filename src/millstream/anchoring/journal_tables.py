@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
+from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
 from millstream.anchoring.states import BatchState
 
 _number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -54,6 +55,24 @@ packed = sa.Table(
 )
 """The message ids of cuts that were packed before they were written down, until they are observed: all of a cut as one
 array (little-endian uint64), with the number of ids of each batch (uint32), whose places count up from ``first``."""
+members = sa.Table(
+    "anchor_packed_members",
+    metadata,
+    sa.Column("cut", _number, primary_key=True, autoincrement=False),
+    sa.Column("log", sa.Text, nullable=False),
+    sa.Column("first", _number, nullable=False, unique=True),
+    sa.Column("last", _number, nullable=False, unique=True),
+    sa.Column("earliest", sa.BigInteger, nullable=False),
+    sa.Column("latest", sa.BigInteger, nullable=False),
+    sa.Column("ends", sa.Text, nullable=False),
+    sa.Column("members", sa.LargeBinary, nullable=False),
+)
+"""Cuts that were packed before they were written down, for ever.
+
+``members`` are its batches (``packed_members.py``), whose places are ``first`` to ``last``, whose start times lie from
+``earliest`` to ``latest``, and of which ``ends`` counts why they ended (JSON). A batch that was refused has a row in
+``anchor_batches`` as well, which is the one that counts.
+"""
 rejects = sa.Table(
     "anchor_rejects",
     metadata,
@@ -83,4 +102,9 @@ WAITING = sa.and_(batches.c.cut.is_(None), batches.c.reason.is_(None))
 OPEN = cuts.c.state != BatchState.OBSERVED
 """Cuts that are under way."""
 
-ALL = [streams, batches, payloads, packed, rejects, cuts]
+runs, pages = runs_table("anchor_journal_runs", metadata), pages_table("anchor_journal_pages", metadata)
+"""Where batches of packed cuts are found by name: places in the order of adding."""
+
+NAMES = NameRuns(runs, pages)
+
+ALL = [streams, batches, payloads, packed, members, rejects, cuts, runs, pages]

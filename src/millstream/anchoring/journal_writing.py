@@ -15,10 +15,12 @@ from millstream.anchoring import journal_tables as t
 from millstream.anchoring.database import among, insert_rows
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.files import check_reason
+from millstream.anchoring.packed_members import packed_by_name, packed_members, packed_values
 from millstream.anchoring.packing import PackedBatch
 from millstream.anchoring.records import EncodedBatch
-from millstream.anchoring.states import AddResult, BatchStream
+from millstream.anchoring.states import AddResult, BatchStream, JournalCut
 from millstream.core.canonical import canonical_json
+from millstream.core.sql import insert_new
 
 MAX_CONFIG_CHARACTERS = 100_000
 """The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""
@@ -27,7 +29,6 @@ KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")
 """Of payloads the message ids stay."""
 
 _BATCH = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "end", "ended")
-_PACKED = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "cut", "end", "ended")
 _PAYLOAD = ("seq", "ids", "header", "lines")
 
 
@@ -82,7 +83,8 @@ def known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> di
     """The Merkle roots (hex) of those batches of *log* among *names* that were accepted, by their ids."""
     query = sa.select(t.batches.c.batch, t.batches.c.root)
     query = query.where(t.batches.c.log == log, among(t.batches.c.batch, names))
-    return {row.batch: row.root for row in connection.execute(query)}
+    packed = {found.batch: found.members.root_of(found.at) for found in packed_by_name(connection, log, names)}
+    return packed | {row.batch: row.root for row in connection.execute(query)}
 
 
 def _known_rejects(connection: sa.Connection, log: str, numbers: Iterable[int]) -> set[int]:
@@ -92,7 +94,7 @@ def _known_rejects(connection: sa.Connection, log: str, numbers: Iterable[int]) 
 
 def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
     """Insert *batches* in order and return the last place that is taken after them."""
-    last = _last_place(connection)
+    last = last_place(connection)
     rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     for seq, batch in enumerate(batches, last + 1):
         header, line = batch.header, batch.header_line
@@ -106,18 +108,29 @@ def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: S
 
 
 def insert_packed(connection: sa.Connection, stream: BatchStream, cut: int, batches: Sequence[PackedBatch]) -> None:
-    """Insert *batches* as members of *cut*. Their lines lie in storage; of their payloads there are the ids alone, in
-    one row for all of them."""
-    rows, first = list[tuple[Any, ...]](), _last_place(connection) + 1
-    for seq, batch in enumerate(batches, first):
-        read = batch.read
-        own = (read.batch, batch.source, batch.start, read.size, batch.root, cut, batch.end, batch.ended)
-        rows.append((seq, stream.stream, stream.log, *own))
-    insert_rows(connection, t.batches, _PACKED, rows)
+    """Insert *batches*, which are new, as members of *cut*: in one row, with their message ids."""
+    first = last_place(connection) + 1
     sizes = np.fromiter((len(batch.read.ids) for batch in batches), "<u4", len(batches))
     ids = np.fromiter(itertools.chain.from_iterable(batch.read.ids for batch in batches), "<u8", int(sizes.sum()))
-    values = {"cut": cut, "log": stream.log, "first": first, "ids": ids.tobytes(), "sizes": sizes.tobytes()}
-    connection.execute(sa.insert(t.packed), [values])
+    own = {"cut": cut, "log": stream.log, "first": first}
+    connection.execute(sa.insert(t.packed), [own | {"ids": ids.tobytes(), "sizes": sizes.tobytes()}])
+    connection.execute(sa.insert(t.members), [own | packed_values(batches, first)])
+    t.NAMES.add(connection, stream.log, [batch.read.batch for batch in batches], first + np.arange(len(batches)))
+
+
+def refuse(connection: sa.Connection, cut: JournalCut, reasons: Mapping[str, str]) -> None:
+    """Say why those batches of *cut* are invalid that *reasons* names; one of a packed cut gets a row of its own."""
+    mine = t.batches.c.cut == cut.cut
+    for row, members in packed_members(connection, t.members.c.cut == cut.cut):
+        rows = [
+            {"seq": row.first + at, "stream": cut.stream, "log": row.log, "cut": cut.cut, **members.row(at)}
+            for at, name in enumerate(members.names)
+            if name in reasons
+        ]
+        connection.execute(insert_new(connection, t.batches), rows)
+    refusal = sa.update(t.batches).where(mine, t.batches.c.batch == sa.bindparam("name"))
+    values = [{"name": name, "why": why} for name, why in reasons.items()]
+    connection.execute(refusal.values(reason=sa.bindparam("why")), values)
 
 
 def drop_payloads(connection: sa.Connection, cut: int) -> None:
@@ -159,9 +172,10 @@ def packed_ids(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> Ite
         yield PackedIds(first, np.frombuffer(ids, "<u8"), np.cumsum(np.frombuffer(sizes, "<u4"), dtype=np.int64))
 
 
-def _last_place(connection: sa.Connection) -> int:
-    """The last place in the order of adding that is taken."""
-    return int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
+def last_place(connection: sa.Connection) -> int:
+    """The last place in the order of adding that is taken; 0 before the first."""
+    ends = [sa.select(sa.func.coalesce(sa.func.max(end), 0)) for end in (t.batches.c.seq, t.members.c.last)]
+    return max(int(connection.execute(query).scalar_one()) for query in ends)
 
 
 def _insert_rejects(connection: sa.Connection, stream: int, log: str, seq: int, reasons: Mapping[int, str]) -> None:
