@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
 
@@ -54,6 +55,15 @@ def test_every_name_is_found_with_all_its_places_through_merges(
     assert list(names.find(connection, "weather", [])) == []
     assert count(connection, RUNS) < 15
     assert connection.execute(sa.select(sa.func.sum(RUNS.c.names))).scalar_one() == sum(map(len, known.values())) + 2
+
+
+def test_names_that_are_hashes_are_spread_over_all_pages(connection: sa.Connection) -> None:
+    names = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(20_000)]
+    NameRuns(RUNS, PAGES).add(connection, "weather", names, np.arange(20_000))
+    sizes = connection.execute(sa.select(sa.func.length(PAGES.c.hashes))).scalars().all()
+    assert (len(sizes), min(sizes) > 8 * 200, max(sizes) < 8 * 450) == (64, True, True)
+    found = dict(NameRuns(RUNS, PAGES).find(connection, "weather", [*names, "other"]))
+    assert found == {name: place for place, name in enumerate(names)}
 
 
 def test_a_name_among_many_is_looked_for_in_a_page_of_each_run(connection: sa.Connection) -> None:

@@ -24,6 +24,10 @@ _PAGE_NAMES = 512
 _MERGED_AT_ONCE = 1 << 16
 """About how many names of runs that are merged are in memory."""
 
+_ALIKE_BYTES = 64
+_FACTORS = np.frombuffer(hashlib.sha512(b"names of batches").digest(), "<u8") | np.uint64(1)
+"""Odd numbers that names are hashed with. They are part of what is stored."""
+
 _RUNS_A_TIER = 4
 """So many runs of about the same size are merged into one."""
 
@@ -155,8 +159,26 @@ def _page_numbers(hashes: _Numbers, bits: int) -> npt.NDArray[Any]:
 
 
 def _hashes(names: Sequence[str]) -> _Numbers:
-    data = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
-    return np.frombuffer(data, "<u8")
+    """A hash of each of *names*. Most are as long as a SHA-256 in hex: those are hashed together."""
+    if (
+        names
+        and set(map(len, names)) == {_ALIKE_BYTES}
+        and len(data := "".join(names).encode()) == _ALIKE_BYTES * len(names)
+    ):
+        return _mixed(data)
+    encoded = [name.encode() for name in names]
+    hashes = [
+        _mixed(each).tobytes() if len(each) == _ALIKE_BYTES else hashlib.blake2b(each, digest_size=8).digest()
+        for each in encoded
+    ]
+    return np.frombuffer(b"".join(hashes), "<u8")
+
+
+def _mixed(data: bytes) -> _Numbers:
+    """A hash of each 64 of the bytes *data*."""
+    found: _Numbers = (np.frombuffer(data, "<u8").reshape(-1, len(_FACTORS)) * _FACTORS).sum(axis=1, dtype=np.uint64)
+    found = (found ^ (found >> np.uint64(29))) * _FACTORS[0]  # so that the first bits depend on all others
+    return found ^ (found >> np.uint64(32))
 
 
 def _sorted(hashes: _Numbers) -> tuple[_Numbers, npt.NDArray[np.int64]]:
