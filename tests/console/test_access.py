@@ -173,7 +173,8 @@ def test_guessing_passwords_is_braked(guarded: Served) -> None:
     for _ in range(7):
         statuses.append(browser.post("/sign-in", {"name": "ada", "password": "guessed right?"})[0])
     assert statuses[:5] == [401] * 5 and statuses[5:] == [429] * 2
-    assert guarded.ask("GET", f"{API}/overview", headers=basic("ada", "guessed"))[0] == 429
+    for forged in ({}, {"X-Forwarded-For": "192.0.2.9"}):  # which only a proxy may say
+        assert guarded.ask("GET", f"{API}/overview", headers={**basic("ada", "guessed"), **forged})[0] == 429
 
 
 def test_a_form_of_another_page_is_refused(served: Served) -> None:

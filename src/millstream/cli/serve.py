@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -202,13 +203,14 @@ async def _serve_console(
     app = await asyncio.to_thread(AppContext, node, origins=_origins(node), broker=link)
     console = Console(app)
     await stack.enter_async_context(console.running())
-    http, end = node.settings.http, console.end_streams
+    http, end, behind_proxy = node.settings.http, console.end_streams, node.settings.console.secure
+    serve_at = functools.partial(serving, console.asgi_app, place.host, end=end, behind_proxy=behind_proxy)
     try:
-        port = await stack.enter_async_context(serving(console.asgi_app, place.host, place.port, http, end=end))
+        port = await stack.enter_async_context(serve_at(place.port, http))
     except PortError:
         if chosen or address != DEFAULT_ADDRESS:
             raise
-        port = await stack.enter_async_context(serving(console.asgi_app, place.host, 0, http, end=end))
+        port = await stack.enter_async_context(serve_at(0, http))
     if node.mill.tells_somebody:
         monitor = node.mill.monitor(others=poller_alarms(app, app.poller), guards=False)
         stack.enter_context(watching(monitor, None))

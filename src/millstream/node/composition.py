@@ -27,7 +27,7 @@ from millstream.settings import FILE_NAME, Settings
 
 _OURS = (
     "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", FILE_NAME, "log", "log.db*", "node.db*",
-    "policies", "producers", "reports", "spark", "staging", "stores",
+    "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
 )  # fmt: skip
 """What a node keeps in its folder."""
 

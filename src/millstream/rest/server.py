@@ -39,14 +39,21 @@ class PortError(InputError):
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: ASGIApp, host: str, port: int, settings: HttpSettings, *, end: Callable[[], object] = lambda: None
+    app: ASGIApp,
+    host: str,
+    port: int,
+    settings: HttpSettings,
+    *,
+    end: Callable[[], object] = lambda: None,
+    behind_proxy: bool = False,
 ) -> AsyncIterator[int]:
     """Serve *app* in this event loop for the length of the block, which gets the port; signals are the caller's.
 
-    *end* is called before requests that run are waited for. Raises :class:`PortError`.
+    *end* is called before requests that run are waited for. Only with *behind_proxy* a client's address is taken from
+    ``X-Forwarded-For`` of a proxy on this machine: any client can send that header. Raises :class:`PortError`.
     """
     listening = _listen(host, port)
-    server = _QuietServer(_config(app, settings))
+    server = _QuietServer(_config(app, settings, proxy_headers=behind_proxy))
     task = asyncio.ensure_future(server.serve([listening]))
     try:
         yield listening.getsockname()[1]
