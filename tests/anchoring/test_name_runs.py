@@ -36,6 +36,7 @@ def test_every_name_is_found_with_all_its_places_through_merges(
 ) -> None:
     monkeypatch.setattr(name_runs, "_PAGE_NAMES", 8)
     monkeypatch.setattr(name_runs, "_MERGED_AT_ONCE", 64)
+    monkeypatch.setattr(name_runs, "_PAGES_AT_ONCE", 7)
     names, draw, known = NameRuns(RUNS, PAGES), random.Random(1), dict[str, set[int]]()
     for start in range(0, 6000, 100):
         own = [f"batch-{draw.randrange(5000)}" for _ in range(draw.choice([0, 1, 5, 100]))]
@@ -76,4 +77,4 @@ def test_a_name_among_many_is_looked_for_in_a_page_of_each_run(connection: sa.Co
         connection, "after_execute", lambda *given: read.append(len(given[1].selected_columns)), named=False
     )
     assert [place for _, place in names.find(connection, "weather", ["2-17"])] == [6017]
-    assert len(read) == 1 + 3
+    assert len(read) == 1 + 3 + 1  # the runs, a page of each, and the places of the one that has the name

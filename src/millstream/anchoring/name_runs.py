@@ -21,6 +21,9 @@ _Numbers = npt.NDArray[np.uint64]
 _PAGE_NAMES = 512
 """About how many names a page has: names are spread over pages by the first bits of their hashes."""
 
+_PAGES_AT_ONCE = 256
+"""So many pages are in memory at most where many names are looked for."""
+
 _MERGED_AT_ONCE = 1 << 16
 """About how many names of runs that are merged are in memory."""
 
@@ -82,13 +85,19 @@ class NameRuns:
             return
         hashes, order = _sorted(_hashes(names))
         for run, bits in self._rows_of(connection, log):
-            pages = np.unique(_page_numbers(hashes, bits))
-            for known, places in self._read(connection, run, pages.tolist()):
-                at = np.searchsorted(hashes, known)
-                hit = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] == known)
-                for place, first in zip(places[hit].tolist(), at[hit].tolist(), strict=True):
-                    last = int(np.searchsorted(hashes, hashes[first], "right"))
-                    yield from ((names[each], place) for each in order[first:last].tolist())
+            own = self._pages.c
+            among_pages = among(own.page, np.unique(_page_numbers(hashes, bits)).tolist())
+            query = sa.select(own.page, own.hashes).where(own.run == run, among_pages).order_by(own.page)
+            found = connection.execute(query)
+            while rows := found.fetchmany(_PAGES_AT_ONCE):
+                known = np.frombuffer(b"".join(row.hashes for row in rows), "<u8")  # pages follow each other in order
+                hits = hashes[_positions(known, hashes) >= 0]
+                pages = np.unique(_page_numbers(hits, bits)).tolist()
+                for own_hashes, places in self._read(connection, run, pages) if pages else ():
+                    at = _positions(hashes, own_hashes)
+                    for place, first in zip(places[at >= 0].tolist(), at[at >= 0].tolist(), strict=True):
+                        last = int(np.searchsorted(hashes, hashes[first], "right"))
+                        yield from ((names[each], place) for each in order[first:last].tolist())
 
     def _rows_of(self, connection: sa.Connection, log: str) -> list[tuple[int, int]]:
         query = sa.select(self._runs.c.run, self._runs.c.bits).where(self._runs.c.log == log)
@@ -179,6 +188,12 @@ def _mixed(data: bytes) -> _Numbers:
     found: _Numbers = (np.frombuffer(data, "<u8").reshape(-1, len(_FACTORS)) * _FACTORS).sum(axis=1, dtype=np.uint64)
     found = (found ^ (found >> np.uint64(29))) * _FACTORS[0]  # so that the first bits depend on all others
     return found ^ (found >> np.uint64(32))
+
+
+def _positions(known: _Numbers, wanted: _Numbers) -> npt.NDArray[np.int64]:
+    """Where each of *wanted* stands first in *known*, which is sorted and not empty; -1 where it does not."""
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[at] == wanted, at, -1)
 
 
 def _sorted(hashes: _Numbers) -> tuple[_Numbers, npt.NDArray[np.int64]]:
