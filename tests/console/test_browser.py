@@ -210,17 +210,31 @@ def test_a_batch_says_why_it_ended_and_leads_to_its_file_and_messages(served: Se
 
 
 @pytest.mark.smoke
-def test_a_fault_is_repaired_and_a_held_plan_approved(changing: Served, watched: Watched) -> None:
-    page = watched.page(f"{changing.url}/integrity/findings")
-    page.get_by_role("button", name="Repair…").click()
-    page.get_by_label("Reason").fill("drill")
-    page.get_by_role("button", name="Repair").click()
-    expect(page.get_by_role("status")).to_contain_text("1 repaired")
-    page.goto(f"{changing.url}/integrity")
-    page.get_by_role("button", name="Approve…").first.click()
-    page.get_by_label("Reason").fill("these photos were deleted on purpose")
-    page.get_by_role("button", name="Approve").click()
-    expect(page.get_by_role("status")).to_contain_text("Approved")
+def test_the_open_overview_shows_a_fault_and_what_can_be_done_there(
+    copied: Callable[[], Path], watched: Watched
+) -> None:
+    """A store that is away shows and goes by itself; a finding is repaired, and a plan approved, from its issue."""
+    folder = copied()
+    with (folder / "millstream.toml").open("a") as settings:
+        settings.write('\n[verdict]\nstore_every = "1s"\n')
+    with serving(folder) as served:
+        page = watched.page(served.url)
+        away = page.locator('.issue[data-kind="store-unreachable"]')
+        expect(away).to_have_count(0)
+        (folder / "stores" / "third").rename(folder / "aside")
+        expect(away).to_contain_text("the store third cannot be used", timeout=60_000)
+        expect(away).to_contain_text("connect its disk")
+        (folder / "aside").rename(folder / "stores" / "third")
+        expect(away).to_have_count(0, timeout=60_000)
+        page.locator('.issue[data-kind="findings"]').get_by_role("button", name="Repair…").click()
+        page.get_by_label("Reason").fill("drill")
+        page.get_by_role("button", name="Repair").click()
+        expect(page.get_by_role("status")).to_contain_text("1 repaired")
+        page.goto(served.url)
+        page.locator('.issue[data-kind="held"]').get_by_role("button", name="Approve…").first.click()
+        page.get_by_label("Reason").fill("these photos were deleted on purpose")
+        page.get_by_role("button", name="Approve").click()
+        expect(page.get_by_role("status")).to_contain_text("Approved")
     assert watched.complaints == []
 
 

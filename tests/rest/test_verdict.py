@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,27 @@ def test_a_fault_shows_in_time_and_in_its_words_and_goes_when_it_is_mended(desk:
     with FAULTS[fault](desk):
         assert desk.seconds_until(shows) <= int(seconds) <= 60
     desk.seconds_until(lambda verdict: not shows(verdict))
+
+
+def test_what_is_mounted_is_judged_by_itself(desk: FaultyNode) -> None:
+    """In a mount namespace: nothing is mounted at one store, and the other has a disk that is full and read-only."""
+    private = ["unshare", "--user", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*private, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system allows no mount namespaces to this user")
+    one, two, aside = desk.folder / "stores" / "one", desk.two, desk.folder / "aside"
+    commands = [
+        f"cp -a {two} {aside}",
+        f"mount -t tmpfs -o size=1m none {two}",
+        f"cp -a {aside}/. {two}",
+        f"mount -o remount,ro {two}",
+        f"mount -t tmpfs -o size=4g none {one}",
+        f"exec {sys.executable} -m millstream status --json --data {desk.folder}",
+    ]
+    done = subprocess.run([*private, "sh", "-c", " && ".join(commands)], check=False, capture_output=True)
+    assert done.returncode == 1, done.stderr
+    issues = json.loads(done.stdout.splitlines()[-1])["issues"]
+    found = {(issue["kind"], issue["subject"]) for issue in issues}
+    assert found == {("store-not-mounted", "one"), ("store-read-only", "two"), ("store-full", "two")}
 
 
 def test_an_hour_without_a_fault_shows_none(desk: FaultyNode) -> None:

@@ -111,7 +111,8 @@ def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str
     if verdict.ok:
         yield "no problem is known"
     else:
-        yield f"{len(verdict.issues):,} issues, {len(verdict.unknown):,} unknown"
+        count = len(verdict.issues)
+        yield f"{count:,} {'issue' if count == 1 else 'issues'}, {len(verdict.unknown):,} unknown"
 
 
 def _list_items(node: Node, as_json: bool) -> int:
