@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from millstream.bench import mill
+from millstream.bench.mill.fixture import SMALL, fill, small_files
 from millstream.core.errors import InputError
+from millstream.stores import LocalStore
+from millstream.testing.damage import flip_bit
+from millstream_peers import small_files_floor
 
 
 def test_every_contender_does_its_work(tmp_path: Path) -> None:
@@ -15,16 +19,33 @@ def test_every_contender_does_its_work(tmp_path: Path) -> None:
     found = {c.title: {d.name: d.run() for d in c.contenders} for c in mill.comparisons("quick", tmp_path, **sizes)}
     assert [title.split(" of ")[0].split(" over ")[0] for title in found] == [
         *["First duplication", "Integrity sweep", "A loop without a change"] * 2,
+        "Adoption",
         "A loop without a change",
     ]
     assert all(sample.value > 0 for samples in found.values() for sample in samples.values())
     assert all("millstream" in samples for samples in found.values())
     small = found["First duplication of 7 small files (0 MB)"]
     assert all(sample.figures["CPU µs/file"] > 0 for sample in small.values())
-    assert not [path for path in tmp_path.iterdir() if path.name not in ("source", "listed.db")]
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("source", "adopted", "listed.db")]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])
 def test_a_size_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="--files"):
         next(mill.comparisons("quick", tmp_path, files=text))
+
+
+def test_the_floor_makes_copies_that_a_store_opens_and_its_sweep_finds_what_is_wrong(tmp_path: Path) -> None:
+    assert len(Path(small_files_floor.__file__).read_text("utf-8").splitlines()) <= 200
+    source, copy, folder = (str(tmp_path / name) for name in ("source", "copy", "floor"))
+    fill(LocalStore(source), small_files(5))
+    assert small_files_floor.main("duplicate", source, copy, folder) == 5
+    opened = LocalStore(copy)
+    names = [entry.content_id for entry in opened.entries(SMALL)]
+    assert [opened.info(SMALL, name).checksums for name in names] == [
+        LocalStore(source).info(SMALL, name).checksums for name in names
+    ]
+    assert small_files_floor.main("sweep", copy, folder) == 5 == small_files_floor.main("adopt", source, folder + "2")
+    flip_bit(opened.path_of(SMALL, names[2]))
+    with pytest.raises(ValueError, match="not as recorded"):
+        small_files_floor.main("sweep", copy, folder)

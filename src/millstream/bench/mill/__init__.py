@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
-from millstream.bench.mill.fixture import COPY, FileTree, MillFixture, fill, large_files, small_files
+from millstream.bench.mill.fixture import COPY, FileTree, MillFixture, fill, large_files, small_files, write_plain
 from millstream.bench.mill.listed import prepare
 from millstream.bench.mill.timing import PARALLEL, remove_large, time_bytes, time_files
 from millstream.bench.peers import load_peers
@@ -28,6 +28,8 @@ from millstream.stores import LocalStore
 ROUNDS = 3
 FILES: dict[Size, int] = {"quick": 50, "small": 2_000, "full": 20_000}
 MEGABYTES: dict[Size, int] = {"quick": 4, "small": 512, "full": 4_096}
+ADOPTED = 5
+"""So many times as many small files are adopted as are copied."""
 LISTED: dict[Size, int] = {"quick": 2_000, "small": 100_000, "full": 1_000_000}
 
 _numbers = itertools.count(1)
@@ -44,6 +46,10 @@ class MillPeers(Protocol):
         """Finding that copies below *folder*, which are made here, are unchanged."""
         ...
 
+    def adoptions(self, tree: FileTree, source: Path, folder: Path) -> PeerContenders:
+        """Reading every file once, with what is recorded of it below *folder*."""
+        ...
+
     def duplications(self, tree: FileTree, source: Path, folder: Path) -> PeerContenders:
         """Making copies below *folder*."""
         ...
@@ -52,7 +58,8 @@ class MillPeers(Protocol):
 def comparisons(
     size: Size, folder: Path, files: str | None = None, megabytes: str | None = None, listed: str | None = None
 ) -> Iterator[Comparison]:
-    """Sweeps, first duplications and loops without a change over large and over small files; a loop over a listing.
+    """Sweeps, first duplications and loops without a change over large and over small files; an adoption; a loop over a
+    listing.
 
     *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed. On
     the disk there are three times the large files at most. The full size has one round.
@@ -76,6 +83,7 @@ def comparisons(
             yield _sweeps(shop, tree, none if peers is None else peers.sweeps(tree, source, copies), once=once)
             yield _loops(shop, tree, none if peers is None else peers.loops(tree, source, shop.folder), once=once)
         shutil.rmtree(first)
+    yield _adoptions(folder / "adopted", small_files(ADOPTED * trees[-1].files), peers, once=once)
     items = _number("listed", listed, LISTED[size])
     prepare(folder, items)
     yield Comparison(
@@ -134,7 +142,7 @@ def _duplications(folder: Path, tree: FileTree, source: Path, peers: PeerContend
         title=f"First duplication of {_described(tree)}",
         unit="MB/s",
         conditions=(
-            "from one folder to another of the same disk. Ours is recorded, planned, queued, copied, proven against "
+            "from one folder to another of the same disk. Ours is recorded, planned, copied, proven against "
             "the source's checksum, synced, audited and written into manifest and audit log; small files in up to "
             f"four processes beside the one that does the rest{peers.conditions}"
         ),
@@ -149,6 +157,27 @@ def _duplicated(folder: Path, tree: FileTree, source: Path) -> Measurement:
         sample = time_bytes(tree, lambda: shop.duplicate(tree))
     remove_large(shop.folder, tree)
     return sample
+
+
+def _adoptions(folder: Path, tree: FileTree, peers: MillPeers | None, *, once: bool) -> Comparison:
+    source = folder / "source"
+    write_plain(source, tree)
+    found = PeerContenders() if peers is None else peers.adoptions(tree, source, folder)
+    return Comparison(
+        title=f"Adoption of {_described(tree)}",
+        unit="MB/s",
+        conditions=(
+            f"a folder of other programs, in the page cache; {PARALLEL} readers. {found.conditions}Ours proves that "
+            "each file is as it was listed, and records it durably in catalog and manifest"
+        ),
+        contenders=[*found.contenders, Contender("millstream", lambda: _adopted(folder, tree, source))],
+        once=once,
+    )
+
+
+def _adopted(folder: Path, tree: FileTree, source: Path) -> Measurement:
+    with contextlib.closing(MillFixture(folder / f"millstream-{next(_numbers)}", source)) as shop:
+        return time_bytes(tree, lambda: shop.adopt(tree, source))
 
 
 def _listed(folder: Path, items: int) -> Measurement:

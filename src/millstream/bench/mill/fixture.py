@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import random
 import shutil
 from collections.abc import Iterator
@@ -17,6 +16,9 @@ import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
+from millstream.mill.adoption.adopter import Adopter
+from millstream.mill.adoption.adoption_run import AdoptionTarget
+from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.audit.audit_processor import AuditProcessor
@@ -40,7 +42,7 @@ from millstream.mill.tasks import Audit, Duplicate, QueueName
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.queue import LogWorkQueue, WorkQueue, queue_log
-from millstream.stores import ItemInfo, LocalStore
+from millstream.stores import FolderStore, ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import NewItem
 from millstream.stores.processes import BulkProcesses
@@ -79,21 +81,29 @@ def fill(store: LocalStore, tree: FileTree) -> None:
     """Put the files of *tree* into *store*, so that it has a checksum of each."""
     store.create_space(tree.space)
     if tree.space == SMALL:
-        draw = random.Random(1)
-        block = draw.randbytes(_MEBIBYTE)
-
-        def item(number: int, size: int) -> NewItem:
-            start = number * 509 % (_MEBIBYTE - 8192)
-            body = number.to_bytes(8, "big") + block[start : start + size - 8]
-            return NewItem(f"{number // 1000:03}/file {number:06}.dat", body, hashlib.sha256(body).hexdigest())
-
-        for some in groups(itertools.starmap(item, enumerate(_sizes(tree.files))), 200):
+        for some in groups(_small_items(tree.files), 200):
             assert all(isinstance(one, ItemInfo) for one in store.bulk.put(tree.space, some))
         return
     for number in range(tree.files):
         size = min(128 * _MEBIBYTE, tree.bytes - number * 128 * _MEBIBYTE)
         source = io.BufferedReader(_Blocks(random.Random(number), size), _MEBIBYTE)
         store.put(tree.space, f"file {number:03}.dat", cast(BinaryIO, source))
+
+
+def write_plain(root: Path, tree: FileTree) -> None:
+    """Write the small files of *tree* below *root*, as another program does."""
+    for item in _small_items(tree.files):
+        path = tree.folder(root) / item.content_id
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(item.data)
+
+
+def _small_items(count: int) -> Iterator[NewItem]:
+    block = random.Random(1).randbytes(_MEBIBYTE)
+    for number, size in enumerate(_sizes(count)):
+        start = number * 509 % (_MEBIBYTE - 8192)
+        body = number.to_bytes(8, "big") + block[start : start + size - 8]
+        yield NewItem(f"{number // 1000:03}/file {number:06}.dat", body, hashlib.sha256(body).hexdigest())
 
 
 def _sizes(count: int) -> list[int]:
@@ -130,7 +140,7 @@ class MillFixture:
         self._resources.callback(self.engine.dispose)
         self.manifest, self.audit_log = Manifest(self.engine), AuditLog(self.engine)
         self.outbox = AuditOutbox(self.engine, self.clock)
-        processes = self._resources.enter_context(BulkProcesses())
+        self._processes = processes = self._resources.enter_context(BulkProcesses())
         copy = AuditedStore(LocalStore(folder / COPY, processes=processes), self.outbox, COPY)
         self.providers = Providers({SOURCE: LocalStore(source, processes=processes), COPY: copy}, self.clock)
         lookup = AuditLookup(self.audit_log, self.outbox, [COPY])
@@ -180,6 +190,12 @@ class MillFixture:
         assert tally.bytes == tree.bytes, "every byte was read"
         return tally
 
+    def adopt(self, tree: FileTree, source: Path) -> None:
+        """Adopt the files of *tree* in the folder *source*, of which nothing is known."""
+        folder = FolderStore(tree.folder(source), space=tree.space, processes=self._processes)
+        target = AdoptionTarget(folder, SOURCE, AdoptionCatalog(self.engine), self.manifest, self.clock)
+        assert Adopter(target).adopt(tree.space).read_bytes == tree.bytes, "every byte was read"
+
     def _queue(self, name: str) -> LogWorkQueue:
         queue = LogWorkQueue(self._logs.log(queue_log(name)), clock=self.clock)
         self._resources.callback(queue.close)
@@ -190,4 +206,5 @@ def _make_durable(connection: sa.engine.interfaces.DBAPIConnection, _record: obj
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA cache_size=-16384")  # KiB, as a node has it
     cursor.close()

@@ -1,0 +1,199 @@
+"""The least that small files cost with our guarantees: copied, swept and adopted by one process a core.
+
+``python -m millstream_peers.small_files_floor``, run in ``benchmarks/``, with ``duplicate SOURCE COPY FOLDER``, ``sweep
+COPY FOLDER`` or ``adopt SOURCE FOLDER`` works on the space ``small`` of local stores and keeps its database in FOLDER.
+Copies are synced, proven against the checksum that the source recorded, intended before they are in place, recorded
+durably in manifest and audit log, and have the sidecars of a local store. There is no policy, plan or queue, nothing is
+tried again, only names of one folder depth are known, and whatever is out of the ordinary ends the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import multiprocessing
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from millstream.core.syncfs import sync_filesystem
+from millstream.stores.local.sidecar import FileDescription, Sidecar, decode_sidecar, encode_sidecar
+from millstream.stores.local.sidecar_files import sidecar_digest
+
+SPACE = "small"
+PROCESSES = 2
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_TABLES = """
+CREATE TABLE IF NOT EXISTS intents (folder TEXT PRIMARY KEY, names TEXT, at INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS manifest (store TEXT, id TEXT, sha256 TEXT, size INTEGER, modified INTEGER, checked INTEGER,
+    outcome TEXT, PRIMARY KEY (store, id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS audit (id TEXT, at INTEGER, action TEXT, sha256 TEXT, PRIMARY KEY (id, at)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS checks (id TEXT, at INTEGER, outcome TEXT, provider TEXT, content TEXT, recorded TEXT,
+    PRIMARY KEY (id, at)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS catalog (id TEXT PRIMARY KEY, size INTEGER, version INTEGER, sha256 TEXT, at INTEGER)
+    WITHOUT ROWID;
+"""
+
+
+@functools.cache
+def _database(folder: str) -> sqlite3.Connection:
+    database = sqlite3.connect(Path(folder, "floor.db"), timeout=60, isolation_level=None)
+    database.executescript("PRAGMA journal_mode = wal; PRAGMA synchronous = full;" + _TABLES)
+    return database
+
+
+def _write(folder: str, *statements: tuple[str, Sequence[Sequence[Any]]]) -> None:
+    """All *statements*, each with its rows, in one transaction that is durable."""
+    database = _database(folder)
+    database.execute("BEGIN IMMEDIATE")
+    for text, rows in statements:
+        database.executemany(text, rows)
+    database.execute("COMMIT")
+
+
+@functools.cache
+def _folder(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _bytes(folder: int, name: str, size: int) -> tuple[bytes, os.stat_result]:
+    handle = os.open(name, _READ, dir_fd=folder)
+    try:
+        data = os.read(handle, size)
+        return data, os.fstat(handle)
+    finally:
+        os.close(handle)
+
+
+def _sidecar_place(store: str, content_id: str) -> tuple[str, str]:
+    digest = sidecar_digest(content_id).hex()
+    return f"{store}/.millstream/sidecars/{SPACE}/{digest[0]}", f"{digest}.json"
+
+
+def _described(store: str, content_id: str) -> FileDescription:
+    folder, name = _sidecar_place(store, content_id)
+    data, _ = _bytes(_folder(folder), name, 1 << 16)
+    return decode_sidecar(data, content_id, lambda: name).files[-1]
+
+
+def _created(folder: int, name: str, data: bytes) -> os.stat_result:
+    handle = os.open(name, _NEW, 0o666, dir_fd=folder)
+    try:
+        if os.write(handle, data) != len(data):
+            raise OSError("written short")
+        return os.fstat(handle)
+    finally:
+        os.close(handle)
+
+
+def _names(*path: str) -> list[str]:
+    return sorted(one.name for one in Path(*path).iterdir())
+
+
+def duplicate(source: str, copy: str, database: str, folder: str) -> int:
+    """Copy the files of *folder*; returns how many there were."""
+    names, at = _names(source, SPACE, folder), time.time_ns() // 1000
+    drafts_path = f"{copy}/.millstream/drafts/{folder}"
+    Path(drafts_path).mkdir(parents=True)
+    drafts, read_from = _folder(drafts_path), _folder(f"{source}/{SPACE}/{folder}")
+    items = [f"{folder}/{name}" for name in names]
+    sums, sizes = [], []
+    for number, (name, item) in enumerate(zip(names, items, strict=True)):
+        known = _described(source, item)
+        data, _ = _bytes(read_from, name, (known.size or 0) + 1)
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != known.sha256:
+            raise ValueError(f"{item} is not what its store recorded")
+        status = _created(drafts, f"f{number}", data)
+        about = FileDescription(status.st_ino, status.st_mtime_ns, known.mimetype, len(data), sha256, known.properties)
+        _created(drafts, f"s{number}", encode_sidecar(Sidecar(item, (about,))))
+        sums.append(sha256)
+        sizes.append(len(data))
+    _write(database, ("INSERT INTO intents VALUES (?, ?, ?)", [(folder, "\n".join(names), at)]))
+    sync_filesystem(drafts)
+    for number, item in enumerate(items):
+        place, name = _sidecar_place(copy, item)
+        os.rename(f"s{number}", name, src_dir_fd=drafts, dst_dir_fd=_folder(place))
+    sync_filesystem(drafts)
+    target = _folder(f"{copy}/{SPACE}/{folder}")
+    for number, name in enumerate(names):
+        if os.access(name, os.F_OK, dir_fd=target):
+            raise FileExistsError(name)
+        os.rename(f"f{number}", name, src_dir_fd=drafts, dst_dir_fd=target)
+    sync_filesystem(drafts)
+    sized = list(zip(items, sums, sizes, strict=True))
+    rows = [(store, *one, at) for store in ("copy", "source") for one in sized]
+    _write(
+        database,
+        ("INSERT INTO manifest (store, id, sha256, size, modified) VALUES (?, ?, ?, ?, ?)", rows),
+        ("INSERT INTO audit VALUES (?, ?, 'ADD_CONTENT', ?)", [(item, at, sha256) for item, sha256, _ in sized]),
+        ("DELETE FROM intents WHERE folder = ?", [(folder,)]),
+    )
+    return len(names)
+
+
+def sweep(copy: str, database: str, folder: str) -> int:
+    """Check the copies of *folder* against sidecar, manifest and audit log; returns how many there were."""
+    query = "SELECT id, m.sha256, a.sha256 FROM manifest m JOIN audit a USING (id) WHERE store='copy' AND id>? AND id<?"
+    recorded = {row[0]: row[1:] for row in _database(database).execute(query, (f"{folder}/", f"{folder}0"))}
+    names, at, read_from = _names(copy, SPACE, folder), time.time_ns() // 1000, _folder(f"{copy}/{SPACE}/{folder}")
+    checks = []
+    for name in names:
+        item = f"{folder}/{name}"
+        known = _described(copy, item)
+        data, status = _bytes(read_from, name, (known.size or 0) + 1)
+        content = hashlib.sha256(data).hexdigest()
+        same = status.st_ino == known.inode and known.sha256 == content and recorded.pop(item) == (content, content)
+        checks.append((item, at, "SUCCESS" if same else "FAILURE", known.sha256, content, content))
+    if recorded or any(one[2] != "SUCCESS" for one in checks):
+        raise ValueError(f"{folder}: not as recorded")
+    noted = [(outcome, item) for item, _, outcome, *_ in checks]
+    _write(
+        database,
+        ("INSERT INTO checks VALUES (?, ?, ?, ?, ?, ?)", checks),
+        ("UPDATE manifest SET checked = ?, outcome = ? WHERE store = 'copy' AND id = ?", [(at, *one) for one in noted]),
+    )
+    return len(names)
+
+
+def adopt(source: str, database: str, folder: str) -> int:
+    """Read the files of *folder* once, and record what they hash to; returns how many there were."""
+    names, at, read_from = _names(source, SPACE, folder), time.time_ns() // 1000, _folder(f"{source}/{SPACE}/{folder}")
+    rows = []
+    for name in names:
+        before = os.stat(name, dir_fd=read_from, follow_symlinks=False)
+        data, after = _bytes(read_from, name, before.st_size + 1)
+        if (before.st_ino, before.st_size, before.st_mtime_ns) != (after.st_ino, len(data), after.st_mtime_ns):
+            raise ValueError(f"{folder}/{name} changes while it is read")
+        sha256 = hashlib.sha256(data).hexdigest()
+        rows.append((f"{folder}/{name}", len(data), after.st_mtime_ns, sha256, at))
+    manifest = [("source", name, sha256, size, when) for name, size, _, sha256, when in rows]
+    _write(
+        database,
+        ("INSERT INTO manifest (store, id, sha256, size, modified) VALUES (?, ?, ?, ?, ?)", manifest),
+        ("INSERT INTO catalog VALUES (?, ?, ?, ?, ?)", rows),
+    )
+    return len(names)
+
+
+def main(act: str, *places: str) -> int:
+    """Do *act* with every folder of the space below the first of *places*; returns how many files there were."""
+    work: dict[str, Callable[..., int]] = {"duplicate": duplicate, "sweep": sweep, "adopt": adopt}
+    folders = _names(places[0], SPACE)
+    if act == "duplicate":
+        made = [f"{SPACE}/{folder}" for folder in folders]
+        made += [f".millstream/sidecars/{SPACE}/{digit}" for digit in "0123456789abcdef"]
+        for path in made:
+            Path(places[1], path).mkdir(parents=True)
+    Path(places[-1]).mkdir(parents=True, exist_ok=True)
+    with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
+        return sum(pool.imap_unordered(functools.partial(work[act], *places), folders))
+
+
+if __name__ == "__main__":
+    print(main(*sys.argv[1:]))
