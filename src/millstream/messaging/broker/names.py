@@ -1,14 +1,19 @@
-"""Names of topics and groups within namespaces, and receipt and recall handles: opaque to clients."""
+"""Names of topics and groups within namespaces, and receipt and recall handles: opaque to clients.
+
+Commands without the packages of messaging know these names too: the protocol is imported where a handle is refused.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.messaging.errors import StatusError
-from millstream.messaging.protocol import v2
+
+if TYPE_CHECKING:
+    from millstream.messaging.protocol import v2
 
 DEAD_LETTERS = "%DLQ%"
 
@@ -54,6 +59,8 @@ def read_handle(handle: str) -> tuple[int, int]:
             raise ValueError(handle[:40])
         return int(number, 16), int(token, 16)
     except ValueError as error:
+        from millstream.messaging.protocol import v2
+
         raise StatusError(v2.INVALID_RECEIPT_HANDLE, "invalid receipt handle: it is not one of this broker") from error
 
 
@@ -70,6 +77,8 @@ def read_recall(handle: str) -> tuple[int, str]:
             raise ValueError(version[:10])
         return int(number), message_id
     except (ValueError, binascii.Error) as error:
+        from millstream.messaging.protocol import v2
+
         raise StatusError(v2.BAD_REQUEST, "invalid recall handle: it is not one of this broker") from error
 
 
@@ -83,4 +92,6 @@ def read_transaction(transaction_id: str) -> int:
     try:
         return int(transaction_id.partition("-")[0], 16)
     except ValueError as error:
+        from millstream.messaging.protocol import v2
+
         raise StatusError(v2.INVALID_TRANSACTION_ID, "invalid transaction id: it is not one of this broker") from error
