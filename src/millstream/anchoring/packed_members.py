@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
@@ -45,7 +46,7 @@ class PackedMembers(msgspec.Struct, frozen=True, array_like=True):
             np.array([batch.start for batch in batches], "<i8").tobytes(),
             np.array([batch.end for batch in batches], "<i8").tobytes(),
             np.array([batch.read.size for batch in batches], "<u4").tobytes(),
-            b"".join(bytes.fromhex(batch.root) for batch in batches),
+            bytes.fromhex("".join(batch.root for batch in batches)),
         )
 
     def root_of(self, place: int) -> str:
@@ -128,9 +129,8 @@ def packed_by_name(connection: sa.Connection, log: str, names: Sequence[str]) ->
 
 def _numbered(values: Sequence[str]) -> tuple[list[str], bytes]:
     """The different *values*, and the number of each of them among those."""
-    numbers: dict[str, int] = {}
-    places = [numbers.setdefault(value, len(numbers)) for value in values]
-    return list(numbers), np.array(places, "<u4").tobytes()
+    encoded = pa.array(values, pa.string()).dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype("<u4").tobytes()
 
 
 _decoder = msgspec.msgpack.Decoder(PackedMembers)
