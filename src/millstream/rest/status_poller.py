@@ -48,7 +48,9 @@ _JUDGE_SECONDS = 1.0
 """For so long the pages that are open share one verdict."""
 
 _LATE_SECONDS = 45.0
-"""A look that did not end for so long after it was to begin is late: what it says is not known any more."""
+_LATE_TIMES = 3
+"""A look that did not end for so long after it was to begin, and for so many times as long as the last one took, is
+late: what it said is not known any more."""
 
 COUNTERS, TOTALS, COPIES = "counters", "totals", "protected spaces"
 """What the looks are called for people."""
@@ -99,11 +101,11 @@ class StatusPoller:
         self._copies: CopiesStatus | None = None
         self._copies_seconds = 0.0
         self._reports = LatestReports(view.node.mill.reports.folder)
-        self._ended_looks: dict[str, tuple[float, int]] = {}
+        self._ended_looks: dict[str, tuple[float, int, float]] = {}
         self._errors: dict[str, str] = {}
         self._started_at = 0.0
         self._verdict: Verdict | None = None
-        self._judged_at = 0.0
+        self._judge_at = 0.0
         self._first_seen: dict[tuple[str, str], int] = {}
         self.stores = StoreWatch(
             view.node.stores.providers,
@@ -197,11 +199,13 @@ class StatusPoller:
         """The verdict on what the looks have found out so far; nothing is looked at."""
         now = self._view.clock.monotonic()
         with self._changed:
-            if self._threads and self._verdict is not None and now - self._judged_at < _JUDGE_SECONDS:
+            if self._threads and self._verdict is not None and now < self._judge_at:
                 return self._verdict
         found = judge(self.facts(snapshot))
+        ended = self._view.clock.monotonic()
         with self._changed:
-            self._verdict, self._judged_at = dated(found, self._first_seen), now
+            self._judge_at = ended + max(_JUDGE_SECONDS, (ended - now) * SNAPSHOT_SHARE)
+            self._verdict = dated(found, self._first_seen)
             return self._verdict
 
     def facts(self, snapshot: StatusSnapshot | None = None) -> Facts:
@@ -225,8 +229,9 @@ class StatusPoller:
         now, states = self._view.clock.monotonic(), []
         with self._changed:
             for name, (_, pause) in self.looks.items():
-                ended, at = self._ended_looks.get(name, (None, None))
-                is_late = ended is not None and now - ended > pause() + _LATE_SECONDS
+                ended, at, took = self._ended_looks.get(name, (None, None, 0.0))
+                allowed = pause() + max(_LATE_SECONDS, _LATE_TIMES * took)
+                is_late = ended is not None and now - ended > allowed
                 states.append(Look(name=name, ended_at=at, error=self._errors.get(name, ""), is_late=is_late))
         return states
 
@@ -341,7 +346,7 @@ class StatusPoller:
 
     def _loop(self, name: str, look: Callable[[], object], pause: Callable[[], float]) -> None:
         while True:
-            error = ""
+            error, began = "", self._view.clock.monotonic()
             try:
                 look()
             except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
@@ -353,7 +358,8 @@ class StatusPoller:
             with self._changed:
                 self._errors[name] = error
                 if not error:
-                    self._ended_looks[name] = self._view.clock.monotonic(), self._view.clock.now()
+                    ended = self._view.clock.monotonic()
+                    self._ended_looks[name] = ended, self._view.clock.now(), ended - began
                 self._changed.notify_all()
                 deadline = self._view.clock.monotonic() + pause()
                 while not self._ended and (left := deadline - self._view.clock.monotonic()) > 0:

@@ -141,9 +141,10 @@ def _stores(facts: Facts) -> Iterator[Issue]:
             text = f"the store {name} cannot be used: {answer.problem}{at_stake}"
             yield _issue("store-unreachable", name, text, page, since=state.well_at, count=max(total, 1))
             continue
-        lost = {s: n for s, n in expected.items() if s not in answer.spaces or s in answer.empty}
+        there = set(answer.spaces) - answer.empty
+        lost = {space: items for space, items in expected.items() if space not in there}
         count = sum(lost.values())
-        if lost and not set(answer.spaces) - answer.empty - lost.keys() - {QUARANTINE}:
+        if lost and not there - {QUARANTINE}:
             text = f"the store {name} lists none of the {_counted(count, 'copy', 'copies')} recorded there"
             yield _issue("store-not-mounted", name, text, page, count=count)
         elif lost:
