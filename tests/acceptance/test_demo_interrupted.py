@@ -23,7 +23,6 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
     logs = [json.loads(line) for line in run_command("log", "list", "--json", "--data", str(data)).out.splitlines()]
     names = (
         "publish-weather",
-        "publish-flights",
         "batch",
         "anchor",
         "ingest",
@@ -42,9 +41,7 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
             for name in ("second", "third")
             for path in (data / "stores" / name).rglob("*.py")
         ),
-        "messages": {
-            row["name"]: row["last_id"] for row in logs if row["name"] in ("weather", "flights", "system:ledger")
-        },
+        "messages": {row["name"]: row["last_id"] for row in logs if row["name"] in ("weather", "system:ledger")},
     }
 
 

@@ -6,6 +6,7 @@ With ``MILLSTREAM_SCREENSHOTS=FOLDER`` every page is kept as a picture, light an
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ def test_every_page_is_whole_without_a_complaint(browser: Browser, served: Serve
         assert response is not None and response.status == 200, path
         expect(page.locator("h1").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than the window"
+        assert page.evaluate(CUT_OFF) == [], path
         if pictures:
             Path(pictures).mkdir(parents=True, exist_ok=True)
             page.screenshot(path=f"{pictures}/{name}-{theme}.png", full_page=True)
@@ -57,6 +59,13 @@ def test_what_comes_before_an_action_or_instead_of_it_is_a_whole_page(
     refused = [text for text in watching.complaints if "the server responded with a status of" not in text]
     assert refused == [] and watching.hosts == {"127.0.0.1"}
 
+
+CUT_OFF = """
+() => [...document.querySelectorAll("main .card")].filter((card) => card.querySelector("table"))
+  .filter((card) => card.scrollWidth > card.clientWidth + 1)
+  .map((card) => card.querySelector("h2, h3")?.textContent ?? "card")
+"""
+"""The cards whose tables are cut off at the right."""
 
 TABLES = """
 () => [...document.querySelectorAll("main table")].map((table) => {
@@ -96,6 +105,7 @@ def test_every_page_can_be_read_on_a_telephone(browser: Browser, served: Served)
         page.goto(served.url + path)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)
+        wide += [f"{name}: {title}" for title in page.evaluate(CUT_OFF)]
         if pictures:
             page.screenshot(path=f"{pictures}/{name}-phone.png", full_page=True)
     context.close()
@@ -168,6 +178,7 @@ def test_what_was_refused_says_why_and_leads_back(served: Served, watched: Watch
 def test_the_past_of_a_queue_is_drawn_and_goes_on(changing: Served, watched: Watched) -> None:
     page = watched.page(f"{changing.url}/queues/duplication-high")
     expect(page.locator(".u-legend")).to_contain_text("delayed")
+    expect(page.locator(".u-legend")).to_contain_text(re.compile(r"time \(UTC\):?\s*\d\d:\d\d:\d\d"))
     page.get_by_role("link", name="last day").click()
     expect(page.locator(".chart")).to_have_attribute("data-follow", "no")
     page.goto(f"{changing.url}/queues")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -138,9 +139,12 @@ def show_workers(call: PageRequest) -> Mapping[str, Any]:
 def show_system(call: PageRequest) -> Mapping[str, Any]:
     """Settings, versions, health, and the operator audit log."""
     app, snapshot = call.app, call.app.poller.snapshot
+    settings = system.settings(app, call.ask()).items
+    defaults = groupby((row for row in settings if row.origin == "default"), lambda row: row.setting.partition(".")[0])
     return {
         "health": system.health(app, call.ask()),
-        "settings": system.settings(app, call.ask()).items,
+        "settings": settings,
+        "defaults": {section: list(rows) for section, rows in defaults},
         "versions": system.versions(app, call.ask()).items,
         "audit": system.operator_audit_log(app, call.ask(system.OperatorAuditQuery)),
         "before": call.query.get("before"),

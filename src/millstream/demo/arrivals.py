@@ -20,14 +20,11 @@ class Arrivals(NamedTuple):
     messages: Callable[[], pa.Table]
 
 
-def arrivals_of(plan: DemoPlan, records: UserRecords | None) -> list[Arrivals]:
-    """The user's *records*, or else the weather and the flights."""
+def arrivals_of(plan: DemoPlan, records: UserRecords | None) -> Arrivals:
+    """The user's *records*, or else the weather."""
     if records is not None:
-        return [Arrivals(plan.log, lambda: _own(records, plan))]
-    return [
-        Arrivals(plan.log, lambda: deliver(datasets.weather(plan.limit), plan.delivery)),
-        Arrivals("flights", lambda: deliver(datasets.flights(plan.limit), plan.delivery)),
-    ]
+        return Arrivals(plan.log, lambda: _own(records, plan))
+    return Arrivals(plan.log, lambda: deliver(datasets.weather(plan.limit), plan.delivery))
 
 
 def _own(records: UserRecords, plan: DemoPlan) -> pa.Table:

@@ -19,7 +19,7 @@ class PlanError(InputError):
 class DemoPlan(msgspec.Struct, frozen=True):
     """The options that decide the demo's figures. Times are in microseconds.
 
-    ``input_sha256`` is the hash of the user's file, empty for the weather and the flights.
+    ``input_sha256`` is the hash of the user's file, empty for the weather.
     """
 
     window: int

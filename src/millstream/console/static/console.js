@@ -20,18 +20,21 @@
     if (kind === "queue") return [times, ...states.map((name) => samples.map((s) => s[name]))];
     return [times, samples.map((s) => s.open_tasks), samples.map((s) => s.dead_tasks)];
   };
-  const at = (u, v) => (v === null ? "–" : clock(v, 8));
+  const at = (u, v) => (v === null || v === undefined ? "–" : clock(v, 8));
   const series = (kind) =>
     kind === "rate"
-      ? [{ label: "UTC", value: at }, { label: "messages a second", value: (u, v) => (v === null ? "–" : v.toFixed(1)), stroke: colour("--line"), width: 1.5, fill: colour("--accent-soft") + "66", points: { show: false } }]
+      ? [{ label: "time (UTC)", value: at }, { label: "messages per second", value: (u, v) => (v === null || v === undefined ? "–" : v.toFixed(1)), stroke: colour("--line"), width: 1.5, fill: colour("--accent-soft") + "66", points: { show: false } }]
       : kind === "queue"
-      ? [{ label: "UTC", value: at }, ...states.map((label, n) => ({ label, stroke: colour(`--series${n + 1}`), width: 1.5, dash: [[], [6, 3], [2, 3], []][n], points: { show: false } }))]
+      ? [{ label: "time (UTC)", value: at }, ...states.map((label, n) => ({ label, stroke: colour(`--series${n + 1}`), width: 1.5, dash: [[], [6, 3], [2, 3], []][n], points: { show: false } }))]
       : [
-          { label: "UTC", value: at },
+          { label: "time (UTC)", value: at },
           { label: "open", stroke: colour("--line"), width: 1.5, points: { show: false } },
           { label: "dead", stroke: colour("--line2"), width: 1.5, points: { show: false } },
         ];
   const clock = (seconds, digits) => new Date(seconds * 1000).toISOString().slice(11, 11 + digits);
+  // Without a cursor the legend shows the last sample.
+  const latest = (u) => { if (u.cursor.idx === null || u.cursor.idx === undefined) u.setLegend({ idx: u.data[0].length - 1 }, false); };
+  const idle = (u) => u.data.slice(1).every((values) => values.every((v) => !v));
   const brief = (v) => (v >= 1e6 ? v / 1e6 + " M" : v >= 1e4 ? v / 1e3 + " k" : String(v));
   const draw = (box, samples) => {
     if (samples.length < 2 || !window.uPlot) return null;
@@ -42,8 +45,8 @@
       {
         width: box.clientWidth, height: 150, tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
         scales: { y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
-        axes: [{ ...axis, space: 80, values: (u, ticks) => ticks.map((t) => clock(t, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 46, values: (u, ticks) => ticks.map(brief) }],
-        series: series(kind), cursor: { points: { size: 6 } }, legend: { live: true },
+        axes: [{ ...axis, space: 80, values: (u, ticks) => ticks.map((t) => clock(t, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 46, values: (u, ticks) => ticks.map((v) => (idle(u) && v ? "" : kind !== "rate" && v % 1 ? "" : brief(v))) }],
+        series: series(kind), cursor: { points: { size: 6 } }, legend: { live: true }, hooks: { ready: [latest], setData: [latest], setCursor: [latest] },
       },
       shown(samples, kind), box,
     );
@@ -104,6 +107,26 @@
     });
     addEventListener("pagehide", () => events.close());
   }
+
+  // A table that does not fit becomes a list of cards, each cell with the name of its column.
+  const fit = () => {
+    for (const table of document.querySelectorAll("main table")) {
+      const box = table.closest(".card");
+      const names = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
+      if (!box || !names.length) continue;
+      table.classList.remove("cards");
+      const style = getComputedStyle(box);
+      if (table.scrollWidth <= box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) + 1) continue;
+      table.classList.add("cards");
+      for (const row of table.tBodies[0].rows) for (const cell of row.cells) if (cell.colSpan === 1) cell.dataset.label = names[cell.cellIndex] || "";
+    }
+  };
+  fit();
+  addEventListener("resize", fit);
+  new MutationObserver((changes) => {
+    const isTable = (node) => node.nodeType === 1 && (node.matches("table, tr") || node.querySelector("table"));
+    if (changes.some((change) => [...change.addedNodes].some(isTable))) fit();
+  }).observe(document.getElementById("main"), { childList: true, subtree: true });
 
   // A search continues by itself until it is stopped; the link to continue stays.
   const stop = document.querySelector("[data-stop]");

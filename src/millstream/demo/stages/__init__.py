@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from millstream.demo.arrivals import Arrivals
 from millstream.demo.runner import Stage
 from millstream.demo.stages.anchors import anchor_batches, batch_log
@@ -13,11 +11,11 @@ from millstream.demo.stages.proof import prove_message
 from millstream.demo.stages.publish import publish
 
 
-def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
-    """The whole road for *arrivals*: the first of them is batched and anchored."""
-    published = [Stage(f"publish-{a.log}", f"publish to the log {a.log}", publish(a)) for a in arrivals]
+def stages_of(arrivals: Arrivals) -> list[Stage]:
+    """The whole road for *arrivals*."""
+    log = arrivals.log
     return [
-        *published,
+        Stage(f"publish-{log}", f"publish to the log {log}", publish(arrivals)),
         Stage("batch", "batch by event time (Spark)", batch_log, spark=True),
         Stage("anchor", "write batch files, anchor, observe", anchor_batches, spark=True),
         Stage("ingest", "take in a folder of real files", ingest_files),
