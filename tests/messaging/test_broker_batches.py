@@ -33,8 +33,8 @@ def stamp(message_id: str = "", kind: int = v2.NORMAL) -> MessageStamp:
     return MessageStamp(message_id=message_id, kind=kind, namespace="", born=BORN, host="host")
 
 
-def numbered(messages: list[Message]) -> list[tuple[Message, str]]:
-    return [(message, f"id-{number}") for number, message in enumerate(messages)]
+def batch_of(messages: list[Message], kind: int = v2.NORMAL) -> SendBatchRequest:
+    return to_batch(messages, [f"id-{number}" for number in range(len(messages))], stamp(kind=kind))
 
 
 def receive_request(group: str, topic: str, count: int = 1000) -> v2.ReceiveMessageRequest:
@@ -75,23 +75,25 @@ UNIFORM = st.builds(Message, st.just("one"), st.binary(min_size=1), tag=TEXT, ke
 @given(st.one_of(st.lists(MESSAGES, min_size=1, max_size=6), st.lists(UNIFORM, min_size=1, max_size=6)))
 def test_a_batch_is_stored_and_given_as_its_messages_would_be(messages: list[Message]) -> None:
     async def step(desk: BrokerHarness) -> None:
-        pairs = numbered(messages)
-        answer = await desk.service.send_batch(to_batch(pairs, stamp()), CALL)
+        batch = batch_of(messages)
+        answer = await desk.service.send_batch(batch, CALL)
         assert (answer.code, answer.refused) == (v2.OK, {})
-        in_batch = read_all(desk, "one")
+        in_batch, count = read_all(desk, "one"), len(messages)
         singly = v2.SendMessageRequest(
-            messages=[to_wire(message, stamp(f"again-{message_id}")) for message, message_id in pairs]
+            messages=[
+                to_wire(message, stamp(f"again-{name}")) for message, name in zip(messages, batch.ids, strict=True)
+            ]
         )
         again = await desk.service.send_message(singly, CALL)
-        assert answer.offsets == [entry.offset - len(pairs) for entry in again.entries]
-        alone = read_all(desk, "one")[len(pairs) :]
+        assert answer.offsets == [entry.offset - count for entry in again.entries]
+        alone = read_all(desk, "one")[count:]
         assert list(map(nameless, in_batch)) == list(map(nameless, alone))
-        batch = await desk.service.receive_batch(receive_request("by-batch", "one", len(pairs)), CALL)
-        frames = await desk.receive("by-frame", "one", len(pairs))
+        received = await desk.service.receive_batch(receive_request("by-batch", "one", count), CALL)
+        frames = await desk.receive("by-frame", "one", count)
         handles = [frame.system_properties.receipt_handle for frame in frames]
         expected = [from_wire(frame, HERE) for frame in frames]
         assert [msgspec.structs.replace(each, receipt_handle=handle) for each, handle in zip(
-            from_batch(batch, "one", HERE), handles, strict=True
+            from_batch(received, "one", HERE), handles, strict=True
         )] == expected  # fmt: skip
 
     with_harness(step)
@@ -111,7 +113,7 @@ def test_a_tick_in_a_run_of_many_messages_is_not_given() -> None:
     async def step(desk: BrokerHarness) -> None:
         sent = _many("bare", 300)
         for part in (sent[:150], sent[150:]):
-            assert (await desk.service.send_batch(to_batch(numbered(part), stamp()), CALL)).code == v2.OK
+            assert (await desk.service.send_batch(batch_of(part), CALL)).code == v2.OK
             desk.core.topic("plain").writer.append([make_tick()])
             desk.core.topic("plain")._known.discard_after(0)  # both parts have the same ids
         given: list[bytes] = []
@@ -126,7 +128,7 @@ def test_a_tick_in_a_run_of_many_messages_is_not_given() -> None:
 def test_a_run_of_many_messages_is_given_as_they_would_be_singly_and_counts_as_they_do(kind: str) -> None:
     async def step(desk: BrokerHarness) -> None:
         sent = _many(kind, 300)
-        assert (await desk.service.send_batch(to_batch(numbered(sent), stamp()), CALL)).code == v2.OK
+        assert (await desk.service.send_batch(batch_of(sent), CALL)).code == v2.OK
         frames = [*await desk.receive("singly", "plain", 300)]
         expected = [msgspec.structs.replace(from_wire(frame, HERE), receipt_handle="") for frame in frames]
         assert [message.body for message in expected] == [message.body for message in sent]
@@ -201,8 +203,8 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
 
 def test_p4_an_ordered_batch_goes_to_the_queue_of_its_group_and_comes_in_order() -> None:
     async def step(desk: BrokerHarness) -> None:
-        messages = numbered([Message("ordered", b"%d" % number, message_group="g") for number in range(100)])
-        answer = await desk.service.send_batch(to_batch(messages, stamp(kind=v2.FIFO)), CALL)
+        messages = [Message("ordered", b"%d" % number, message_group="g") for number in range(100)]
+        answer = await desk.service.send_batch(batch_of(messages, v2.FIFO), CALL)
         assert answer.offsets == list(range(100))
         await desk.send("ordered", b"alone", message_group="g")
         got = await desk.receive("g", "ordered", 1000, auto_renew=True)

@@ -19,11 +19,11 @@ from millstream.messaging.protocol.batch_calls import (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def to_batch(messages: Sequence[tuple[Message, str]], stamp: MessageStamp) -> SendBatchRequest:
-    """*messages* with their ids, all of one topic and message group, as they are sent."""
-    found = [message for message, _ in messages]
-    first = found[0]
-    tags, keys = [message.tag for message in found], [message.keys for message in found]
+def to_batch(messages: Sequence[Message], ids: Sequence[str], stamp: MessageStamp) -> SendBatchRequest:
+    """*messages* with their *ids*, all of one topic and message group, as they are sent."""
+    first = messages[0]
+    tags, keys = [message.tag for message in messages], [message.keys for message in messages]
+    properties = [message.properties for message in messages]
     return SendBatchRequest(
         namespace=stamp.namespace,
         topic=first.topic,
@@ -31,13 +31,11 @@ def to_batch(messages: Sequence[tuple[Message, str]], stamp: MessageStamp) -> Se
         group=first.message_group,
         host=stamp.host,
         born=stamp.born,
-        ids=[message_id for _, message_id in messages],
-        bodies=[message.body for message in found],
+        ids=list(ids),
+        bodies=[message.body for message in messages],
         tags=tags if any(tags) else [],
         keys=keys if any(keys) else [],
-        properties=[dict(message.properties) for message in found]
-        if any(message.properties for message in found)
-        else [],
+        properties=[dict(pairs) for pairs in properties] if any(properties) else [],
     )
 
 
@@ -50,8 +48,9 @@ def read_stored(
         return [error] * len(ids)
     if len(answer.offsets) != len(ids):
         return [ServerFailedError("the answer does not match the request", request_id=request_id)] * len(ids)
+    queue_id, endpoints = queue.id, queue.endpoints
     found: list[Receipt | ClientError] = [
-        Receipt(each, offset, queue.id, queue.endpoints) for each, offset in zip(ids, answer.offsets, strict=True)
+        Receipt(each, offset, queue_id, endpoints) for each, offset in zip(ids, answer.offsets, strict=True)
     ]
     for row, (code, text) in answer.refused.items():
         found[row] = code_error(code, text, request_id) or found[row]

@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_UNPACKED = 64 << 20
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to be sent.
 
     ``tag`` and ``keys`` are for finding it again, ``properties`` the user's own. With ``message_group`` it is one of an
@@ -44,9 +44,9 @@ class Message(msgspec.Struct, frozen=True):
             raise BadRequestError("a message needs a body")
         if self.tag and (not self.tag.strip() or "|" in self.tag):
             raise BadRequestError(f"{self.tag[:80]!r} is not a tag: it must not be blank or contain '|'")
-        if not all(key.strip() for key in self.keys):
+        if self.keys and not all(key.strip() for key in self.keys):
             raise BadRequestError("a key must not be blank")
-        if not all(name.strip() and value.strip() for name, value in self.properties.items()):
+        if self.properties and not all(name.strip() and value.strip() for name, value in self.properties.items()):
             raise BadRequestError("a property has a name and a value, neither of them blank")
         if self.message_group and self.deliver_at is not None:
             raise BadRequestError("a message is either of a message group or delayed, not both")
@@ -61,7 +61,7 @@ class Message(msgspec.Struct, frozen=True):
         return v2.NORMAL if self.deliver_at is None else v2.DELAY
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What came of a message that was stored. ``recall_handle`` is for delayed ones, ``transaction_id`` for halves."""
 
     message_id: str

@@ -35,11 +35,12 @@ class MessageIds:
         self._process = 0
         self._prefix = ""
 
-    def next(self) -> str:
-        """One more id, unlike all others; also in a process that was forked from this one."""
+    def take(self, count: int) -> list[str]:
+        """*count* more ids, unlike all others; also in a process that was forked from this one."""
         if self._process != os.getpid():
             self._begin()
-        return f"{self._prefix}{next(_numbers) & 0xFFFFFFFF:08X}"
+        prefix = self._prefix
+        return [f"{prefix}{number & 0xFFFFFFFF:08X}" for number in itertools.islice(_numbers, count)]
 
     def _begin(self) -> None:
         self._process = os.getpid()

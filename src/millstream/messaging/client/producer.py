@@ -41,9 +41,6 @@ from millstream.messaging.protocol.batch_calls import SEND
 
 Resolution = Literal["commit", "rollback", "unknown"]
 Checker = Callable[[Received], Awaitable[Resolution]]
-IdentifiedMessage = tuple[Message, str]
-"""A message and its id."""
-
 MISMATCH = "the server's answer does not match the request"
 
 _log = logging.getLogger(__name__)
@@ -103,7 +100,7 @@ class Producer(Client):
         with tracing.span("send", topic=message.topic) as trace:
             message = _with_trace(message, trace)
             if self._is_batched(message):
-                self._check_size(message)
+                self._check_size(len(message.body))
                 return await self._send_batcher.send(message)
             (result,) = await self._send([message], message.kind)
             if isinstance(result, ClientError):
@@ -119,10 +116,11 @@ class Producer(Client):
         self.require_running()
         if not messages:
             return []
-        if len({(each.topic, each.kind, each.message_group) for each in messages}) > 1:
+        if len({(each.topic, each.message_group, each.deliver_at is None) for each in messages}) > 1:
             raise BadRequestError("one call takes messages of one topic, one type, and one message group at most")
         with tracing.span("send", topic=messages[0].topic, messages=len(messages)) as trace:
-            results = await self._send([_with_trace(each, trace) for each in messages], messages[0].kind)
+            traced = messages if trace is None else [_with_trace(each, trace) for each in messages]
+            results = await self._send(traced, messages[0].kind)
         failed = [result for result in results if isinstance(result, ClientError)]
         if len(failed) == len(results):
             raise failed[0]
@@ -205,39 +203,38 @@ class Producer(Client):
     async def _send(self, messages: Sequence[Message], kind: int) -> Results:
         """The results of *messages*, after all attempts; those that are stored are not sent again."""
         topic = messages[0].topic
-        for message in messages:
-            self._check_size(message)
+        self._check_size(max([len(message.body) for message in messages]))
         self._under_way += 1
         try:
             self.topics.add(topic)
             queues = await self._candidates(topic, messages[0].message_group)
             if self._validates:
                 check_kind(queues[0], kind, topic)
-            return await self._attempts(queues, [(message, self._ids.next()) for message in messages], kind)
+            return await self._attempts(queues, messages, kind)
         finally:
             self._under_way -= 1
             if not self._under_way:
                 self._is_idle.set()
 
-    def _check_size(self, message: Message) -> None:
-        if len(message.body) > self._max_body:
-            size = len(message.body)
+    def _check_size(self, size: int) -> None:
+        if size > self._max_body:
             raise PayloadError(f"a body of {size:,} bytes exceeds the server's limit of {self._max_body:,}")
 
-    async def _attempts(self, queues: Sequence[Queue], messages: Sequence[IdentifiedMessage], kind: int) -> Results:
+    async def _attempts(self, queues: Sequence[Queue], messages: Sequence[Message], kind: int) -> Results:
         """Send *messages* to one of *queues* after another, as often as it makes sense."""
-        topic = messages[0][0].topic
+        topic, ids = messages[0].topic, self._ids.take(len(messages))
         results: list[Receipt | ClientError] = []
         left: Sequence[int] = range(len(messages))
         most = 1 if kind == v2.TRANSACTION else self._backoff.attempts
         for attempt in itertools.count(1):
             queue = queues[(attempt - 1) % len(queues)]
-            found = await self._attempt(queue, [messages[number] for number in left], kind)
             if attempt == 1:
-                results = list(found)
-            for number, result in zip(left, found, strict=True):
-                results[number] = result
-            again = [number for number in left if _may_succeed(results[number])]
+                results = list(await self._attempt(queue, messages, ids, kind))
+            else:
+                found = await self._attempt(queue, [messages[row] for row in left], [ids[row] for row in left], kind)
+                for row, result in zip(left, found, strict=True):
+                    results[row] = result
+            again = [row for row in left if isinstance(error := results[row], ClientError) and not is_definite(error)]
             if not again:
                 break
             self._isolated.add(queue.endpoints)
@@ -255,34 +252,31 @@ class Producer(Client):
             return [group_candidate(route, message_group)]
         return candidates(route, next(self._turns), self._isolated, self._backoff.attempts)
 
-    async def _attempt(self, queue: Queue, messages: Sequence[IdentifiedMessage], kind: int) -> Results:
-        begin, topic = self.clock.monotonic(), messages[0][0].topic
+    async def _attempt(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
+        begin, topic = self.clock.monotonic(), messages[0].topic
         in_batch = len(messages) > 1 and kind in (v2.NORMAL, v2.FIFO) and queue.endpoints in self.batch_servers
         try:
-            results = await (self._send_batch if in_batch else self._send_each)(queue, messages, kind)
+            results = await (self._send_batch if in_batch else self._send_each)(queue, messages, ids, kind)
         except ClientError as error:
             if isinstance(error, TransportError):
-                self.batch_servers.discard(
-                    queue.endpoints
-                )  # until it offers it again: another server may be there by now
+                # Until it offers them again: another server may be there by now.
+                self.batch_servers.discard(queue.endpoints)
             results = [error] * len(messages)
         if self.metrics is not None:
             succeeded = all(isinstance(result, Receipt) for result in results)
             self.metrics.sent(topic, self.clock.monotonic() - begin, succeeded=succeeded)
         return results
 
-    async def _send_batch(self, queue: Queue, messages: Sequence[IdentifiedMessage], kind: int) -> Results:
-        batch = to_batch(
-            messages,
-            MessageStamp(
-                message_id="", kind=kind, namespace=self.options.namespace, born=self.clock.now(), host=self._host
-            ),
+    async def _send_batch(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
+        stamp = MessageStamp(
+            message_id="", kind=kind, namespace=self.options.namespace, born=self.clock.now(), host=self._host
         )
+        batch = to_batch(messages, ids, stamp)
         transport = self.transport(queue.endpoints)
         answer, request_id = await transport.batch(SEND, batch, self.options.request_timeout)
         return read_stored(answer, batch.ids, queue, request_id)
 
-    async def _send_each(self, queue: Queue, messages: Sequence[IdentifiedMessage], kind: int) -> Results:
+    async def _send_each(self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
         request = v2.SendMessageRequest(
             messages=[
@@ -290,14 +284,14 @@ class Producer(Client):
                     message,
                     MessageStamp(message_id=message_id, kind=kind, namespace=namespace, born=born, host=self._host),
                 )
-                for message, message_id in messages
+                for message, message_id in zip(messages, ids, strict=True)
             ]
         )
         for wire in request.messages:
             wire.system_properties.queue_id = queue.id
         transport = self.transport(queue.endpoints)
         response, request_id = await transport.exchange("SendMessage", request, self.options.request_timeout)
-        return _read_results(response, queue, [message_id for _, message_id in messages], request_id)
+        return _read_results(response, queue, ids, request_id)
 
     # Transactions
 
@@ -337,11 +331,6 @@ def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
     if found.linger < 0 or messages < 1 or size < 1:
         raise BadRequestError("linger is zero seconds or more, batch and batch_bytes are one or more")
     return found
-
-
-def _may_succeed(result: Receipt | ClientError) -> bool:
-    """Whether what failed is worth another attempt, of whoever makes it."""
-    return isinstance(result, ClientError) and not is_definite(result)
 
 
 def _read_results(response: v2.SendMessageResponse, queue: Queue, ids: Sequence[str], request_id: str) -> Results:

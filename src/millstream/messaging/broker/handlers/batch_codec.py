@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millstream.core.message import HEADER_TYPE, MESSAGE_SCHEMA, Message
 from millstream.messaging.broker.handlers.receive import DeliveredMessage
-from millstream.messaging.broker.handlers.validation import MAX_BODY, check_id, check_keys, check_message_group
+from millstream.messaging.broker.handlers.validation import MAX_BODY, check_ids, check_keys, check_message_group
 from millstream.messaging.broker.storage.wire_codec import (
     DELIVER_AT,
     ENCODING,
@@ -50,8 +50,7 @@ def is_uniform(batch: SendBatchRequest) -> bool:
     if (batch.tags and not all(batch.tags)) or (batch.keys and {len(keys) for keys in batch.keys} != {1}):
         return False
     try:
-        for name in batch.ids:
-            check_id(name)
+        check_ids(batch.ids)
         if batch.group:
             check_message_group(batch.group)
         for keys in batch.keys:

@@ -72,7 +72,7 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     check_body(len(message.body))
     if message.user_properties:
         check_properties(message.user_properties)
-    check_id(system.message_id)
+    check_ids((system.message_id,))
     group, tag, keys = system.message_group, system.tag, system.keys
     if group:
         check_message_group(group)
@@ -144,9 +144,9 @@ def check_properties(pairs: Mapping[str, str]) -> None:
         raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties are too many")
 
 
-def check_id(message_id: str) -> None:
-    """Raise ILLEGAL_MESSAGE_ID unless *message_id* can be a message's."""
-    if not message_id.strip():
+def check_ids(message_ids: Sequence[str]) -> None:
+    """Raise ILLEGAL_MESSAGE_ID unless each of *message_ids* can be a message's."""
+    if not all(map(str.strip, message_ids)):
         raise StatusError(v2.ILLEGAL_MESSAGE_ID, "a message needs an id")
 
 
