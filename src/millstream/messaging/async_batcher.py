@@ -11,6 +11,8 @@ from millstream.messaging.batch_accumulator import BatchAccumulator, BatchingLim
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_Pending = tuple[Item, asyncio.Future[Result]]
+"""An item and its future result."""
 
 
 class AsyncBatcher(Generic[Item, Result]):
@@ -34,20 +36,21 @@ class AsyncBatcher(Generic[Item, Result]):
         on_idle: Callable[[], object] | None = None,
     ) -> None:
         self._run = run
-        self._accumulator: BatchAccumulator[_PendingItem[Item, Result]] = BatchAccumulator(limits)
+        self._accumulator: BatchAccumulator[_Pending[Item, Result]] = BatchAccumulator(limits)
         self._failure = failure
         self._lingers, self._linger = limits.lingers, linger
         self._is_wanted = _is_awaited if drops_cancelled else None
         self._on_idle = on_idle
         self._timer: asyncio.TimerHandle | None = None
         self._workers: set[asyncio.Task[None]] = set()
-        self._in_flight: dict[Slot, Sequence[_PendingItem[Item, Result]]] = {}
+        self._in_flight: dict[Slot, Sequence[_Pending[Item, Result]]] = {}
 
     def submit(self, item: Item, *, count: int = 1, size: int = 0) -> asyncio.Future[Result]:
         """The future result of *item*, which counts as *count* items and *size* bytes."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._accumulator.add(_PendingItem(item, result), count=count, size=size)
-        self._advance()
+        self._accumulator.add((item, result), count=count, size=size)
+        if self._accumulator.needs_slot or (self._lingers and self._timer is None):
+            self._advance()
         return result
 
     async def submit_at_once(self, item: Item, *, count: int = 1) -> Result:
@@ -68,7 +71,7 @@ class AsyncBatcher(Generic[Item, Result]):
         entries = [*self._accumulator.waiting, *(entry for batch in self._in_flight.values() for entry in batch)]
         self._fall_due()
         if entries:
-            await asyncio.wait([entry.result for entry in entries])
+            await asyncio.wait([result for _, result in entries])
 
     def close(self) -> None:
         """End at once: what waits or is in flight fails with what *failure* makes of a cancellation."""
@@ -101,7 +104,8 @@ class AsyncBatcher(Generic[Item, Result]):
             self._timer = None
 
     async def _work(self, slot: Slot) -> None:
-        while True:
+        has_more = True
+        while has_more:
             await asyncio.sleep(0)  # calls that are made in this moment go along
             batch = self._accumulator.take(slot, self._is_wanted)
             if not batch:
@@ -113,10 +117,11 @@ class AsyncBatcher(Generic[Item, Result]):
             finally:
                 del self._in_flight[slot]
             self._accumulator.finish(slot)
+            has_more = not self._accumulator.is_empty
 
-    async def _deliver(self, batch: Sequence[_PendingItem[Item, Result]]) -> None:
+    async def _deliver(self, batch: Sequence[_Pending[Item, Result]]) -> None:
         try:
-            outcomes = await self._run([entry.item for entry in batch])
+            outcomes = await self._run([item for item, _ in batch])
             pairs = list(zip(batch, outcomes, strict=True))
         except Exception as error:
             _fail(batch, self._failure(error))
@@ -124,13 +129,13 @@ class AsyncBatcher(Generic[Item, Result]):
         except BaseException as error:
             _fail(batch, self._failure(error))
             raise
-        for entry, outcome in pairs:
-            if entry.result.done():
+        for (_, result), outcome in pairs:
+            if result.done():
                 continue
             if isinstance(outcome, Exception):
-                entry.result.set_exception(outcome)
+                result.set_exception(outcome)
             else:
-                entry.result.set_result(outcome)
+                result.set_result(outcome)
 
     def _worker_ended(self, slot: Slot, worker: asyncio.Task[None]) -> None:
         self._workers.discard(worker)
@@ -143,21 +148,11 @@ class AsyncBatcher(Generic[Item, Result]):
             self._on_idle()
 
 
-class _PendingItem(Generic[Item, Result]):
-    """An item and its future result."""
-
-    __slots__ = ("item", "result")
-
-    def __init__(self, item: Item, result: asyncio.Future[Result]) -> None:
-        self.item = item
-        self.result = result
+def _is_awaited(entry: _Pending[Item, Result]) -> bool:
+    return not entry[1].cancelled()
 
 
-def _is_awaited(entry: _PendingItem[Item, Result]) -> bool:
-    return not entry.result.cancelled()
-
-
-def _fail(entries: Sequence[_PendingItem[Item, Result]], error: Exception) -> None:
-    for entry in entries:
-        if not entry.result.done():
-            entry.result.set_exception(error)
+def _fail(entries: Sequence[_Pending[Item, Result]], error: Exception) -> None:
+    for _, result in entries:
+        if not result.done():
+            result.set_exception(error)
