@@ -18,10 +18,10 @@ from millstream.anchoring.database import among
 
 _Numbers = npt.NDArray[np.uint64]
 
-_PAGE_NAMES = 512
+_PAGE_NAMES = 2048
 """About how many names a page has: names are spread over pages by the first bits of their hashes."""
 
-_PAGES_AT_ONCE = 256
+_PAGES_AT_ONCE = 128
 """So many pages are in memory at most where many names are looked for."""
 
 _MERGED_AT_ONCE = 1 << 16
