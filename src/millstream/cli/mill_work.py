@@ -85,15 +85,18 @@ def work(
         loops = (
             running_producers(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
         )
-        with watching(monitor_of(node, names), port), loops:
+        with watching(monitor_of(node, names, stays=not drain), port), loops:
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0
 
 
-def monitor_of(node: Node, names: Sequence[QueueName]) -> QueueMonitor:
-    """Watches the queues *names*; where the settings name who is told of alarms, and no console runs, the node too."""
-    if not node.mill.tells_somebody:
+def monitor_of(node: Node, names: Sequence[QueueName], *, stays: bool = True) -> QueueMonitor:
+    """Watches the queues *names*; where the settings name who is told of alarms, and no console runs, the node too.
+
+    A process that does not stay tells of its queues only: it cannot know what was told before.
+    """
+    if not (stays and node.settings.mill.alarms.tells_somebody):
         return node.mill.monitor(*names)
     from millstream.rest.verdict.alarms import unwatched_alarms
 

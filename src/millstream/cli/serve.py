@@ -211,7 +211,7 @@ async def _serve_console(
         if chosen or address != DEFAULT_ADDRESS:
             raise
         port = await stack.enter_async_context(serve_at(0, http))
-    if node.mill.tells_somebody:
+    if node.settings.mill.alarms.tells_somebody:
         monitor = node.mill.monitor(others=poller_alarms(app, app.poller), guards=False)
         stack.enter_context(watching(monitor, None))
     stack.enter_context(announced(node.folder, place.host.strip("[]"), port))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millstream.core.clock import MICROSECONDS
@@ -35,7 +35,7 @@ from millstream.mill.tasks import (
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings, WorkTally
 from millstream.mill.workers.monitor import QueueMonitor
 from millstream.mill.workers.result_sink import ResultSink
-from millstream.mill.workers.scaling import QueueScaling, scaling_of
+from millstream.mill.workers.scaling import scaling_of
 from millstream.node.audit import AuditPart
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext
@@ -101,11 +101,6 @@ class MillPart:
         audit = AuditProcessor(outbox, policies, notify=bool(_receivers(self._context.settings.mill.alarms)))
         return DirectDuplicator(self._duplication(policies), self._sink().settle, audit, outbox)
 
-    @property
-    def tells_somebody(self) -> bool:
-        """Whether the settings name anybody who is told of alarms."""
-        return bool(_receivers(self._context.settings.mill.alarms))
-
     def monitor(
         self, *names: QueueName, others: Callable[[], Sequence[Alarm] | None] = lambda: None, guards: bool = True
     ) -> QueueMonitor:
@@ -120,13 +115,8 @@ class MillPart:
             _receivers(alarms),
             held=(lambda: len(self._stores.change_guard.pending())) if guards else lambda: 0,
             others=others,
-            scaling=self.scaling,
+            scaling=scaling_of(self._context.settings.mill.scaling),
         )
-
-    @property
-    def scaling(self) -> Mapping[str, QueueScaling]:
-        """How many workers the settings recommend for each queue."""
-        return scaling_of(self._context.settings.mill.scaling)
 
     def prepare(self) -> None:
         """Open the tables of repairs and the folder of reports now."""

@@ -16,7 +16,7 @@ from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.tasks import QueueName
-from millstream.mill.workers.scaling import recommended
+from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import Depth
 from millstream.rest.node_view import NodeView
 from millstream.rest.status_models import Fault, Overview, QueueAlarm, QueueSample, QueueStatus, Sample
@@ -96,7 +96,7 @@ class StatusPoller:
         limits = view.node.settings.mill.alarms
         self._alarm_rules = Alarms(limits.most, limits.longest / MICROSECONDS)
         self._alarms: Mapping[tuple[str, str], QueueAlarm] = {}
-        self._scaling = view.node.mill.scaling
+        self._scaling = scaling_of(view.node.settings.mill.scaling)
         self._limits = view.node.settings.verdict
         self._copies: CopiesStatus | None = None
         self._copies_seconds = 0.0

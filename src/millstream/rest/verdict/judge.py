@@ -21,6 +21,7 @@ from millstream.mill.providers import QUARANTINE, is_system
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import ReportResult
+from millstream.mill.settings import VerdictSettings
 from millstream.mill.tasks import QueueName
 from millstream.queue import Depth
 from millstream.rest.status_snapshot import StatusSnapshot
@@ -29,7 +30,6 @@ from millstream.rest.verdict.kinds import BAD, KINDS
 from millstream.rest.verdict.models import Issue, IssueAction, Unknown, Verdict
 from millstream.rest.verdict.stores import StoreState
 from millstream.settings import AlarmSettings
-from millstream.settings.verdict import VerdictSettings
 
 _OLDEST_CHECK = 90 * 24 * 3600 * MICROSECONDS
 _BATCHING_GRACE = 300 * MICROSECONDS

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
-from millstream.mill.workers.scaling import recommended
+from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import DeadLetterGroup, DeadTask
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
@@ -180,7 +180,8 @@ def queue(app: AppContext, request: ApiRequest[QueueQuery, Any]) -> QueueDetail:
     """Show the status of a queue, its workers, and the causes of its dead tasks."""
     name = request.query.queue
     depth = app.queues.depth(name)
-    status = QueueStatus.of(name, depth, recommended({name: depth}, app.node.mill.scaling).get(name))
+    desired = recommended({name: depth}, scaling_of(app.node.settings.mill.scaling))
+    status = QueueStatus.of(name, depth, desired.get(name))
     found = app.queues.causes(name)
     return QueueDetail(status, app.queues.holder(name), found[:MOST_CAUSES], len(found))
 
