@@ -102,8 +102,8 @@ def _changed(entries: list[LedgerEntry], at: int, **change: Any) -> bytes:
         (b"[" * 5000, LedgerFormatError, "ledger|entry"),
         (lines(chain(1)) + b"{}\n", LedgerFormatError, "ledger.jsonl:2"),
         (lines(chain(1)) + b"\xff\xff\n", LedgerFormatError, "ledger.jsonl:2"),
-        (b"x" * 20_000, LedgerFormatError, "a line of more than"),
-        (lines(chain(1)) + b" " * 20_000, LedgerFormatError, "a line of more than"),
+        (b"x" * 20_000, LedgerFormatError, "a line longer than"),
+        (lines(chain(1)) + b" " * 20_000, LedgerFormatError, "a line longer than"),
     ],
 )
 def test_what_is_wrong_in_a_ledger_is_named(tmp_path: Path, data: bytes, error: type[Exception], text: str) -> None:

@@ -169,7 +169,7 @@ GOOD = [make_batch([1, 2]), make_batch([3])]
         ({"extra": 1}, "not a manifest"),
         ({"files": []}, "do not add up"),
         ({"files": [{"batches": 2, "bytes": 10**7, "messages": 3, "uri": cid_of(b"")}]}, "outside 1 to 4,000,000"),
-        ({"files": [{"batches": 2, "bytes": 10, "messages": 3, "uri": "../../etc/passwd"}]}, "not a CID"),
+        ({"files": [{"batches": 2, "bytes": 10, "messages": 3, "uri": "../../etc/passwd"}]}, "invalid CID"),
         ({"rejects": {"count": 1, "files": []}}, "rejects of the files do not add up"),
         ({"config": None}, "not a manifest"),
         ({"rejects": {"count": 2_000_000, "files": [{"bytes": 9, "count": 2_000_000, "uri": cid_of(b"")}]}}, "rejects"),
@@ -214,7 +214,7 @@ OTHER = make_batch([1, 3])
         (ONE.header_line.replace(b":", b": ", 1) + b"\n" + ONE.lines, "not canonical"),
         (ONE.lines, "not a batch header"),
         (b"\n", "not a batch header"),
-        (WHOLE + WHOLE, "holds 2 batches"),
+        (WHOLE + WHOLE, "contains 2 batches"),
         (WHOLE, "manifest's Merkle root"),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_message_line_in_another_spelling_makes_the_anchor_invalid(road: Any, 
         (b'{"rejected":5,"reason":"late"}\n', "not canonical"),
         (b'{"reason":"late","rejected":5,"x":1}\n', "not a reject"),
         (b'{"reason":"late","rejected":5}', "no newline"),
-        (b'{"reason":"late","rejected":5}\n{"reason":"late","rejected":6}\n', "holds 2 rejects"),
+        (b'{"reason":"late","rejected":5}\n{"reason":"late","rejected":6}\n', "contains 2 rejects"),
     ],
 )
 def test_a_reject_file_that_breaks_a_rule_makes_the_anchor_invalid(
@@ -257,7 +257,7 @@ def test_rejects_out_of_order_make_the_anchor_invalid(road: Any, forge: Forge) -
 def test_a_file_of_another_size_than_the_manifest_says_makes_the_anchor_invalid(road: Any, forge: Forge) -> None:
     members = msgspec.json.decode(forge.manifest(GOOD))
     members["files"][0]["bytes"] += 1
-    assert "its manifest says" in reason_of(road, forge.anchor(canonical_json(members)))
+    assert "its manifest states" in reason_of(road, forge.anchor(canonical_json(members)))
 
 
 def test_an_invalid_anchor_does_not_stop_those_after_it(road: Any, forge: Forge) -> None:
@@ -277,7 +277,7 @@ def test_damage_of_the_storage_stops_the_observer_and_says_nothing_of_the_anchor
     forge.anchor(manifest)
     uri = cid_of(manifest) if kind == "manifest" else msgspec.json.decode(manifest)["files"][0]["uri"]
     road.faults.spoil(uri, damage)
-    with pytest.raises(ObservationBlockedError, match=f"anchor 1 cannot be read: (no )?file {uri}"):
+    with pytest.raises(ObservationBlockedError, match=f"cannot read the files of anchor 1: (no )?file {uri}"):
         road.observer.observe()
     assert road.index.anchor(1) is None
     road.faults.put((road.cas.root / uri).read_bytes())

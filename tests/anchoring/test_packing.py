@@ -62,7 +62,7 @@ def test_to_pack_again_changes_nothing(road: Any) -> None:
 
 
 def test_a_batch_that_fits_in_no_file_is_not_packed(road: Any) -> None:
-    with pytest.raises(BatchFormatError, match="a batch file holds at most 100"):
+    with pytest.raises(BatchFormatError, match="the limit of a batch file is 100"):
         packed(road, list(make_batches(1)), limit=100)
 
 

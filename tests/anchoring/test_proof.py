@@ -268,7 +268,7 @@ def test_a_proof_older_than_the_pin_says_so(anchored: Any) -> None:
     data = anchored.prove(anchored.ids[0])
     anchored.writer.add("weather", [make_batch([5000])], config=CONFIG)
     anchored.writer.cut(force=True)
-    with pytest.raises(ProofError, match="make it again"):
+    with pytest.raises(ProofError, match="export the proof again"):
         verify_proof(data, anchored.cas, anchored.ledger.head().hash)
 
 

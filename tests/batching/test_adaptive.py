@@ -56,5 +56,5 @@ def test_a_quiet_stream_is_due_when_it_says_and_a_tick_is_never_asked_for_twice(
 
 
 def test_a_snapshot_under_other_rules_is_refused() -> None:
-    with pytest.raises(SnapshotError, match="other rules"):
+    with pytest.raises(SnapshotError, match="with the rules"):
         AdaptiveBatcher(BatchConfig(WINDOW + 1, MAX_DELAY), AdaptiveBatcher(RULES).snapshot())

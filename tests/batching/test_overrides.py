@@ -79,7 +79,7 @@ def test_a_broken_bound_under_one_set_of_rules_leaves_all_as_they_were():
 @pytest.mark.parametrize(
     ("overrides", "what"),
     [
-        ((Override(DEFAULT),), "neither a source nor a key"),
+        ((Override(DEFAULT),), "must have a source or a key"),
         ((Override(DEFAULT, "p"), Override(BatchConfig(1, 1), "p")), "two overrides for source 'p'"),
         ((Override(BatchConfig(1, 1, mode="faithful"), "p"),), "cannot change the mode"),
     ],
@@ -104,8 +104,8 @@ def test_what_an_override_does_not_say_is_taken_from_the_options():
     ("text", "what"),
     [
         ("[[", "cannot be read"),
-        ("[override]\nsource = 'p'", "tables of the name"),
-        ("[[rule]]\nsource = 'p'", "tables of the name"),
+        ("[override]\nsource = 'p'", "tables named"),
+        ("[[rule]]\nsource = 'p'", "tables named"),
         ("[[override]]\nsource = 'p'\nwindwo = 3", "'windwo'"),
         ("[[override]]\nsource = 'p'\nwindow = 'wide'", "override 1 .source 'p'.*window: expected `int`"),
         ("[[override]]\nsource = 7", r"override 1 \(source 7\).*source: expected `str \| null`"),

@@ -38,7 +38,7 @@ def test_what_was_not_written_ends_it(tmp_path: Path) -> None:
     growth = GrowingLog("segments", tmp_path, 10**5, SystemClock())
     growth.grow(100_000)
     last = growth._writer.send(b"test")
-    with pytest.raises(AssertionError, match="not what was written"):
+    with pytest.raises(AssertionError, match="differ from what was written"):
         growth._check(last, last)
     growth._writer.close()
     growth._store.close()

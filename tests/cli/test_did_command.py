@@ -92,7 +92,7 @@ def test_errors_name_the_file_and_the_rule(did: Shell) -> None:
     assert "must differ" in did("create", "--update-key", good, "--recovery-key", good, code=2)
     patches = did.file("patches", "7")
     complaint = did("create", "--update-key", good, "--recovery-key", did.key("r"), "--patches", patches, code=2)
-    assert "patches contains no patch" in complaint
+    assert "patches contains no valid patch" in complaint
 
 
 def test_what_is_not_known_is_said(did: Shell) -> None:
@@ -100,7 +100,7 @@ def test_what_is_not_known_is_said(did: Shell) -> None:
     created = did.file("create.json", did("create", "--update-key", update, "--recovery-key", recovery))
     name = json.loads(did("name", created))["did"]
     assert "unknown DID" in did("resolve", name, code=3)
-    assert "not a DID of this node" in did("resolve", "did:web:example.org", code=2)
+    assert "DIDs of this node begin with" in did("resolve", "did:web:example.org", code=2)
     assert "ops:2: the operation is not JSON" in did("resolve", name, "--operations", did.file("ops", "\n{"), code=2)
     ended = did.file("end.json", did("deactivate", name, "--key", recovery))
-    assert "only a create request has a DID" in did("name", ended, code=2)
+    assert "only a create request defines a DID" in did("name", ended, code=2)

@@ -380,7 +380,7 @@ def test_a_node_that_cannot_follow_says_so_at_its_start(
     assert "operations of its own" in capsys.readouterr().err
     (stranger.folder / "millstream.toml").write_text('[registry.follow]\nledger = "x"\n', "utf-8")
     assert run(["anchor", "status", "--data", str(stranger.folder)]) == 2
-    assert "ledger needs cas" in capsys.readouterr().err
+    assert "ledger requires cas" in capsys.readouterr().err
 
 
 def test_nothing_is_written_where_ledger_and_files_come_from(

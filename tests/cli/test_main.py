@@ -204,7 +204,7 @@ def test_what_cannot_be_meant_is_a_usage_error(
 def test_a_folder_that_cannot_be_a_nodes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert run(["demo", "--limit", "3", "--data", str(tmp_path / "file")]) == 2
-    assert "cannot be a node's folder" in capsys.readouterr().err
+    assert "as the node's folder" in capsys.readouterr().err
 
 
 def test_an_error_nobody_foresaw_is_one_line_that_says_how_to_see_more(

@@ -32,7 +32,7 @@ def test_a_time_is_taken_with_its_unit(kind: click.ParamType[float], text: str, 
         (Seconds(0.001), "100us", "at least 0.001 s"),
         (Seconds(), "-1", "write 500ms, 30s"),
         (Timestamp(), "yesterday", "write 2013-01-31T12:00Z, or microseconds"),
-        (Timestamp(), "2013-01-31T12:00", "has no zone"),
+        (Timestamp(), "2013-01-31T12:00", "has no time zone"),
     ],
 )
 def test_a_time_that_cannot_be_taken_says_what_to_write(kind: click.ParamType[float], text: str, reason: str) -> None:

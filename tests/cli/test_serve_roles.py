@@ -180,7 +180,7 @@ def test_topics_groups_and_clients_are_administered_over_the_url_of_a_node_with_
             0, "orders  NORMAL  2 queues  0 messages  no group\n",
         )  # fmt: skip
         code, text = ask("vera", "topic", "delete", "orders")
-        assert (code, "this takes the role operator; vera is viewer" in text) == (1, True)
+        assert (code, "this requires the role operator; vera has the role viewer" in text) == (1, True)
         assert ask("", "topic", "list")[0] == 1
         assert run(["send", "orders", "one", "two", "--broker", node.ready["broker"]]) == 0
         capsys.readouterr()
@@ -217,7 +217,7 @@ def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsy
 
 
 def test_a_role_that_cannot_begin_ends_the_process_with_its_reason(folder: Path) -> None:
-    with open_node(folder) as node, node.logs.store.log(LogSpec("weather.batches")).writer("somebody else"):
+    with open_node(folder) as node, node.logs.store.log(LogSpec("weather.batches")).writer("another publisher"):
         command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--data", str(folder)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 4 and "weather.batches' is being written by" in ended.stderr

@@ -61,7 +61,7 @@ def test_no_way_leads_into_a_system_log(node: Node, tmp_path: Path, way: str, na
     words = way.replace("NAME", name).format(file=file, folder=folder).split()
     answer = run_command(*words, "--data", str(folder))
     assert answer.code in ((2, 3) if name.endswith("not-there") else (2,)), answer
-    assert re.search("it can be read, but not|there is no log|not a valid topic name", answer.err), answer.err
+    assert re.search("it can be read, but not|there is no log|invalid topic name", answer.err), answer.err
     after = {log: node.logs.store.log(LogSpec(log), create=False).info() for log in node.logs.store.logs()}
     assert {log: info for log, info in after.items() if log.startswith("system:")} == {
         log: info for log, info in before.items() if log.startswith("system:")

@@ -30,14 +30,14 @@ from millstream.rest.views import all_endpoints
 from millstream.settings import Settings
 
 REFUSED = [
-    ("POST", "/topics", {"name": "no good"}, 400, "is not a valid topic name"),
+    ("POST", "/topics", {"name": "no good"}, 400, "invalid topic name"),
     ("POST", "/topics", {"name": "orders", "queue": 8}, 400, "queue"),
     ("POST", "/topics", {"name": "orders", "type": "DELAY"}, 400, "exists already"),
     ("POST", "/topics/delete", {"topic": "absent"}, 404, "there is no topic absent"),
     ("POST", "/topics/delete", {"topic": ""}, 400, "topic"),
     ("GET", "/topics?topic=absent", None, 404, "there is no topic absent"),
     ("GET", "/groups?group=absent", None, 404, "absent"),
-    ("POST", "/groups/configure", {"group": "no good", "max_attempts": 5}, 400, "is not a valid group name"),
+    ("POST", "/groups/configure", {"group": "no good", "max_attempts": 5}, 400, "invalid group name"),
     ("POST", "/groups/configure", {"group": "g", "max_attempts": 5_000}, 400, "max_attempts must be 1 to 1,000"),
     ("POST", "/groups/reset", {"group": "g", "topic": "orders"}, 400, "either next_id or time"),
     (
@@ -49,10 +49,10 @@ REFUSED = [
     ),
     ("POST", "/groups/reset", {"group": "g", "topic": "orders", "time": 2**63}, 400, "time"),
     ("POST", "/groups/reset", {"group": "g", "topic": "absent", "next_id": 1}, 404, "there is no topic absent"),
-    ("GET", "/clients/stack?client_id=nobody", None, 404, "there is no client nobody"),
-    ("POST", "/clients/verify", {"client_id": "nobody", "topic": "orders", "id": 1}, 404, "there is no client nobody"),
+    ("GET", "/clients/stack?client_id=nobody", None, 404, "unknown client nobody"),
+    ("POST", "/clients/verify", {"client_id": "nobody", "topic": "orders", "id": 1}, 404, "unknown client nobody"),
     ("POST", "/clients/verify", {"client_id": "silent", "topic": "orders", "id": 9}, 404, "has no message 9"),
-    ("GET", "/clients/stack?client_id=silent", None, 409, "no telemetry stream open"),
+    ("GET", "/clients/stack?client_id=silent", None, 409, "no open telemetry stream"),
 ]
 
 
@@ -216,7 +216,7 @@ def test_an_address_that_is_no_url_of_a_node_is_refused(url: str) -> None:
 
 
 def test_a_password_goes_to_another_host_only_by_https() -> None:
-    with pytest.raises(InputError, match="only by https"):
+    with pytest.raises(InputError, match="only over https"):
         BrokerClient(url="http://node.example", user="ada", password="secret")
     for url in ("https://node.example", "http://127.0.0.1:8460", "http://localhost:8460"):
         assert BrokerClient(url=url, user="ada", password="secret").url == url
@@ -225,7 +225,7 @@ def test_a_password_goes_to_another_host_only_by_https() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--url", "http://a", "--broker", "127.0.0.1:8081"], "either --url"),
+        (["--url", "http://a", "--broker", "127.0.0.1:8081"], "--url and --broker cannot be combined"),
         (["--user", "ada"], "--user and --password-file"),
         (["--url", "http://a", "--user", "ada"], "--user and --password-file"),
     ],

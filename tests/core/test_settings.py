@@ -34,7 +34,7 @@ def test_later_places_win_and_are_named(tmp_path: Path) -> None:
         ("[mill]\nworker = 1", "worker"),
         ("[batching]\nwindow = 'soon'", r"batching\.window \(.*millstream\.toml\): 'soon' is not"),
         ("mill = 3", "mill"),
-        ("[[", "not TOML"),
+        ("[[", "not valid TOML"),
         ("[stores.a]\nurl = 1", r"setting stores\.a\.url \(.*millstream\.toml\): expected `str`"),
         ("[stores.a]\nurl = 'x'\n[stores.b]\nurl = 'x'\naudited = 3", r"setting stores\.b\.audited "),
         ("[console.users.ann]\nrole = 'admin'", r"setting console\.users\.ann \(.*missing required field `password`"),
@@ -73,14 +73,17 @@ def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('late = "side"', r"section batching \(.*millstream\.toml\): grace is None"),
+        ('late = "side"', r"section batching \(.*millstream\.toml\): invalid grace None"),
         ('late = "later"', r"batching\.late .*later"),
-        ("max_count = 0", r"section batching .*max_count is 0"),
+        ("max_count = 0", r"section batching .*invalid max_count 0"),
         ('grace = "1s"', "grace is 1000000, but late records are rejected"),
         ('[[batching.override]]\nsource = "p"\nwindow = "wide"', r"batching\.override 1, window: 'wide' is not a dur"),
         ('[[batching.override]]\nsource = "p"\nwindwo = 5', r"override 1 \(source 'p'\) has the member 'windwo'"),
-        ('[[batching.override]]\nkey = "k"\nmax_count = 0', r"override 1 \(key 'k'\) cannot be used: max_count is 0"),
-        ("[[batching.override]]\nwindow = 5", "has neither a source nor a key"),
+        (
+            '[[batching.override]]\nkey = "k"\nmax_count = 0',
+            r"override 1 \(key 'k'\) is not valid: invalid max_count 0",
+        ),
+        ("[[batching.override]]\nwindow = 5", "must have a source or a key"),
         ('[batching.override]\nsource = "p"', r"batching\.override.*array"),
     ],
 )

@@ -76,7 +76,7 @@ def test_parquet_with_timestamps(tmp_path: Path) -> None:
     [
         ("r.txt", "x", "ending"),
         ("r.jsonl", "", "empty"),
-        ("r.jsonl", "what\nis this\n", "no row is a record; the first trouble is in line 1"),
+        ("r.jsonl", "what\nis this\n", "no row is a valid record; the first trouble is in line 1"),
         ("r.csv", "a,b\n1,2\n", "no column event_time or key"),
         ("r.parquet", "PAR0", "cannot be read"),
         ("r.csv", "key,event_time,received_at\na,1,2\nb,1,\n", "received_at"),

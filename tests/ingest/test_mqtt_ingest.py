@@ -193,7 +193,7 @@ def test_two_clients_of_one_name_are_told_and_fight_ever_more_slowly(harness, ro
 def test_a_broker_that_is_not_there_is_called_again_and_again(harness, root):
     harness.url = "mqtt://127.0.0.1:1"
     harness.run(lambda: len(harness.said) >= 2, f"{root}/#")
-    assert all("cannot be reached" in said and "trying again in" in said for said in harness.said)
+    assert all("cannot reach" in said and "trying again in" in said for said in harness.said)
     place = parse_broker(harness.url)
     with pytest.raises(BrokerUnavailableError):
         MqttConnection(place, "x", SubscribeOptions(topics=("a",)), harness.clock).open()
@@ -201,7 +201,7 @@ def test_a_broker_that_is_not_there_is_called_again_and_again(harness, root):
 
 @pytest.mark.parametrize("topic", ["", "a/#/b", "a#", "+a/b", "a\0b", "x" * 65_536])
 def test_a_topic_filter_that_no_broker_would_take_is_refused(topic):
-    with pytest.raises(IngestInputError, match="not a topic filter"):
+    with pytest.raises(IngestInputError, match="invalid topic filter"):
         SubscribeOptions(topics=(topic,))
 
 

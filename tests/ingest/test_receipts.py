@@ -44,7 +44,7 @@ def test_another_name_is_another_session(tmp_path, log):
 
 def test_a_damaged_file_is_named(tmp_path, log):
     (tmp_path / "session.json").write_text("{")
-    with pytest.raises(ReceiptsError, match=r"session\.json is not a record of a session"):
+    with pytest.raises(ReceiptsError, match=r"session\.json is not a valid session record"):
         receipts_in(tmp_path, log)
 
 

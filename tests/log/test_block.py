@@ -125,7 +125,7 @@ def test_a_forged_length_is_refused_before_anything_is_allocated() -> None:
     forged = bytearray(encoded([Message(b"x" * 1000)]))
     raw_bytes_at = HEADER.size - 8
     forged[raw_bytes_at : raw_bytes_at + 4] = (2**32 - 1).to_bytes(4, "little")
-    with pytest.raises(BlockError, match="more than a block holds"):
+    with pytest.raises(BlockError, match="exceed the limits of a block"):
         Block(resealed(bytes(forged)))
 
 
@@ -137,7 +137,7 @@ def test_a_forged_number_of_values_is_refused_before_they_are_unpacked() -> None
         if part != BYTES:
             forged = bytearray(data)
             ENTRY.pack_into(forged, at, column, part, *rest[:2], MAX_ITEMS + 1, *rest[3:])
-            with pytest.raises(BlockError, match=f"{MAX_ITEMS + 1} items are more than a block holds"):
+            with pytest.raises(BlockError, match=f"{MAX_ITEMS + 1} items are exceed the limits of a block"):
                 Block(resealed(bytes(forged))).decode()
 
 

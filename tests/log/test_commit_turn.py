@@ -85,7 +85,7 @@ def test_only_the_thread_that_has_the_turn_may_take_it_again(state: TurnState) -
     turn = turn_in(state)
     assert turn.is_free_for(ME), "it may have been interrupted before it could end its turn"
     assert not turn.is_free_for(OTHER)
-    with pytest.raises(TurnError, match="thread 8 takes the turn of thread 7"):
+    with pytest.raises(TurnError, match="thread 8 cannot take the turn of thread 7"):
         turn.take(OTHER)
     assert (turn.state, turn.thread) == (state, ME)
 

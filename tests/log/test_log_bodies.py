@@ -72,7 +72,7 @@ def test_what_is_no_bytes_is_refused_by_name(log: Log, messages: list[Any]) -> N
 )
 def test_what_is_no_list_and_no_record_batch_is_refused_by_name(log: Log, messages: Any, what: str) -> None:
     with log.writer() as writer:
-        with pytest.raises(LogInputError, match=f"or an Arrow record batch, not {what}: put single values into a list"):
+        with pytest.raises(LogInputError, match=f"cannot append {what}: a log takes a list of Message"):
             writer.append(messages)
         assert log.last_id == 0
 

@@ -62,7 +62,7 @@ def test_json_lines_may_have_times_as_people_write_them(shell: Shell) -> None:
     assert json.loads(shell.run("read", "weather", "--jsonl"))["event_time"] == 1_359_633_600_500_000
     shell.run("append", "weather", "--jsonl", stdin=b'{"body":"b","event_time":"2013-01-31 13:00"}\n', code=2)
     assert "standard input, line 1" in shell.errors
-    assert "has no zone: write it with Z or an offset" in shell.errors
+    assert "has no time zone: write it with Z or an offset" in shell.errors
 
 
 def test_a_bad_json_line_is_named_and_all_before_it_is_stored(shell: Shell) -> None:

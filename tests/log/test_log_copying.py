@@ -140,10 +140,10 @@ def test_a_copy_is_not_made_into_another_log(open_kind: Open) -> None:
     log, copy = fill(open_kind("memory", "").log(SPEC)), open_kind("memory", "").log(SPEC)
     with copy.writer() as writer:
         writer.append([b"something else"])
-    with pytest.raises(LogInputError, match="does not match the beginning of the source log"):
+    with pytest.raises(LogInputError, match="differs from the beginning of the source log"):
         copy_log(log, copy)
     longer = fill(open_kind("memory", "").log(SPEC), 500)
-    with pytest.raises(LogInputError, match="does not match the beginning"):
+    with pytest.raises(LogInputError, match="differs from the beginning"):
         copy_log(log, longer)
     assert copy.last_id == 1
 

@@ -188,7 +188,7 @@ def test_a_disk_that_becomes_read_only_is_read_and_refuses_the_rest_by_name(tmp_
         assert found["killed"] == 10
     else:
         assert found["killed"].startswith("StorageReadOnlyError: ")
-        assert "log-killed-wal has commits that are not in log-killed yet" in found["killed"]
+        assert "log-killed-wal contains commits that are not in log-killed yet" in found["killed"]
 
 
 @pytest.mark.parametrize(("name", "room"), [("mariadb", "260m"), ("postgresql", "130m")])

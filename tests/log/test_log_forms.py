@@ -62,7 +62,7 @@ def test_every_source_comes_back(kind: str, number: int, name: str, payload: byt
 
 @pytest.mark.parametrize("source", ["", "JFK", ":7", "a:", "a:07", "a:-1", "a:18446744073709551616", "a:٣"])
 def test_a_message_of_another_source_is_not_taken_for_a_sourced_one(source: str) -> None:
-    with pytest.raises(LogInputError, match="not TYPE:ID"):
+    with pytest.raises(LogInputError, match="must be TYPE:ID"):
         sourced(Message(b"", source=source))
 
 
@@ -75,5 +75,5 @@ def test_a_name_that_is_no_text_is_refused_when_written_and_when_read() -> None:
 
 @pytest.mark.parametrize(("kind", "number"), [("", 1), ("a", -1), ("a", 2**64)])
 def test_a_source_that_is_none_is_refused(kind: str, number: int) -> None:
-    with pytest.raises(LogInputError, match="a source has a type and an id"):
+    with pytest.raises(LogInputError, match="a source needs a type and an id"):
         Sourced(kind, number, b"").message()

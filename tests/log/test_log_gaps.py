@@ -163,7 +163,7 @@ def test_a_scan_that_was_dropped_may_be_collected_in_the_thread_that_reads_ahead
 def test_a_log_with_a_gap_is_not_copied_and_says_why(log: Log) -> None:
     log.trim(15)
     with open_store("memory://") as store:
-        with pytest.raises(LogInputError, match="trimmed to begin at id 15"):
+        with pytest.raises(LogInputError, match="trimmed and begins at id 15"):
             copy_log(log, store.log(SPEC))
         copy = store.log(LogSpec("weather2"), first_id=15)
         assert copy.first_id == 15

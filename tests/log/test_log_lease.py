@@ -45,7 +45,7 @@ def test_a_living_holder_keeps_others_out_until_its_lease_runs_out(
 ) -> None:
     hold(backend, clock, this_holder(clock.now()))
     clock.advance(LEASE - 1)
-    with pytest.raises(WriterBusyError, match=r"free 1\.0 seconds from now"):
+    with pytest.raises(WriterBusyError, match=r"free in 1\.0 seconds"):
         log.writer()
     clock.advance(1)
     with log.writer() as writer:

@@ -59,7 +59,7 @@ def test_a_log_is_written_up_to_the_largest_id_and_is_full_then(
             assert writer.append([b"a", b"b"]) == IdRange(LAST - 2, LAST - 1)
         with log.writer() as writer:
             assert writer.send(b"c") == LAST
-            with pytest.raises(LogInputError, match="is full: it has no id after"):
+            with pytest.raises(LogInputError, match="is full, because there is no id after"):
                 writer.append([b"d"])
         expected = [(LAST - 2, b"a"), (LAST - 1, b"b"), (LAST, b"c")]
         assert [pair for batch in log.read() for pair in batch.bodies()] == expected
@@ -77,7 +77,7 @@ def test_a_queue_takes_no_ids_without_messages(queues: str) -> None:
     backend = NerveBackend(place, SystemClock())
     backend.create(NAME)
     assert backend.take_lease(NAME, epoch=0, holder=b"first", until=2**62)
-    with pytest.raises(LogInputError, match=f"2 messages cannot take the ids 1 to {LAST}"):
+    with pytest.raises(LogInputError, match=f"2 messages do not match the ids 1 to {LAST}"):
         backend.commit(
             NAME, Commit(epoch=1, previous_id=0, last_id=LAST, received_at=5, blocks=[block(LAST - 1, [b"a", b"b"])])
         )

@@ -60,9 +60,9 @@ def test_settings_say_of_logs_by_name_what_is_kept_and_where_the_rest_goes(tmp_p
         ('max_age = "soon"', "log.rules 1, max_age: 'soon' is not a duration"),
         ('max_bytes = "-1"', "log.rules 1, max_bytes: '-1' is not a size"),
         ("max_count = -1", r"setting log.rules\[0\].*: max_count is 0 or more, not -1"),
-        ("cap_bytes = 5", "cap_bytes limits what is kept for consumers"),
-        ("keep_bytes = 5", "keep_bytes need tier: add the URL of the object store"),
-        ('tier = "file:///x"\nsegment_bytes = 0', "segment_bytes is 1 to 4 GiB"),
+        ("cap_bytes = 5", "cap_bytes requires keep_consumers"),
+        ("keep_bytes = 5", "keep_bytes require tier: add the URL of the object store"),
+        ('tier = "file:///x"\nsegment_bytes = 0', "segment_bytes must be 1 to 4 GiB"),
         ("most = 5", "most"),
     ],
 )
@@ -134,5 +134,5 @@ def test_objects_are_not_looked_for_at_another_place(store: LogStore, tmp_path: 
         writer.append([b"soup"])
     apply_rules(log, [LogRule("*", tier=f"file://{tmp_path / 'cold'}")])
     assert log.move_blocks(partial=True).objects == 1
-    with pytest.raises(LogInputError, match="a log has one location for them"):
+    with pytest.raises(LogInputError, match="a log can have only one"):
         apply_rules(log, [LogRule("*", tier=f"file://{tmp_path / 'colder'}")])

@@ -256,10 +256,10 @@ def test_read_only_reads_and_refuses_to_write(log: Log, folder: Path) -> None:
 
 def test_a_folder_of_something_else_or_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("mine")
-    with pytest.raises(StorageError, match="a folder of another program"):
+    with pytest.raises(StorageError, match="files of another program"):
         open_store(f"segments:///{tmp_path}")
     (tmp_path / "store.json").write_text('{"format":"millstream segments","version":3}')
-    with pytest.raises(StorageError, match=r"of format 3; this Millstream reads format 2\. Install a newer one"):
+    with pytest.raises(StorageError, match=r"of format 3, but this release reads format 2: install a newer release"):
         open_store(f"segments:///{tmp_path}")
 
 

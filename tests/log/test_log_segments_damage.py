@@ -242,7 +242,7 @@ def test_segments_that_changed_names_are_noticed(log: Log, folder: Path) -> None
         with pytest.raises(MissingBlockError):
             bodies(store.log(SPEC))
         problems = store.log(SPEC).verify().problems
-        assert sum("under another name" in problem for problem in problems) == 2
+        assert sum("which its file name does not state" in problem for problem in problems) == 2
 
 
 def test_a_damaged_footer_is_told_and_the_index_made_anew(log: Log, folder: Path) -> None:

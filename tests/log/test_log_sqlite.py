@@ -119,7 +119,7 @@ def test_a_block_of_another_log_is_noticed(log: Log, path: Path) -> None:
     with open_store(f"sqlite:///{path}") as store, store.log(LogSpec("other", block_messages=10)).writer() as writer:
         writer.append([b"x"] * 10)
     execute(path, "UPDATE blocks_1 SET data = (SELECT data FROM blocks_2 WHERE first_id = 1) WHERE first_id = 1")
-    with pytest.raises(CorruptBlockError, match="a block of another log"):
+    with pytest.raises(CorruptBlockError, match="block belongs to another log"):
         list(log.read())
 
 
@@ -156,7 +156,7 @@ def test_a_url_of_no_known_form_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "-x", "x" * 201, "ü", "a\0"])
 def test_a_log_has_a_plain_name(name: str) -> None:
-    with pytest.raises(LogInputError, match="not a valid log name"):
+    with pytest.raises(LogInputError, match="invalid log name"):
         LogSpec(name)
 
 
@@ -188,7 +188,7 @@ def test_read_only_reads_and_refuses_to_write(log: Log, path: Path) -> None:
 
 def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
     execute(path, "CREATE TABLE theirs (x)")
-    with pytest.raises(StorageError, match="a database of something else"):
+    with pytest.raises(StorageError, match="a database of another program"):
         open_store(f"sqlite:///{path}")
     path.write_bytes(b"no database at all, but long enough to look at" * 100)
     with pytest.raises(DamagedLogError, match="not an SQLite database"):

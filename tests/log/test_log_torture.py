@@ -131,7 +131,7 @@ def test_the_command_uses_nothing_that_is_there(tmp_path: Path, capfd: pytest.Ca
 
 
 def test_a_store_that_cannot_be_tortured_is_refused_without_its_password() -> None:
-    with pytest.raises(LogInputError, match="cannot be tested") as caught:
+    with pytest.raises(LogInputError, match="cannot test") as caught:
         scratch_beside("ftp://me:s3cret@host/x", "name")
     assert "s3cret" not in str(caught.value)
 

@@ -181,7 +181,7 @@ def test_a_topic_whose_log_another_process_appends_to_says_so_and_works_when_tha
     async def step(desk: BrokerHarness) -> None:
         other = desk.store.log(LogSpec("plain")).writer("another process")
         for work in (desk.send("plain", b"x"), desk.receive("g", "plain")):
-            with pytest.raises(StatusError, match="another process writes to the log of the topic") as refused:
+            with pytest.raises(StatusError, match="another process writes to the log of topic") as refused:
                 await work
             assert refused.value.code == v2.PRECONDITION_FAILED
         other.append([b"by another"])

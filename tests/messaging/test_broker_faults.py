@@ -105,7 +105,7 @@ def test_a_place_that_is_taken_is_told() -> None:
     async def run() -> None:
         with LogStore(MemoryBackend(clock), clock) as one, LogStore(MemoryBackend(clock), clock) as other:
             async with BrokerServer(one, Address("127.0.0.1", 0)) as server:
-                with pytest.raises(BrokerError, match="is another broker there"):
+                with pytest.raises(BrokerError, match="stop the program that uses the port"):
                     async with BrokerServer(other, Address("127.0.0.1", server.port)):
                         pass
 

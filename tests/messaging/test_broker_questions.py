@@ -94,7 +94,7 @@ def test_who_does_not_answer_or_cannot_be_asked_is_named(monkeypatch: pytest.Mon
     async def talk() -> None:
         with pytest.raises(ClientNotRespondingError, match="client silent did not answer"):
             await ClientCommands().stack_trace(session("silent"))
-        with pytest.raises(ClientNotRespondingError, match="no telemetry stream"):
+        with pytest.raises(ClientNotRespondingError, match="no open telemetry stream"):
             await ClientCommands().verify(ClientSession("gone", 0), v2.Message())
 
     asyncio.run(talk())

@@ -201,7 +201,7 @@ def test_a_server_that_offers_no_batches_is_read_frame_by_frame(at: str) -> None
             rest = await source.receive(3, invisible=60)
             assert bodies([one, *rest]) == [b"0", b"1", b"2", b"3"]
             assert await source.receive(1) == []
-            with pytest.raises(BadRequestError, match="a message is hidden for"):
+            with pytest.raises(BadRequestError, match="the invisible duration must be"):
                 await source.receive(1, invisible=0)
 
     run(test)

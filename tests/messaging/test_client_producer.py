@@ -156,7 +156,7 @@ def test_halves_of_transactions_are_never_sent_again() -> None:
             with pytest.raises(TransportError):
                 await transaction.commit()
             await transaction.commit()  # a failure may be tried again
-            with pytest.raises(BadRequestError, match="has ended"):
+            with pytest.raises(BadRequestError, match="already ended"):
                 await transaction.rollback()
             ends = server.called("EndTransaction")
             assert [(end.resolution, end.source) for end in ends] == [(v2.COMMIT, v2.SOURCE_CLIENT)] * 2

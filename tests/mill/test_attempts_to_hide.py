@@ -225,7 +225,7 @@ def test_a_space_that_fails_is_given_up_in_time_though_the_clock_was_set_back(wo
     world.clock.advance(PATIENCE / 1_000_000)
     assert bits.run().outcome == LoopOutcome.DONE
     (report,) = take(bits.reports)
-    assert "the listing broke off" in report.note
+    assert "the listing stopped before its end" in report.note
 
 
 def test_what_is_copied_and_deleted_after_the_clock_was_set_back_is_recorded(world: Any) -> None:

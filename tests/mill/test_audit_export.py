@@ -149,7 +149,7 @@ def test_nothing_is_added_to_a_file_that_is_damaged_or_somebody_else_s(office: O
     assert office.export() == (2, 1)
     office.store.put("audits", f"{FOLDER}/zzz.tsv", io.BytesIO(b"mine"))
     office.process(office.happen("c"))
-    with pytest.raises(AuditExportError, match=r"'acme/1/s/zzz\.tsv' .* was not written by this export"):
+    with pytest.raises(AuditExportError, match=r"'acme/1/s/zzz\.tsv' .* is not a file of this export"):
         office.export()
 
 

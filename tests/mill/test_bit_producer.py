@@ -65,7 +65,7 @@ def test_p9_a_listing_that_breaks_off_ends_in_a_report_that_says_so(world: Any, 
     world.clock.advance(PATIENCE / 1_000_000)
     assert bits.run().outcome == LoopOutcome.DONE
     (report,) = take(bits.reports)
-    assert report.note.startswith("the listing broke off: ")
+    assert report.note.startswith("the listing stopped before its end: ")
 
 
 def test_what_was_found_good_lately_is_left_out_and_anything_else_is_not(world: Any, tmp_path: Path) -> None:

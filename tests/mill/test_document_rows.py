@@ -232,10 +232,10 @@ def test_row_10_an_object_that_was_changed_past_the_audit_is_recorded_once_a_per
 
 def test_row_10_the_bytes_of_a_copy_are_not_accepted_in_the_place_of_those_of_its_source(mill: Mill) -> None:
     mill.world.stores["2"].put("s", "copied", io.BytesIO(b"forged"))
-    with pytest.raises(NotAcceptedError, match="whose source is in store '1': accept the bytes there"):
+    with pytest.raises(NotAcceptedError, match="because its source is in store '1': accept the content there"):
         mill.accept("2", "copied")
     flip_bit(mill.inner.path_of("s", "alone"))
-    with pytest.raises(NotAcceptedError, match="do not match the checksum that its provider states"):
+    with pytest.raises(NotAcceptedError, match="does not match the checksum that its provider states"):
         mill.accept("1", "alone")
     assert mill.world.manifest.get("1", "s", "alone").sha256 == mill.sum
 

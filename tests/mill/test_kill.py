@@ -150,7 +150,7 @@ def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success
     with Node.open(mill.settings) as node:
         assert [name for name in QueueName if name not in LEFT and node.queues.open(name).depth().open] == []
         assert len(dead(node)) == POISON
-        assert all("no store 'nine' is configured" in task.cause for task in dead(node))
+        assert all("unknown store 'nine'" in task.cause for task in dead(node))
         for store in ("one", "two"):
             rows = {row.content_id: row for row in node.stores.manifest.scan(store, "s")}
             assert rows.keys() == bodies.keys()

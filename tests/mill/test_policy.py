@@ -296,12 +296,12 @@ def test_no_accounts_list_means_no_policies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("accounts", "policy", "message"),
     [
-        ('["a"]', None, "lists 'a', and there is no a-duplication-policy.json"),
+        ('["a"]', None, "lists account 'a'"),
         ('["a"]', b"{", "a-duplication-policy.json, line 1, column 2"),
         ('["a"]', b"\xff\xfe", "is not UTF-8 text"),
         ('["a"]', b" " * (MAX_BYTES + 1), "is larger than"),
-        ('["../a"]', None, "is not a name of an account"),
-        ('[".a"]', None, "is not a name of an account"),
+        ('["../a"]', None, "invalid account name"),
+        ('[".a"]', None, "invalid account name"),
         ('{"a":1}', None, "duplication-accounts.json, line 1, column 1"),
     ],
 )

@@ -53,8 +53,8 @@ def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s
         (report(Verdict.SUCCESS, Verdict.ERROR), ReportResult.INCOMPLETE, 0.5),
         (report(Verdict.SUCCESS, Verdict.RETRY), ReportResult.INCOMPLETE, 0.5),
         (report(Verdict.ERROR, Verdict.FAILURE), ReportResult.FAILURE, 0.5),
-        (report(Verdict.SUCCESS, note="the listing broke off"), ReportResult.INCOMPLETE, 1.0),
-        (report(note="the listing broke off"), ReportResult.INCOMPLETE, None),
+        (report(Verdict.SUCCESS, note="the listing stopped before its end"), ReportResult.INCOMPLETE, 1.0),
+        (report(note="the listing stopped before its end"), ReportResult.INCOMPLETE, None),
     ],
 )
 def test_p9_a_report_says_success_only_if_all_was_listed_checked_or_explained_and_nothing_failed(
@@ -138,7 +138,7 @@ def test_a_report_that_was_changed_or_taken_out_is_seen(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"000003\.json does not continue"):
         folder.verify("1", "s")
     middle.write_bytes(b'{ "not": "canonical" }')
-    with pytest.raises(ReportError, match=r"000002\.json is not a report"):
+    with pytest.raises(ReportError, match=r"000002\.json differs from the report"):
         folder.verify("1", "s")
 
 
@@ -156,7 +156,7 @@ def test_p9_the_coverage_of_nothing_is_no_number() -> None:
         return next(report_lines(build_report(tally, "1", "s", started_at=1, ended_at=2)))
 
     empty, away, unread = SpaceTally(), SpaceTally(), SpaceTally()
-    away.fail("the listing broke off")
+    away.fail("the listing stopped before its end")
     unread.count(Verdict.IGNORE, "B11 fresh", number=3)
     assert told(empty).endswith("the space is empty")
     assert told(away).endswith("coverage unknown: nothing could be listed")

@@ -104,8 +104,8 @@ def test_p9_what_was_found_good_lately_counts_as_checked_only_where_it_was_left_
 
 def test_p9_a_listing_that_broke_off_keeps_a_report_from_success(desk: Desk) -> None:
     desk.check(*"abc")
-    report = desk.report("the listing broke off")
-    assert (report.result, report.notes) == (ReportResult.INCOMPLETE, ["the listing broke off"])
+    report = desk.report("the listing stopped before its end")
+    assert (report.result, report.notes) == (ReportResult.INCOMPLETE, ["the listing stopped before its end"])
     desk.since = desk.world.clock.now()
     desk.check(*"abc")
     desk.world.stores["1"] = UnavailableStore(desk.world.stores["1"], when=lambda call: call.method == "entries")

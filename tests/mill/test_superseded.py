@@ -111,7 +111,7 @@ def test_reports_of_a_sweep_name_the_first_findings_and_count_all(
     (space,) = judged.spaces()
     assert [finding.content_id for finding in space.report.findings] == [f"item-{number:02}" for number in range(10)]
     assert (space.report.failed, space.report.result) == (100, ReportResult.FAILURE)
-    assert space.report.notes == ("90 more findings are not named here: the results of the sweep have them",)
+    assert space.report.notes == ("90 more findings are only in the results of the sweep",)
 
 
 def test_jobs_that_nobody_has_used_for_long_are_removed_and_those_at_work_never(tmp_path: Path) -> None:

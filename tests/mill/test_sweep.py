@@ -113,7 +113,7 @@ def test_p9_a_listing_that_breaks_off_is_incomplete_and_says_why(world: Any) -> 
     world.stores["1"] = UnavailableStore(world.stores["1"], when=lambda call: call.method == "entries")
     tally = sweep(world)
     assert tally.result == ReportResult.INCOMPLETE
-    assert "the listing broke off" in tally.notes[0]
+    assert "the listing stopped before its end" in tally.notes[0]
 
 
 def test_p9_what_cannot_be_read_is_no_success(world: Any) -> None:

@@ -124,7 +124,7 @@ def test_presence_is_asked_for_every_few_seconds(world: Any) -> None:
     world.stores["1"].delete_space("s")
     assert providers["1"] is world.stores["1"]
     world.clock.advance(SECONDS)
-    with pytest.raises(StoreUnavailableError, match="the store '1' at memory://1 is empty"):
+    with pytest.raises(StoreUnavailableError, match="store '1' at memory://1 is empty"):
         providers["1"]
     assert [name for name, _ in providers.items()] == ["1", "2", "3"]
     world.stores["1"].create_space("any")

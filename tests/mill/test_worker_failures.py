@@ -79,7 +79,7 @@ def test_a_task_leased_again_and_again_without_an_end_is_set_aside_unread(world:
     processor = Scripted()
     manager(world, processor).run_until_drained()
     assert processor.done == []
-    assert "crash its workers" in world.queue("low").dead()[0].cause
+    assert "crashes its workers" in world.queue("low").dead()[0].cause
 
 
 def test_a_task_that_asks_to_be_done_again_waits_on_the_queue_and_not_in_a_thread(world: Any) -> None:
@@ -120,7 +120,7 @@ class _Refusing(MemoryStore):
         if content_id == "large":
             raise ContentTooLargeError("it has 5 bytes, and this store keeps 4")
         if content_id == "odd type":
-            raise StoreInputError("'odd' is not a mimetype")
+            raise StoreInputError("invalid mimetype 'odd'")
         return super().put(space, content_id, source, **more)
 
 
@@ -129,7 +129,7 @@ class _Refusing(MemoryStore):
     [
         ("much too long", "ContentIdTooLongError: the content id has 11 bytes, and this store keeps 10"),
         ("large", "ContentTooLargeError: it has 5 bytes, and this store keeps 4"),
-        ("odd type", "StoreInputError: 'odd' is not a mimetype"),
+        ("odd type", "StoreInputError: invalid mimetype 'odd'"),
         ("no space", "StoreInputError: the space name "),
     ],
 )

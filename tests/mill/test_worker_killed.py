@@ -77,7 +77,7 @@ def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., A
         queue = LogWorkQueue(store.log(LogSpec("low")), clock)
         depth = queue.depth()
         assert (depth.open, depth.dead) == (0, 1)
-        assert "no store '9' is configured" in queue.dead()[0].cause
+        assert "unknown store '9'" in queue.dead()[0].cause
         queue.close()
     engine = create_engine(f"sqlite:///{tmp_path / 'node.db'}")
     assert Manifest(engine).count("2", "s") == count

@@ -263,7 +263,9 @@ class TestOnSpark:
             totals = node.anchoring.journal.totals()
             assert totals.rejected > 0
             assert totals.observed + totals.rejected == done.batches == len(list(job.batches()))
-            assert all("holds at most 600" in reason for _, _, reason in node.anchoring.journal.rejected())
+            assert all(
+                "the limit of a batch file is 600" in reason for _, _, reason in node.anchoring.journal.rejected()
+            )
             assert replay(node.anchoring.cas, node.anchoring.ledger, node.anchoring.observer.index).findings == ()
 
     @staticmethod
@@ -281,5 +283,5 @@ class TestOnSpark:
                 item = json.loads(known.body)
                 item["events"] = item["events"][:-1] or [source.last_id]
                 writer.append([Message(json.dumps(item).encode(), known.key)])
-            with pytest.raises(AnchoringError, match="recorded with different messages"):
+            with pytest.raises(AnchoringError, match="recorded with other messages"):
                 feed_of(node).step(force=True)

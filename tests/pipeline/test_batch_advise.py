@@ -76,5 +76,5 @@ def test_the_command_draws_the_trade_off_and_gives_advice(
 
 
 def test_nothing_to_try_is_refused(spark: SparkSession, log_url: str) -> None:
-    with pytest.raises(PipelineInputError, match="no rules to try"):
+    with pytest.raises(PipelineInputError, match="no rules to compare"):
         try_rules(spark, log_url, "untidy", [])

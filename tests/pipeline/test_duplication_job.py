@@ -183,7 +183,7 @@ def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
 def test_p8_a_store_that_cannot_be_listed_makes_no_plan(spark: SparkSession, tmp_path: Path) -> None:
     stores = Stores(tmp_path, 4, count=3)
     urls = stores.urls | {"a": (tmp_path / "nowhere").as_uri()}
-    with pytest.raises(PipelineError, match="could not be listed, so nothing is planned"):
+    with pytest.raises(PipelineError, match=r"cannot list .*, so nothing was planned"):
         plan_duplication(spark, tmp_path / "jobs", "run", urls, stores.manifest, pair=PAIR, space="docs")
 
 

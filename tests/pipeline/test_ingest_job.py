@@ -344,12 +344,12 @@ def test_what_is_not_set_is_the_same_in_every_format(tmp_path: Path, ending: str
     record = PlainJson(TOPIC, key=parse_selector("$.key"), time=parse_selector("$.event_time"))
     messages, refused = parsed(tmp_path, ParsingRules("record", record))
     assert [(m.key, m.event_time, json.loads(m.body)["body"]) for m in messages] == [("k", None, None)]
-    assert [(r.reason, r.why) for r in refused] == [("member", "the payload has no $.key")]
+    assert [(r.reason, r.why) for r in refused] == [("member", "the payload has no member $.key")]
     record = PlainJson(TOPIC, TOPIC, parse_selector("$.event_time"), parse_selector("$.key"))
     messages, refused = parsed(tmp_path, ParsingRules("record", record))
     assert ([m.body for m in messages], [(r.reason, r.why) for r in refused]) == (
         [b'"k"'],
-        [("member", "the payload has no $.key")],
+        [("member", "the payload has no member $.key")],
     )
 
 
@@ -374,7 +374,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
     lines(tmp_path / "a.jsonl", 0, 3)
     (split,) = splits_of((file, cuts_of(file)) for file in find_files([tmp_path]))
     lines(tmp_path / "a.jsonl", 0, 4)
-    with pytest.raises(UnusableFileError, match="changed while it was being read"):
+    with pytest.raises(UnusableFileError, match="changed while it was read"):
         list(parse_split(split, ParsingRules()))
 
 
@@ -382,7 +382,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
     ("name", "data", "named"),
     [
         ("x.parquet", b"no Parquet", "is not a Parquet file"),
-        ("x.csv", b"a,a\n1,2\n", "must name the columns"),
+        ("x.csv", b"a,a\n1,2\n", "must contain the column names"),
         ("x.jsonl.gz", b"no gzip", "cannot be read"),
     ],
 )

@@ -162,7 +162,7 @@ def test_p9_a_store_that_cannot_be_listed_is_never_called_whole(
 
 def test_the_spaces_of_the_system_are_not_swept(spark: SparkSession, tmp_path: Path, copies: Copies) -> None:
     copies.stores["first"].create_space("x-quarantine")
-    copies.stores["first"].put("x-quarantine", "bad copy", io.BytesIO(b"x"))
+    copies.stores["first"].put("x-quarantine", "not overwritten", io.BytesIO(b"x"))
     _, judged = copies.sweep(spark, tmp_path / "jobs")
     assert {space.report.space for space in judged.spaces()} == {"docs"}
 

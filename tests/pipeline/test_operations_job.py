@@ -199,5 +199,5 @@ def test_outcomes_of_another_log_are_refused(spark: SparkSession, node: Node) ->
         store.log(LogSpec("asked.outcomes")).writer("operations") as writer,
     ):
         writer.append([b"{}"], sequence=7)
-    with pytest.raises(PipelineInputError, match="up to message 7, but that log ends at 1"):
+    with pytest.raises(PipelineInputError, match=r"up to message 7, but .* now ends at 1"):
         take(spark, node)

@@ -97,7 +97,7 @@ def test_a_log_that_is_not_there_ends_with_not_found(
 @pytest.mark.parametrize(
     ("command", "code", "text"),
     [
-        ("ingest nowhere.jsonl --log in", 2, "there is no file or folder nowhere.jsonl"),
+        ("ingest nowhere.jsonl --log in", 2, "no such file or folder: nowhere.jsonl"),
         ("ingest . --log in", 2, "no .jsonl"),
         ("integrity --older-than soon", 2, "soon"),
         ("integrity --budget 0", 2, "budget"),

@@ -151,7 +151,7 @@ class TestSessions:
             str(tmp_path),
         )
         told = finish(child)
-        assert "the Java machine of Spark ended in the job 'count'" in told
+        assert "Spark's Java process ended during job 'count'" in told
         assert told.endswith("done\n")
         assert leftovers(tmp_path) == ["spark-console.log", "spark.log"]
 
@@ -183,7 +183,9 @@ def test_driver_memory_that_java_would_not_understand_is_refused(memory: str) ->
 
 @pytest.mark.parametrize("memory", ["1k", "64m", "511m"])
 def test_driver_memory_that_spark_does_not_start_with_is_refused_before_java_starts(memory: str) -> None:
-    with pytest.raises(PipelineInputError, match=f"{memory}' is less than Spark starts with: write 512m or more"):
+    with pytest.raises(
+        PipelineInputError, match=f"{memory}' is too small for Spark: set pipeline.driver_memory to 512m or more"
+    ):
         SparkOptions(driver_memory=memory)
     assert SparkOptions(driver_memory="512m").driver_memory == "512m"
 

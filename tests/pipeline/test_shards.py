@@ -98,7 +98,7 @@ def test_a_log_that_is_shorter_than_what_was_read_is_another_log(
     log_url: str, untidy: Untidy, write_log: WriteLog
 ) -> None:
     write_log(log_url, "untidy", untidy(5, 20))
-    with pytest.raises(PipelineInputError, match="not the same log any more"):
+    with pytest.raises(PipelineInputError, match="it was replaced"):
         reader(log_url).latestOffset({"id": 1000}, ReadAllAvailable())
 
 

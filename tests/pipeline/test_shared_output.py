@@ -49,7 +49,7 @@ def test_the_rows_that_tasks_wrote_are_compared_with_those_found(
     assert write_output(spark.range(rows).repartition(3), tmp_path / "one") == rows
     if rows:
         monkeypatch.setattr(shared_output, "rows_at", lambda _: 250)  # as if the other files were on another host
-        with pytest.raises(PipelineError, match=r"wrote 1,000 rows into .*, and 750 are found there: executors on"):
+        with pytest.raises(PipelineError, match=r"wrote 1,000 rows into .*, but 750 were found: executors on"):
             write_output(spark.range(rows).repartition(3), tmp_path / "two")
 
 
@@ -108,6 +108,6 @@ def test_a_cluster_whose_hosts_share_no_disk_is_refused(
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     except LocalServerMissingError as error:
         pytest.skip(str(error))
-    expected = "have another folder at" if apart else "1000"
+    expected = "see another folder at" if apart else "1000"
     assert expected in done.stdout, done.stderr[-4000:]
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ([] if apart else ["data"])

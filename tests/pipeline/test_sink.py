@@ -84,7 +84,7 @@ class TestOnSpark:
             save(frame.repartition(parts), log_url, "named", write="tuesday")
         save(frame.limit(1), log_url, "named", write="wednesday")
         assert len(bodies(log_url, "named")) == 11
-        with pytest.raises(PipelineError, match=r"'tuesday' .* stands for 10 rows"), spark_errors_explained("write"):
+        with pytest.raises(PipelineError, match=r"'tuesday' .* was used for 10 rows"), spark_errors_explained("write"):
             save(frame.limit(9), log_url, "named", write="tuesday")
         assert len(bodies(log_url, "named")) == 11
 
@@ -202,7 +202,7 @@ def test_a_commit_of_as_many_pieces_as_one_may_have_is_finished_wherever_its_dri
             staging.commit(log, "w", 0, parts)
         staging.commit(log, "w", 0, parts)
         assert [message.body for batch in log.read() for message in batch] == [b"0-0", b"1-0", b"2-0"]
-        with pytest.raises(PipelineInputError, match="4 pieces are more than one commit takes"):
+        with pytest.raises(PipelineInputError, match="4 pieces are too many for one commit"):
             staging.commit(log, "w", 1, store_part(staging, [[1], [1], [1], [1]], 0))
 
 
@@ -239,7 +239,7 @@ def test_a_commit_that_was_begun_elsewhere_is_not_begun_again_here(tmp_path: Pat
         with log.writer("spark.w") as writer:
             writer.append([b"begun"], sequence=1)
         staging = Staging(tmp_path.as_uri(), "w")
-        with pytest.raises(PipelineError, match="begun by another driver"):
+        with pytest.raises(PipelineError, match="started by another driver"):
             staging.commit(log, "w", 0, store_part(staging, [[2, 2]], 1))
 
 

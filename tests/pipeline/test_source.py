@@ -94,7 +94,7 @@ class TestOnSpark:
         assert [(row.id, bytes(row.body)) for row in rows] == [(m.id, m.body) for m in written]
         assert [tuple((h.name, bytes(h.value)) for h in row.headers) for row in rows] == [m.headers for m in written]
         with (
-            pytest.raises(PipelineError, match="'id' is asked for as string, and a log has bigint"),
+            pytest.raises(PipelineError, match="'id' cannot be read as string; a log stores bigint"),
             spark_errors_explained("read"),
         ):
             reader.schema("id string").load().count()
@@ -172,8 +172,8 @@ def test_there_are_never_too_many_partitions() -> None:
             {"store": "memory://", "log": "x", "before": "1"},
             "unknown option 'before'.* The options are store, log, from",
         ),
-        ({"store": "memory://", "log": "x", "since": "noon"}, "'since': 'noon' is not a time; write 2013"),
-        ({"store": "memory://", "log": "x", "from": "1", "since": "1"}, "'from' and 'since' exclude each other"),
+        ({"store": "memory://", "log": "x", "since": "noon"}, "'since': invalid time 'noon': write 2013"),
+        ({"store": "memory://", "log": "x", "from": "1", "since": "1"}, "'from' and 'since' cannot be combined"),
         ({"store": "memory://", "log": "x", "to": "1", "until": "1"}, "'to' and 'until' exclude each other"),
         ({"store": "memory://", "log": "x", "maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger"),
     ],

@@ -17,7 +17,7 @@ HISTORY = [["--to", "5"], ["--flush"]]
     ("options", "why"),
     [(given, "only with --stream") for given in STREAM]
     + [([*given, "--stream", "--output", "out"], "not with --stream") for given in HISTORY]
-    + [(["--stream"], "--stream needs --output LOG")],
+    + [(["--stream"], "--stream requires --output LOG")],
     ids=str,
 )
 def test_options_of_the_other_way_are_refused(command: str, options: list[str], why: str, tmp_path: Path) -> None:

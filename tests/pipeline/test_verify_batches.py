@@ -137,7 +137,7 @@ def test_p5_what_history_gave_before_it_handed_over_is_told_from_what_is_missing
     assert (across.differences, after.differences) == ({}, {})
     assert across.agreed
     assert 0 < across.of_history < found.of_history
-    with pytest.raises(PipelineInputError, match="'batches' goes on from message 600 of 'untidy'"):
+    with pytest.raises(PipelineInputError, match="'batches' continues after message 600 of 'untidy'"):
         verify(spark, log_url, last_id=600)
     _check_that_a_lost_batch_and_one_of_history_are_named(spark, log_url, given, next(iter(job.batches())))
 
@@ -160,14 +160,14 @@ def _check_that_a_lost_batch_and_one_of_history_are_named(
     found = verify(spark, url, "wrong")
     named = {(finding.kind, finding.batch) for finding in found.findings}
     assert named == {("extra", header.batch), ("missing", lost.key)}
-    with pytest.raises(PipelineInputError, match="'wrong' holds the batches of 'untidy', not of 'other'"):
+    with pytest.raises(PipelineInputError, match="'wrong' contains the batches of 'untidy', not of 'other'"):
         verify_batches(spark, url, "other", "wrong", RULES)
 
 
 def test_a_log_without_batches_is_refused(spark: SparkSession, log_url: str, write_log: WriteLog) -> None:
     write_log(log_url, "untidy", [Message(b"", "k", "s", 1, 1)])
     write_log(log_url, "batches", [Message(b"x")])
-    with pytest.raises(PipelineInputError, match="'batches' holds no batches"):
+    with pytest.raises(PipelineInputError, match="'batches' contains no batches"):
         verify(spark, log_url)
 
 

@@ -242,7 +242,7 @@ def test_p8_what_was_cut_short_is_neither_invented_nor_lost_while_the_disk_is_no
     away = folder.rename(tmp_path / "away")
     folder.mkdir()
     alive = AuditedStore(LocalStore(folder), AuditOutbox(database, VirtualClock()), "1")
-    with pytest.raises(StoreUnavailableError, match="lists no space at all: is its disk mounted"):
+    with pytest.raises(StoreUnavailableError, match="lists no spaces: is its disk mounted"):
         alive.recover()
     folder.rmdir()
     away.rename(folder)

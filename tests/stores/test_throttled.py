@@ -59,5 +59,5 @@ def test_the_rate_of_a_store_is_shared_out_among_tasks() -> None:
 
 @pytest.mark.parametrize("rate", ["0", "-1", "many", "inf", "nan", ""])
 def test_a_rate_that_is_none_is_refused(tmp_path: Path, rate: str) -> None:
-    with pytest.raises(StoreInputError, match="write the most requests a second"):
+    with pytest.raises(StoreInputError, match="write the maximum number of requests per second"):
         open_provider(f"file://{tmp_path}?requests={rate}")

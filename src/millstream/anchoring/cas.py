@@ -95,7 +95,7 @@ def checked(cid: str, data: bytes, limit: int) -> bytes:
 
 def not_found(cid: str) -> CasNotFoundError:
     """The error for a file that is not there."""
-    return CasNotFoundError(f"no file {cid} in content-addressed storage; restore it from a copy")
+    return CasNotFoundError(f"content-addressed storage has no file {cid}: restore it from a copy")
 
 
 def damaged(cid: str) -> CasDamagedError:

@@ -50,7 +50,7 @@ def read_manifest(cas: Cas, anchor: str) -> tuple[str, CutManifest]:
     count, cid = parse_anchor_string(anchor)
     manifest = decode_manifest(_get(cas, cid, MAX_MANIFEST_BYTES))
     if manifest.count != count:
-        raise BatchFormatError(f"the anchor counts {count} batches, its manifest {manifest.count}")
+        raise BatchFormatError(f"the anchor counts {count} batches, but its manifest counts {manifest.count}")
     return cid, manifest
 
 
@@ -73,7 +73,7 @@ def read_file(cas: Cas, file: BatchFile | RejectFile) -> bytes:
     """The bytes of *file*, which must be as many as the manifest says. Errors: see :func:`read_manifest`."""
     data = _get(cas, file.uri, MAX_FILE_BYTES)
     if len(data) != file.bytes:
-        raise BatchFormatError(f"file {file.uri} has {len(data):,} bytes; its manifest says {file.bytes:,}")
+        raise BatchFormatError(f"file {file.uri} has {len(data):,} bytes, but its manifest states {file.bytes:,}")
     return data
 
 
@@ -95,13 +95,13 @@ def read_batches(cas: Cas, file: BatchFile) -> Iterator[AnchoredBatch]:
         )
     if (batches, messages) != (file.batches, file.messages):
         raise BatchFormatError(
-            f"file {file.uri} holds {batches} batches and {messages} messages; "
-            f"its manifest says {file.batches} and {file.messages}"
+            f"file {file.uri} contains {batches} batches and {messages} messages, but its manifest "
+            f"states {file.batches} and {file.messages}"
         )
 
 
 def _read_rejects(cas: Cas, file: RejectFile) -> Sequence[RejectLine]:
     rejects = list(read_rejects(read_file(cas, file)))
     if len(rejects) != file.count:
-        raise BatchFormatError(f"file {file.uri} holds {len(rejects)} rejects; its manifest says {file.count}")
+        raise BatchFormatError(f"file {file.uri} contains {len(rejects)} rejects, but its manifest states {file.count}")
     return rejects

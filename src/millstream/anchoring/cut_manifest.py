@@ -84,7 +84,7 @@ def parse_anchor_string(text: str) -> tuple[int, str]:
     match = _ANCHOR_STRING.fullmatch(text)
     if match is None or int(match[1]) > MAX_BATCHES or not is_cid(match[2]):
         raise BatchFormatError(
-            f"{text[:100]!r} is not an anchor string: <count up to {MAX_BATCHES}>.<CID of the manifest>"
+            f"invalid anchor string {text[:100]!r}: it must be <count up to {MAX_BATCHES}>.<CID of the manifest>"
         )
     return int(match[1]), match[2]
 
@@ -94,7 +94,7 @@ def encode_manifest(manifest: CutManifest) -> bytes:
     _check(manifest)
     data = canonical_json(msgspec.to_builtins(manifest))
     if len(data) > MAX_MANIFEST_BYTES:
-        raise BatchFormatError(f"a manifest of {len(data):,} bytes is over the limit of {MAX_MANIFEST_BYTES:,}")
+        raise BatchFormatError(f"the manifest has {len(data):,} bytes; the limit is {MAX_MANIFEST_BYTES:,}")
     return data
 
 

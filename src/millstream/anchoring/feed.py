@@ -34,7 +34,7 @@ GROUP_MESSAGES = 100_000
 
 _log = logging.getLogger(__name__)
 
-_FINAL = 'what is anchored is final: batch with late = "reject" or "side", or anchor history (`pipeline anchor`)'
+_FINAL = 'anchored batches are final: batch with late = "reject" or "side", or anchor history (`pipeline anchor`)'
 
 
 class FeedProgress(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ class _BatchLogMessage(msgspec.Struct, frozen=True):
         if self.rejected is not None:
             return Reject(self.rejected, self.reason)  # type: ignore[arg-type]
         if not self.batch:
-            raise msgspec.ValidationError("it is neither a batch nor a rejected message")
+            raise msgspec.ValidationError("it must be a batch or a rejected message")
         if self.kind == "amendment":
             raise BatchFormatError(f"batch {self.batch} is an amendment; {_FINAL}")
         cut: Any = self.cut
@@ -217,8 +217,8 @@ def check_conflicts(log: str, names: Sequence[str]) -> None:
     """Raise :class:`AnchoringError` where batches *names* of *log* are known with other messages in them."""
     if names:
         raise AnchoringError(
-            f"batch {' and '.join(names[:3])} of {log!r} is recorded with different messages: the rules or the "
-            "log have changed; `millstream pipeline verify-batches` names the differences"
+            f"batch {' and '.join(names[:3])} of {log!r} was recorded with other messages: the rules or "
+            "the log have changed; `millstream pipeline verify-batches` lists the differences"
         )
 
 

@@ -78,7 +78,7 @@ def pack_batches(parts: Iterable[BatchFilePart], limit: int = MAX_FILE_BYTES) ->
 def check_size(size: int, limit: int) -> None:
     """Raise :class:`BatchFormatError` where a batch of *size* bytes fits in no file of *limit* bytes."""
     if size > limit:
-        raise BatchFormatError(f"the batch has {size:,} bytes; a batch file holds at most {limit:,}")
+        raise BatchFormatError(f"the batch has {size:,} bytes; the limit of a batch file is {limit:,}")
 
 
 def pack_rejects(rejects: Iterable[tuple[int, str]], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:
@@ -103,7 +103,7 @@ def split_batches(data: bytes) -> Iterator[BatchFileEntry]:
         own = lines[at + 1 : at + 1 + header.count]
         if len(own) != header.count:
             name = header.batch[:80]
-            raise BatchFormatError(f"batch {name!r} counts {header.count} messages, but {len(own)} lines follow")
+            raise BatchFormatError(f"batch {name!r} states {header.count} messages, but {len(own)} lines follow")
         size = len(lines[at]) + 1 + sum(map(len, own)) + len(own)
         text = data[offset + len(lines[at]) + 1 : offset + size]
         yield BatchFileEntry(header, lines[at], text, own, offset, size)
@@ -126,7 +126,9 @@ def checked_batch(batch: EncodedBatch) -> EncodedBatch:
     stored = BatchFileEntry(batch.header, batch.header_line, batch.lines, _lines(batch.lines), 0, len(batch.lines))
     decode_header(stored.header_line)
     if len(stored.lines) != batch.header.count or tuple(message_ids(stored)) != tuple(batch.ids):
-        raise BatchFormatError(f"batch {batch.batch[:80]!r} does not hold the messages that its header and ids say")
+        raise BatchFormatError(
+            f"batch {batch.batch[:80]!r} does not contain the messages that its header and ids state"
+        )
     return batch
 
 
@@ -140,7 +142,7 @@ def read_rejects(data: bytes) -> Iterator[RejectLine]:
         if _encoder.encode(reject) != line:
             raise BatchFormatError(f"the line of reject {reject.rejected} is not canonical JSON")
         if not 0 < reject.rejected <= MAX_SAFE_INTEGER or not _REASON.fullmatch(reject.reason):
-            raise BatchFormatError(f"reject {reject.rejected} has an id or a reason that is not allowed")
+            raise BatchFormatError(f"reject {reject.rejected} has an invalid id or reason")
         yield reject
 
 

@@ -42,11 +42,11 @@ def check_url(url: str) -> SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        raise UrlError(f"{url[:200]!r} is not a web address: write http://HOST/PATH or https://HOST/PATH")
+        raise UrlError(f"invalid URL {url[:200]!r}: write http://HOST/PATH or https://HOST/PATH")
     if parts.username is not None or parts.fragment:
-        raise UrlError(f"{redacted_url(url)} has a user or a fragment: remove it")
+        raise UrlError(f"{redacted_url(url)} contains a user or a fragment: remove it")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise UrlError(f"{redacted_url(url)!r} has characters that must be written as %XX")
+        raise UrlError(f"{redacted_url(url)!r} contains characters that are not allowed in a URL: write them as %XX")
     return parts
 
 
@@ -82,7 +82,7 @@ class HttpReader:
             if answer.status not in _MOVED or target is None:
                 return answer
             url = _redirected(url, target)
-        raise HttpError(redacted_url(first), f"it redirects more than {MAX_REDIRECTS} times")
+        raise HttpError(redacted_url(first), f"it redirects more than {MAX_REDIRECTS} times: give the final URL")
 
 
 class HttpResponse:
@@ -190,9 +190,9 @@ def _redirected(url: str, target: str) -> str:
         found = urljoin(url, target)
         parts = check_url(found.partition("#")[0])
     except (InputError, ValueError) as error:
-        raise HttpError(redacted_url(url), "it redirects to something other than a web address") from error
+        raise HttpError(redacted_url(url), "it redirects to something that is not an http or https URL") from error
     if urlsplit(url).scheme == "https" and parts.scheme != "https":
-        raise HttpError(redacted_url(url), "it redirects from https to http")
+        raise HttpError(redacted_url(url), "it redirects from https to http: give a URL that stays on https")
     return parts.geturl()
 
 

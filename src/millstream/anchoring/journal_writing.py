@@ -60,7 +60,9 @@ def accept(
 def _config_text(config: Mapping[str, Any]) -> str:
     text = canonical_json(dict(config)).decode()
     if len(text) > MAX_CONFIG_CHARACTERS:
-        raise BatchFormatError(f"a batching configuration of {len(text):,} characters is too long for a manifest")
+        raise BatchFormatError(
+            f"the batching configuration has {len(text):,} characters, too many for a manifest: use fewer overrides"
+        )
     return text
 
 

@@ -112,7 +112,7 @@ def is_entry(data: bytes) -> bool:
 def check_seal(entry: LedgerEntry) -> LedgerEntry:
     """*entry*, whose hash must be that of its other members. Raises :class:`LedgerError`."""
     if not 0 < entry.number <= MAX_SAFE_INTEGER or abs(entry.time) > MAX_SAFE_INTEGER:
-        raise LedgerError(f"ledger entry {entry.number} has a number or time beyond 1 to 2^53 - 1")
+        raise LedgerError(f"the number or time of ledger entry {entry.number} is outside 1 to 2^53 - 1")
     if entry_hash(entry.anchor_string, entry.number, entry.previous, entry.time) != entry.hash:
         raise LedgerError(f"ledger entry {entry.number} was changed: its hash does not match")
     return entry
@@ -125,7 +125,7 @@ def checked_chain(entries: Iterable[LedgerEntry], head: LedgerEntry | None = Non
         if entry.number != number + 1 or entry.previous != previous:
             raise LedgerError(f"the chain of the ledger is broken: entry {entry.number} does not follow entry {number}")
         if entry.time < time:
-            raise LedgerError(f"ledger entry {entry.number} is dated before the entry it follows")
+            raise LedgerError(f"ledger entry {entry.number} has an earlier time than the entry before it")
         number, previous, time = entry.number, entry.hash, entry.time
         yield check_seal(entry)
 

@@ -156,7 +156,9 @@ class WebLedger(_LineLedger):
         for chunk in answer.chunks():
             file.write(chunk)
             if file.tell() > MAX_BYTES:
-                raise LedgerFormatError(f"{self.name} is longer than {MAX_BYTES:,} bytes")
+                raise LedgerFormatError(
+                    f"{self.name} is longer than {MAX_BYTES:,} bytes, the limit for a ledger in a file"
+                )
         file.seek(0)
 
 
@@ -209,8 +211,8 @@ class NodeLedger:
             return msgspec.json.decode(data, type=LedgerPage)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LedgerFormatError(
-                f"{self.name} did not answer with a page of a ledger (is it the address of a node?): "
-                f"{printable(str(error))}"
+                f"{self.name} did not answer with a page of a ledger; check that it is the address of a "
+                f"node: {printable(str(error))}"
             ) from error
 
 
@@ -227,14 +229,16 @@ def open_ledger(text: str, *, seconds: float | None = None) -> LedgerSource:
         is_node = parts.path in ("", "/") or parts.path.rstrip("/").endswith(NODE_LEDGER)
         return NodeLedger(text, reader) if is_node and not parts.query else WebLedger(text, reader)
     if scheme not in ("", "file") or not text:
-        raise UrlError(f"{text[:200]!r} is not the location of a ledger: give a file, http://HOST or https://HOST/PATH")
+        raise UrlError(f"invalid ledger location {text[:200]!r}: give a file, http://HOST or https://HOST/PATH")
     return FileLedger(folder_of(text) if scheme else Path(text))
 
 
 def _bounded(file: BinaryIO, name: str) -> Iterator[bytes]:
     while line := file.readline(LINE_BYTES + 1):
         if len(line) > LINE_BYTES:
-            raise LedgerFormatError(f"{name} has a line of more than {LINE_BYTES:,} bytes: it is not a ledger")
+            raise LedgerFormatError(
+                f"{name} has a line longer than {LINE_BYTES:,} bytes and is not a ledger: check its location"
+            )
         yield line
 
 
@@ -251,7 +255,7 @@ def _parsed(lines: Iterator[bytes], name: str) -> Iterator[LedgerEntry | PlainAn
                 return
             reason = printable(str(error))
             raise LedgerFormatError(
-                f"{name}:{number}: neither an entry of a ledger nor of a plain list of anchors ({reason})"
+                f"{name}:{number}: expected a ledger entry or a line of a plain list of anchors ({reason})"
             ) from error
 
 
@@ -278,7 +282,9 @@ def _chained(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterato
 
 def _with_hash(entry: LedgerEntry | PlainAnchor, name: str) -> LedgerEntry:
     if isinstance(entry, PlainAnchor):
-        raise LedgerError(f"entry {entry.number} of {name} has no hash, unlike those before it")
+        raise LedgerError(
+            f"entry {entry.number} of {name} has no hash, but the entries before it do: the ledger was changed"
+        )
     return entry
 
 
@@ -287,10 +293,12 @@ def _sealed(entries: Iterable[LedgerEntry | PlainAnchor], name: str) -> Iterator
     number, previous = 0, GENESIS
     for entry in entries:
         if not isinstance(entry, PlainAnchor):
-            raise LedgerError(f"entry {entry.number} of {name} has a hash, unlike those before it")
+            raise LedgerError(
+                f"entry {entry.number} of {name} has a hash, but the entries before it do not: the ledger was changed"
+            )
         if not number < entry.number <= MAX_SAFE_INTEGER or abs(entry.time) > MAX_SAFE_INTEGER:
             raise LedgerError(
-                f"entry {entry.number} of {name} does not follow entry {number}: numbers grow, to 2^53 - 1"
+                f"entry {entry.number} of {name} does not follow entry {number}: numbers must increase, up to 2^53 - 1"
             )
         try:
             sealed = entry_hash(entry.anchor_string, entry.number, previous, entry.time)
@@ -310,6 +318,6 @@ def _translated(name: str) -> Iterator[None]:
     try:
         yield
     except HttpError as error:
-        raise LedgerUnavailableError(f"the ledger cannot be read: {error}") from error
+        raise LedgerUnavailableError(f"cannot read the ledger: {error}") from error
     except OSError as error:
-        raise LedgerUnavailableError(f"the ledger {name} cannot be read: {error.strerror or error}") from error
+        raise LedgerUnavailableError(f"cannot read the ledger {name}: {error.strerror or error}") from error

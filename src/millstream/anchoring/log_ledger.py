@@ -81,8 +81,8 @@ class LogLedger:
             head = verified_head(self._entries(1, aside))
             if (head.number if head else 0) < known:
                 raise LedgerError(
-                    f"log {self._log.name!r} has fewer entries than the {known} that were read from it before: it was "
-                    "changed. Restore it from a backup"
+                    f"log {self._log.name!r} has fewer entries than the {known} read from it before: it "
+                    "was changed. Restore it from a backup"
                 )
             if aside != self._aside():
                 self._log.put_metadata(_ASIDE, msgspec.json.encode([[ids.first, ids.last] for ids in aside]))
@@ -95,8 +95,8 @@ class LogLedger:
                 for message in batch:
                     if message.source == "ledger" or b"anchor_string" in message.body:
                         raise LedgerError(
-                            f"message {message.id} of log {self._log.name!r} was a ledger entry and was "
-                            "changed. Restore the log from a backup"
+                            f"ledger entry in message {message.id} of log {self._log.name!r} was "
+                            "changed: restore the log from a backup"
                         )
 
     def _entries(self, first: int, aside: Sequence[IdRange]) -> Iterator[LedgerEntry]:
@@ -131,11 +131,15 @@ class LogLedger:
             if is_entry(body):
                 raise
             raise LedgerError(
-                f"message {message_id} of log {self._log.name!r} is not a ledger entry; `millstream anchor ledger "
-                "--repair` (--registry, --reports: for those) excludes messages of other writers"
+                f"message {message_id} of log {self._log.name!r} is not a ledger entry: exclude "
+                "messages of other writers with `millstream anchor ledger --repair` (add --registry or "
+                "--reports for those ledgers)"
             ) from error
         if entry.number != number:
-            raise LedgerError(f"message {message_id} of log {self._log.name!r} holds ledger entry {entry.number}")
+            raise LedgerError(
+                f"message {message_id} of log {self._log.name!r} should be another ledger entry, but "
+                f"contains entry {entry.number}: restore the log from a backup"
+            )
         return entry
 
 
@@ -155,4 +159,4 @@ def _damage_is_ours(log: str) -> Iterator[None]:
     try:
         yield
     except (DamagedLogError, TrimmedError) as error:
-        raise LedgerError(f"the ledger cannot be read from log {log!r}: {error}") from error
+        raise LedgerError(f"cannot read the ledger from log {log!r}: {error}") from error

@@ -30,7 +30,7 @@ def merkle_root(leaves: Sequence[bytes]) -> bytes:
 def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
     """The siblings, from the leaf up, that lead from the leaf at *index* (from 0) to the root."""
     if not 0 <= index < len(leaves):
-        raise MerklePathError(f"there is no leaf {index} in a tree of {len(leaves)}")
+        raise MerklePathError(f"leaf {index} does not exist: the tree has {len(leaves)} leaves")
     path, level = [], leaves
     while len(level) > 1:
         sibling = index ^ 1
@@ -46,19 +46,19 @@ def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> b
     Raises :class:`MerklePathError` where the path is too long or too short for that place (RFC 9162 §2.1.3.2).
     """
     if not 0 <= index < size:
-        raise MerklePathError(f"there is no leaf {index} in a tree of {size}")
+        raise MerklePathError(f"leaf {index} does not exist: the tree has {size} leaves")
     last, node, rest = size - 1, leaf, list(reversed(path))
     while last:
         if index == last and not index & 1:  # a node without a sibling moves up as it is
             index, last = index >> 1, last >> 1
             continue
         if not rest:
-            raise MerklePathError("the path is too short")
+            raise MerklePathError("the Merkle path is too short")
         sibling = rest.pop()
         node = node_hash(sibling, node) if index & 1 else node_hash(node, sibling)
         index, last = index >> 1, last >> 1
     if rest:
-        raise MerklePathError("the path is too long")
+        raise MerklePathError("the Merkle path is too long")
     return node
 
 

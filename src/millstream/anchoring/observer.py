@@ -54,8 +54,8 @@ class Observer:
     def _check_follows(entry: LedgerEntry, number: int, last: str) -> None:
         if check_seal(entry).number != number + 1 or entry.previous != last:
             raise LedgerError(
-                f"ledger entry {entry.number} does not follow entry {number} as it was observed: the ledger was "
-                "rewritten or replaced; `millstream anchor replay` compares both"
+                f"ledger entry {entry.number} does not follow entry {number}, the last one observed: "
+                "the ledger was rewritten or replaced; `millstream anchor replay` shows the differences"
             )
 
 
@@ -74,6 +74,6 @@ def observe_entry(
         index.record_invalid(entry, str(error))
         return
     except CasError as error:
-        raise ObservationBlockedError(f"anchor {entry.number} cannot be read: {error}") from error
+        raise ObservationBlockedError(f"cannot read the files of anchor {entry.number}: {error}") from error
     members = [BatchMembers(batch.batch, batch.ids) for batch in content.batches]
     index.record(entry, content, index.check_duplicates(content.manifest.log, members))

@@ -103,12 +103,14 @@ def decode_proof(data: bytes) -> Proof:
         members = parse_canonical(data.removesuffix(b"\n"))
         proof = msgspec.convert(members, Proof)
     except (CanonicalError, msgspec.ValidationError) as error:
-        raise ProofError(f"the proof is not in its canonical form, or not a proof: {error}") from error
+        raise ProofError(f"the file is not a proof in canonical form: {error}") from error
     del members["digest"]
     if sha256(canonical_json(members)).hexdigest() != proof.digest:
-        raise ProofError("the proof was changed: its digest does not match")
+        raise ProofError("the proof was changed: its digest does not match; get it again from the node")
     if proof.version != VERSION:
-        raise ProofError(f"the proof has version {proof.version}; this release reads version {VERSION}")
+        raise ProofError(
+            f"the proof has version {proof.version}, but this release reads version {VERSION}: use a matching release"
+        )
     return proof
 
 
@@ -149,8 +151,9 @@ def _check_chain(proof: Proof, pin: str | None) -> str:
     first, head = proof.ledger[0], proof.ledger[-1]
     if pin is not None and pin not in {entry.hash for entry in proof.ledger}:
         raise ProofError(
-            f"the pinned ledger head {pin[:80]} is not among the proof's entries {first.number} to {head.number}: "
-            "the proof belongs to another ledger, or is older than the pin (make it again)"
+            f"the pinned ledger head {pin[:80]} is not among the proof's entries {first.number} to "
+            f"{head.number}: the proof is from another ledger, or older than the pin; export the proof "
+            "again"
         )
     return head.hash
 
@@ -166,7 +169,7 @@ def _check_message(proof: Proof) -> Message:
     if message.id != proof.id:
         raise ProofError(f"the proof is for message {proof.id}, but contains message {message.id}")
     if root.hex() != proof.batch_header.root:
-        raise ProofError(f"message {proof.id} is not under the Merkle root of batch {proof.batch_header.batch!r}")
+        raise ProofError(f"message {proof.id} does not belong to the Merkle root of batch {proof.batch_header.batch!r}")
     return message
 
 
@@ -174,24 +177,26 @@ def _check_files(proof: Proof, cas: Cas) -> None:
     """The batch lies under the manifest's root, and both batch and message stand in the file where the proof says."""
     cid, manifest = read_manifest(cas, proof.ledger[0].anchor_string)
     if cid != proof.manifest or manifest.log != proof.log:
-        raise ProofError(f"the anchor names manifest {cid} of log {manifest.log!r}; the proof says otherwise")
+        raise ProofError(f"the anchor names manifest {cid} of log {manifest.log!r}, but the proof names another")
     header = encode_header(proof.batch_header)
     try:
         root = root_of_path(leaf_hash(header), proof.batch_index, manifest.count, _hashes(proof.batch_path))
     except MerklePathError as error:
         raise ProofError(f"the batch of the proof is invalid: {error}") from error
     if root.hex() != manifest.root:
-        raise ProofError(f"batch {proof.batch_header.batch!r} is not under the Merkle root of manifest {cid}")
+        raise ProofError(f"batch {proof.batch_header.batch!r} does not belong to the Merkle root of manifest {cid}")
     file, place = _file_of(manifest, proof.batch_index)
     if file.uri != proof.batch_file:
         raise ProofError(
-            f"batch {proof.batch_index} of the manifest is in file {file.uri}; the proof names another file"
+            f"batch {proof.batch_index} of the manifest is in file {file.uri}, but the proof names another file"
         )
     stored = _batch_at(read_file(cas, file), place)
     if stored is None or stored.header_line != header:
-        raise ProofError(f"batch {proof.batch_header.batch!r} is not in file {file.uri} at the position in the proof")
+        raise ProofError(
+            f"batch {proof.batch_header.batch!r} is not at the position in file {file.uri} that the proof states"
+        )
     if stored.lines[proof.message_index] != canonical_json(proof.message):
-        raise ProofError(f"message {proof.id} is not in file {file.uri} at the position in the proof")
+        raise ProofError(f"message {proof.id} is not at the position in file {file.uri} that the proof states")
 
 
 def _file_of(manifest: CutManifest, batch_index: int) -> tuple[BatchFile, int]:
@@ -210,5 +215,5 @@ def _batch_at(data: bytes, place: int) -> BatchFileEntry | None:
 
 def _hashes(path: Sequence[str]) -> list[bytes]:
     if not all(map(_HASH.fullmatch, path)):
-        raise ProofError("a step of a Merkle path is not a SHA-256 in lower-case hex")
+        raise ProofError("a step of a Merkle path is not a SHA-256 hash in lower-case hex")
     return list(map(bytes.fromhex, path))

@@ -86,8 +86,8 @@ def _place_of(stored: BatchFileEntry, message_id: int, location: MessageLocation
 
 def _misplaced(location: MessageLocation) -> AnchoringError:
     return AnchoringError(
-        f"the index is wrong about where batch {location.batch!r} of anchor {location.number} lies; "
-        "`millstream anchor replay` compares it with the files"
+        f"the index has a wrong location for batch {location.batch!r} of anchor {location.number}: "
+        "compare the index with the files by `millstream anchor replay`"
     )
 
 

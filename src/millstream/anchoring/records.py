@@ -161,10 +161,12 @@ def plain_ids(lines: bytes) -> list[int] | None:
 def _check_numbers(header: BatchHeader) -> None:
     """Raise :class:`BatchFormatError` where *header* counts no message or has a number that JSON cannot keep."""
     if header.count < 1:
-        raise BatchFormatError(f"batch {header.batch[:80]!r} counts {header.count} messages; a batch has at least one")
+        raise BatchFormatError(
+            f"batch {header.batch[:80]!r} states {header.count} messages; a batch must have at least one"
+        )
     for number in (header.closed_at or 0, header.count, header.end, header.start):
         if not -MAX_SAFE_INTEGER <= number <= MAX_SAFE_INTEGER:
-            raise BatchFormatError(f"batch {header.batch[:80]!r} has a number beyond 2^53 - 1: {number}")
+            raise BatchFormatError(f"batch {header.batch[:80]!r} contains a number above 2^53 - 1: {number}")
 
 
 def _in_batch_order(batch: EventBatch, messages: Sequence[Message]) -> Sequence[Message]:
@@ -187,4 +189,4 @@ def _check_message(message: Message) -> None:
         and -MAX_SAFE_INTEGER <= event_time <= MAX_SAFE_INTEGER
         and -MAX_SAFE_INTEGER <= received_at <= MAX_SAFE_INTEGER
     ):
-        raise BatchFormatError(f"message {message.id} has an id below 1 or a number beyond 2^53 - 1 in it")
+        raise BatchFormatError(f"message {message.id} has an id below 1 or contains a number above 2^53 - 1")

@@ -49,9 +49,7 @@ class HttpCas:
     def __init__(self, url: str, reader: HttpReader | None = None) -> None:
         parts = check_url(url)
         if parts.query:
-            raise CasSourceError(
-                f"{redacted_url(url)} has a query; give the address without it, to which the CID is appended"
-            )
+            raise CasSourceError(f"{redacted_url(url)} has a query string: remove it; the CID is appended to the URL")
         self.url = url.rstrip("/") + (NODE_FILES if parts.path in ("", "/") else "")
         self._reader = reader or HttpReader()
 
@@ -96,7 +94,7 @@ class HttpCas:
         if answer.status in _ABSENT:
             raise not_found(cid)
         if answer.status != 200:
-            raise CasUnavailableError(f"it answered with status {answer.status}")
+            raise CasUnavailableError(f"the server answered with status {answer.status}")
 
 
 class CasSource(msgspec.Struct, frozen=True):
@@ -128,7 +126,7 @@ class FallbackCas:
         clock: Clock | None = None,
     ) -> None:
         if not places:
-            raise CasSourceError("no location of the files: give one with --cas")
+            raise CasSourceError("no location of the files was given: add one with --cas")
         self._places, self._told, self._clock = places, told, clock or SystemClock()
         self._resting: dict[str, float] = {}
 
@@ -199,7 +197,7 @@ def folder_of(text: str) -> Path:
     """The path in the URL *text*. Raises :class:`CasSourceError` where it is not one of this machine."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or parts.query or "\0" in unquote(parts.path):
-        raise CasSourceError(f"{text[:200]!r} does not name a folder of this machine: write {parts.scheme}:///folder")
+        raise CasSourceError(f"{text[:200]!r} does not name a local folder: write {parts.scheme}:///folder")
     return Path(unquote(parts.path))
 
 

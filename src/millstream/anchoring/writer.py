@@ -253,8 +253,8 @@ class BatchWriter:
         if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
             raise JournalBusyError  # another process has just finished it
         raise AnchoringError(
-            f"cut {cut.cut} does not match its prepared files: another program changed the journal; "
-            "restore node.db from a backup"
+            f"cut {cut.cut} does not match its prepared files: another program changed the node's "
+            "database; restore node.db from a backup"
         )
 
     def _check_stored(self, manifest: CutManifest) -> None:
@@ -267,8 +267,8 @@ class BatchWriter:
         entry = self._ledger.find(cut.anchor_string, after=cut.ledger_after)
         if entry is None or entry.number != cut.anchor:
             raise AnchoringError(
-                f"cut {cut.cut} was anchored as ledger entry {cut.anchor}, but the ledger does not contain it: "
-                "restore the ledger of this journal"
+                f"cut {cut.cut} was anchored as ledger entry {cut.anchor}, but the ledger has no such "
+                "entry: restore the ledger of this node from a backup"
             )
         return entry
 

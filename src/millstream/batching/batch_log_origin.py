@@ -36,4 +36,4 @@ def read_origin(output: Log) -> BatchLogOrigin | None:
     try:
         return msgspec.json.decode(note, type=BatchLogOrigin) if note else None
     except msgspec.DecodeError as error:
-        raise SnapshotError(f"the metadata {ORIGIN_METADATA} of {output.name!r} cannot be read: {error}") from error
+        raise SnapshotError(f"cannot read the metadata {ORIGIN_METADATA} of log {output.name!r}: {error}") from error

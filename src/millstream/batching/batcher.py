@@ -117,7 +117,7 @@ class Batcher(EngineHost):
             rules = Rulebook(rules)
         if rules is not None and rules != kept:
             raise SnapshotError(
-                f"the snapshot was taken under other rules ({kept.rules_text}) than asked for ({rules.rules_text}): "
+                f"the snapshot was taken with the rules {kept.rules_text}, not {rules.rules_text}: "
                 "flush the old batcher first, or keep its rules"
             )
         batcher = cls.of(kept)

@@ -68,8 +68,8 @@ class ColumnBatcher(EngineHost):
     def _check_rules(self, kept: Rulebook) -> None:
         if kept != self.rules:
             raise SnapshotError(
-                f"the snapshot was taken under other rules ({kept.rules_text}) than asked for "
-                f"({self.rules.rules_text}): flush the old batcher first, or keep its rules"
+                f"the snapshot was taken with the rules {kept.rules_text}, not {self.rules.rules_text}: "
+                "flush the old batcher first, or keep its rules"
             )
 
 

@@ -112,7 +112,7 @@ class BatchConfig(msgspec.Struct, frozen=True, dict=True):
 
 def _check_ticks(name: str, value: object) -> None:
     if type(value) is not int or not 0 <= value < _LIMIT:
-        raise ConfigError(f"{name} is {value!r}: give a whole number of ticks, zero or more and below 2^62")
+        raise ConfigError(f"invalid {name} {value!r}: give a whole number of ticks, zero or more and below 2^62")
 
 
 def _check_cap(config: BatchConfig, name: str) -> None:
@@ -121,11 +121,9 @@ def _check_cap(config: BatchConfig, name: str) -> None:
         msgspec.structs.force_setattr(config, name, msgspec.UNSET)
         return
     if type(value) is not int or not 1 <= value < _LIMIT:
-        raise ConfigError(f"{name} is {value!r}: give a whole number, one or more and below 2^62, or omit it")
+        raise ConfigError(f"invalid {name} {value!r}: give a whole number, one or more and below 2^62, or omit it")
     if config.mode == "faithful":
-        raise ConfigError(
-            f"{name} is {value}, but the mode faithful has no limits: its algorithm does not support them"
-        )
+        raise ConfigError(f"{name} is {value}, but mode faithful does not support limits: omit it")
 
 
 def _check_late(config: BatchConfig) -> None:
@@ -139,11 +137,11 @@ def _check_late(config: BatchConfig) -> None:
     _check_choice("late", policy, get_args(LatePolicy))
     _check_ticks("grace", grace)
     if config.mode == "faithful":
-        raise ConfigError(f"late is {policy!r}, but the mode faithful replays an algorithm that rejects late records")
+        raise ConfigError(f"late is {policy!r}, but mode faithful always rejects late records: omit it")
     if policy == "amend" and isinstance(grace, int) and grace < config.window:
-        raise ConfigError(f"grace is {grace}, but late=amend needs at least the window, {config.window}")
+        raise ConfigError(f"grace is {grace}, but late=amend requires at least the window, {config.window}")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}")
+        raise ConfigError(f"invalid {name} {value!r}: choose one of {', '.join(choices)}")

@@ -77,9 +77,9 @@ def explain(
     """
     rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
     if rules.default.mode != "order-free":
-        raise ConfigError("explanations need the mode order-free")
+        raise ConfigError("explanations require mode order-free")
     if len({event.id for event in events}) < len(events):
-        raise ConfigError("two events have the same id, and cannot be told apart: give each its own id")
+        raise ConfigError("two events have the same id: give each event its own id")
     choose, groups = rules.chooser(), defaultdict[BatchConfig, list[Event]](list)
     for event in events:
         groups[choose(event.source, event.key)].append(event)

@@ -63,7 +63,9 @@ def read_events(file: LineReader, *, sized: bool = False) -> Iterator[tuple[int,
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
-            raise EventLineError(f"line {number}: longer than {LONGEST_LINE} bytes, so hardly one JSON object")
+            raise EventLineError(
+                f"line {number}: longer than {LONGEST_LINE} bytes, the limit: write one JSON object per line"
+            )
         if number == 1:
             line = line.removeprefix(BOM_UTF8)
         if not line.strip():
@@ -73,7 +75,7 @@ def read_events(file: LineReader, *, sized: bool = False) -> Iterator[tuple[int,
             continue
         if not seen.add(event.id):
             raise EventLineError(
-                f"line {number}: the id {event.id} is used by an earlier event; give each event its own id"
+                f"line {number}: id {event.id} is used by an earlier event; give each event its own id"
             )
         yield number, event
 
@@ -105,7 +107,7 @@ def _decode(line: bytes, number: int, *, sized: bool) -> Event:
     except (msgspec.DecodeError, UnicodeDecodeError, MessageError) as error:
         raise EventLineError(f"line {number}: not an event: {error}") from error
     if sized and fields.size is None:
-        raise EventLineError(f"line {number}: no size, but a cap on bytes needs the size of every record")
+        raise EventLineError(f"line {number}: size is missing, but a limit on bytes requires the size of every record")
     return Event(
         fields.id, fields.source, fields.key, fields.event_time, fields.received_at, fields.digest, fields.size or 0
     )
@@ -119,6 +121,6 @@ def _message(line: bytes) -> Message | None:
     message = decode_line(line, written=True)
     if message.id < 1 or message.event_time is None or message.received_at is None:
         raise MessageError(
-            "a message needs its id, event_time and received_at here, as `millstream log read` prints them"
+            "a message here requires id, event_time and received_at, as `millstream log read` prints them"
         )
     return message

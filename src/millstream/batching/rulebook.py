@@ -34,9 +34,9 @@ class Rulebook(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         places = [(override.source, override.key) for override in self.overrides]
         if (None, None) in places:
-            raise ConfigError("an override has neither a source nor a key: add one")
+            raise ConfigError("an override must have a source or a key: add one")
         if any(override.config.mode != self.default.mode for override in self.overrides):
-            raise ConfigError(f"an override cannot change the mode: the batcher runs in mode {self.default.mode}")
+            raise ConfigError(f"an override cannot change the mode, which is {self.default.mode}: remove mode")
         twice = {place for place in places if places.count(place) > 1}
         for source, key in sorted(twice, key=repr):
             raise ConfigError(f"there are two overrides for source {source!r} and key {key!r}: keep one")
@@ -99,10 +99,10 @@ def read_overrides(text: str, given: Mapping[str, Any]) -> tuple[Override, ...]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the overrides cannot be read: {error}") from error
+        raise ConfigError(f"cannot read the overrides: {error}") from error
     listed = tables.get("override", [])
     if set(tables) - {"override"} or not isinstance(listed, list):
-        raise ConfigError("the overrides are tables of the name [[override]], and nothing else")
+        raise ConfigError("overrides must be tables named [[override]], and nothing else")
     return overrides_of(listed, given)
 
 
@@ -122,13 +122,13 @@ def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -
     where = f"override {number}" + (f" ({whom})" if whom else "")
     rules = {name: value for name, value in table.items() if name not in place}
     for name in sorted(set(rules) - set(RULE_NAMES)):
-        raise ConfigError(f"{where} has the member {name!r}: choose from source, key, {', '.join(RULE_NAMES)}")
+        raise ConfigError(f"{where} has the unknown member {name!r}: use source, key, {', '.join(RULE_NAMES)}")
     if rules.get("late") == "reject":
         rules.setdefault("grace", None)
     try:
         return msgspec.convert(place | {"config": {**given, **rules}}, Override)
     except (msgspec.ValidationError, ConfigError) as error:
-        raise ConfigError(f"{where} cannot be used: {_plain(error)}") from error
+        raise ConfigError(f"{where} is not valid: {_plain(error)}") from error
 
 
 def _plain(error: Exception) -> str:

@@ -76,8 +76,9 @@ class BatchService:
         if self._writer.sequence > source.last_id:
             self._writer.close()
             raise BatchServiceError(
-                f"{output.name!r} holds what came of {source.name!r} up to message {self._writer.sequence}, but that "
-                f"log ends at {source.last_id}: it was replaced. Give the service another output"
+                f"log {output.name!r} was written from {source.name!r} up to message "
+                f"{self._writer.sequence}, but {source.name!r} now ends at {source.last_id}: it was "
+                "replaced. Give the service another output"
             )
         if kept is None and self._position:
             self._begin_in_the_middle()
@@ -151,9 +152,9 @@ class BatchService:
         if self._writer.sequence:
             self._writer.close()
             raise BatchServiceError(
-                f"{self._path} is gone, and {self._source.name!r} was trimmed to begin at "
-                f"{self._position + 1}, so its earlier batches cannot be repeated. Restore the state from a "
-                "backup, or choose another output"
+                f"the state file {self._path} is missing, and {self._source.name!r} was trimmed and "
+                f"begins at {self._position + 1}, so its earlier batches cannot be repeated. Restore "
+                "the file from a backup, or choose another output"
             )
         self.save()
 
@@ -193,7 +194,7 @@ class BatchService:
         if len(back):
             place = int(back[0])
             raise BatchServiceError(
-                f"message {messages.column('id')[place].as_py()} of {self._source.name!r} was received at "
-                f"{received[place]}, the one before it at {before[place]}: batch an imported log with "
-                f"`millstream pipeline batch {self._source.name}`"
+                f"message {messages.column('id')[place].as_py()} of {self._source.name!r} has the "
+                f"receive time {received[place]}, earlier than {before[place]} of the message before "
+                f"it: batch an imported log with `millstream pipeline batch {self._source.name}`"
             )

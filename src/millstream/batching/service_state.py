@@ -35,8 +35,10 @@ def read_state(path: Path, log: str, output: str) -> ServiceState | None:
         return None
     except msgspec.DecodeError as error:
         raise SnapshotError(
-            f"{path} is not a state of a batch service: {error}; delete it to replay the log"
+            f"{path} is not a valid state of a batch service: {error}; delete it to replay the log"
         ) from error
     if (state.log, state.output) != (log, output):
-        raise SnapshotError(f"{path} is of the logs {state.log!r} and {state.output!r}, not {log!r} and {output!r}")
+        raise SnapshotError(
+            f"{path} is the state for logs {state.log!r} and {state.output!r}, not for {log!r} and {output!r}"
+        )
     return state

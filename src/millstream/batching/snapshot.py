@@ -94,13 +94,15 @@ def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     _, version, checksum = _HEAD.unpack_from(data)
     if version not in _decoders:
         raise SnapshotError(
-            f"this snapshot has version {version}, this program reads versions {_ROWS} and {_COLUMNS}: "
-            "replay the log from the start of the oldest open batch instead"
+            f"this snapshot has version {version}, but this release reads versions {_ROWS} and "
+            f"{_COLUMNS}: replay the log from the start of the oldest open batch instead"
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != checksum:
-        raise SnapshotError("the snapshot is damaged (its checksum is wrong): use an older one and replay from there")
+        raise SnapshotError(
+            "the snapshot is damaged (its checksum does not match): use an older one and replay from there"
+        )
     try:
         return _decoders[version].decode(body)  # type: ignore[attr-defined, no-any-return]
     except (msgspec.DecodeError, ConfigError) as error:
-        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
+        raise SnapshotError(f"cannot read the snapshot: {error}") from error

@@ -70,9 +70,9 @@ def _core(size: Size) -> Iterator[Comparison]:
 def _chosen(modes: str) -> tuple[str, ...]:
     wanted = tuple(modes.split(","))
     if unknown := [mode for mode in wanted if mode not in MODES]:
-        raise InputError(f"--modes knows {', '.join(MODES)}, but not {', '.join(unknown)}")
+        raise InputError(f"--modes: unknown mode {', '.join(unknown)}; choose from {', '.join(MODES)}")
     if "spark" in wanted and importlib.util.find_spec("pyspark") is None:
-        raise InputError("Spark is not installed: pip install 'millstream[pipeline]', or leave it out by --modes core")
+        raise InputError("Spark is not installed: pip install 'millstream[pipeline]', or omit it with --modes core")
     return wanted
 
 

@@ -40,7 +40,7 @@ def comparisons(size: Size, folder: Path, *, cores: str = "2") -> Iterator[Compa
     from millstream.pipeline.session import SparkOptions, spark_session
 
     if not cores.isdecimal() or cores == "0":
-        raise InputError(f"--cores {cores!r}: write a whole number from 1 on")
+        raise InputError(f"--cores: invalid value {cores!r}: write a whole number of at least 1")
     with on_cores(int(cores)) as given, spark_session(folder / "spark", SparkOptions(quick=size != "full")) as spark:
         work = SparkBatchingRuns(spark, folder, SystemClock(), given)
         for sources in SOURCES[size]:

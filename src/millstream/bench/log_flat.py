@@ -36,7 +36,7 @@ def comparisons(
     """A comparison at each power of ten up to *up_to* messages, of logs in *stores*."""
     names = [name.strip() for name in (stores or "segments").split(",")]
     if not set(names) <= set(STORES):
-        raise InputError(f"the stores whose growth is measured are {', '.join(STORES)}, not {stores}")
+        raise InputError(f"invalid stores {stores}: choose from {', '.join(STORES)}")
     with contextlib.ExitStack() as opened:
         growing = {name: GrowingLog(name, folder, _FIRST[size], SystemClock()) for name in names}
         for growth in growing.values():
@@ -53,9 +53,9 @@ def _targets(first: int, up_to: str) -> list[int]:
     try:
         last = int(float(up_to))
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{up_to!r} is not a number of messages; write 1e8") from error
+        raise InputError(f"invalid number of messages {up_to!r}: write one such as 1e8") from error
     if not first <= last <= 10**12:
-        raise InputError(f"a log grows up to {first:,} messages or more, not {up_to}")
+        raise InputError(f"invalid log size {up_to}: give {first:,} messages or more")
     powers = [10**exponent for exponent in range(round(math.log10(first)), 13) if 10**exponent < last]
     return [*powers, last]
 
@@ -130,10 +130,10 @@ class GrowingLog:
             ids, body = batch.arrow.column("id").to_numpy(), batch.arrow.column("body")
             numbers = np.frombuffer(body.buffers()[2], "<u4")[body.offset : body.offset + len(body)]
             if ids[0] != expected or (np.diff(ids) != 1).any() or (numbers != ids.astype("<u4")).any():
-                raise AssertionError(f"ids {ids[0]} to {ids[-1]} are not what was written")
+                raise AssertionError(f"ids {ids[0]} to {ids[-1]} differ from what was written")
             expected = int(ids[-1]) + 1
         if expected != last + 1:
-            raise AssertionError(f"the log ends at {expected - 1}, not at {last}")
+            raise AssertionError(f"the log ends at {expected - 1}, but should end at {last}")
 
     def _start_up(self) -> tuple[float, float]:
         """How many seconds a writer, and a reader of the end, take to open the store and the log anew."""

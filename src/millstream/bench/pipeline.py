@@ -71,7 +71,7 @@ def comparisons(
 
     wanted, stores = _chosen(modes, MODES), _chosen(backends, ("sqlite", "segments", "mariadb"))
     if not cores.isdecimal() or cores == "0":
-        raise InputError(f"--cores {cores!r}: write a whole number from 1 on")
+        raise InputError(f"--cores: invalid value {cores!r}: write a whole number of at least 1")
     with contextlib.ExitStack() as held:
         given = held.enter_context(on_cores(int(cores)))
         spark = held.enter_context(
@@ -394,7 +394,7 @@ def _chosen(text: str, known: Sequence[str]) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in known:
-            raise InputError(f"{name!r} is none of {', '.join(known)}")
+            raise InputError(f"unknown {name!r}: choose from {', '.join(known)}")
     return names
 
 

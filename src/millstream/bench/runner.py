@@ -157,7 +157,7 @@ def run_benchmark(
 def load_benchmark(name: str) -> BenchmarkModule:
     """The module of the benchmark *name*. Raises :class:`InputError`."""
     if name not in BENCHMARKS:
-        raise InputError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+        raise InputError(f"unknown benchmark {name!r}: choose from {', '.join(BENCHMARKS)}")
     return cast(BenchmarkModule, importlib.import_module(BENCHMARKS[name]))
 
 
@@ -166,7 +166,7 @@ def _check_parts(name: str, module: BenchmarkModule, parts: Mapping[str, str]) -
     unknown = set(parts) - set(known)
     if unknown:
         options = ", ".join(known) or "nothing"
-        raise InputError(f"the benchmark {name!r} is not chosen by {', '.join(sorted(unknown))}, but by {options}")
+        raise InputError(f"benchmark {name!r} has no option {', '.join(sorted(unknown))}: use {options}")
 
 
 def measure(comparison: Comparison, runs: int, show: Show) -> ComparisonResult:

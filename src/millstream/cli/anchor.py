@@ -186,8 +186,9 @@ def _replayed(node: Node, *, registry: bool) -> ReplayReport:
     state = node.registry.follow_state()
     if state is not None and state.position:
         raise FollowError(
-            f"the registry of this node follows {state.ledger} and has no ledger to replay; to check everything again "
-            "follow that ledger into an empty node (millstream anchor observe --ledger … --data DIR)"
+            f"cannot replay: this node follows {state.ledger} and keeps no ledger of its own; to check "
+            "everything again, follow that ledger into an empty node (millstream anchor observe "
+            "--ledger … --data DIR)"
         )
     instance = node.registry.instance
     return replay_registry(node.anchoring.cas, node.registry.ledger, instance.history, instance.versions)

@@ -77,7 +77,7 @@ def observe(
             _follow(node, changed.follow, as_json=as_json, forever=follow)
         return
     if cas or profile or method or follow or interval:
-        raise click.UsageError("--cas, --profile, --method, --follow and --interval need --ledger")
+        raise click.UsageError("--cas, --profile, --method, --follow and --interval require --ledger: add --ledger")
     with Node.open(settings) as node:
         seen = node.anchoring.observer.observe()
         node.registry.instance.observer.observe()
@@ -237,7 +237,7 @@ def _followed(
     chosen = ledger or follow.ledger
     places = cas or follow.cas
     if chosen and not places:
-        raise click.UsageError("--cas is missing: it names the places of the files")
+        raise click.UsageError("--cas is missing: give a location of the batch files, a folder or a URL")
     follow = FollowSettings(chosen, places, Microseconds(interval) if interval else follow.interval)
     return msgspec.structs.replace(
         settings, follow=follow, profile=profile or settings.profile, method=method or settings.method

@@ -126,5 +126,5 @@ def _report(where: str, outcome: SubmissionResult, *, as_json: bool) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65_535:
-        raise AddressError(f"{text!r} is not an address to listen on: write HOST:PORT, such as 127.0.0.1:8480")
+        raise AddressError(f"invalid listen address {text!r}: write HOST:PORT, such as 127.0.0.1:8480")
     return host.strip("[]"), int(port)

@@ -108,7 +108,7 @@ def _refuse_cut(mode: str) -> None:
     """The replayed algorithm knows one cut only; whoever asks for one, of whatever kind, expects something else."""
     source = click.get_current_context().get_parameter_source("conflict_cut")
     if mode == "faithful" and source is not click.core.ParameterSource.DEFAULT:
-        raise click.UsageError("--mode faithful cuts as thin-edge does, and knows no --cut: omit one of them")
+        raise click.UsageError("--mode faithful does not support --cut: omit one of them")
 
 
 def _replayed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator[Group]:

@@ -124,7 +124,7 @@ def _policies(text: str) -> list[LatePolicy]:
     known = get_args(LatePolicy)
     for name in names:
         if name not in known:
-            raise click.UsageError(f"--late: {name!r} is not a policy; choose from {', '.join(known)}")
+            raise click.UsageError(f"--late: unknown policy {name!r}; choose from {', '.join(known)}")
     return [name for name in known if name in names]
 
 

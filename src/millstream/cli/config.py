@@ -59,7 +59,7 @@ def user(name: str, role: str, from_stdin: bool) -> None:
     and held plans; an admin can also change policies.
     """
     if not _USER.fullmatch(name):
-        raise click.UsageError("a name is 1 to 64 letters, digits, '_', '.', '@' and '-'")
+        raise click.UsageError("invalid user name: use 1 to 64 letters, digits, '_', '.', '@' and '-'")
     if from_stdin:
         password = sys.stdin.readline(_LONGEST).rstrip("\r\n")
     else:

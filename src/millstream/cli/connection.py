@@ -45,9 +45,9 @@ def connection_options(command: Command) -> Command:
         from millstream.messaging.client import Credentials, Options, Tls
 
         if bool(access_key) != bool(secret_file):
-            raise click.UsageError("--access-key and --secret-file belong together")
+            raise click.UsageError("--access-key and --secret-file must be given together")
         if bool(tls_certificate) != bool(tls_key):
-            raise click.UsageError("--tls-certificate and --tls-key belong together")
+            raise click.UsageError("--tls-certificate and --tls-key must be given together")
         credentials = Credentials(access_key, _text(secret_file), _text(token_file)) if access_key else None
         encrypts = tls or tls_ca or tls_certificate
         encryption = Tls(_read(tls_ca), _read(tls_certificate), _read(tls_key)) if encrypts else None
@@ -70,9 +70,11 @@ def administration_options(command: Command) -> Command:
         *args: Any, url: str | None, user: str, password_file: Path | None, options: Options, **kwargs: Any
     ) -> Any:
         if url and (kwargs["endpoint"] or options.credentials):
-            raise click.UsageError("give either --url with --user or --broker with --access-key")
+            raise click.UsageError(
+                "--url and --broker cannot be combined: give --url with --user, or --broker with --access-key"
+            )
         if bool(user) != bool(password_file) or (user and not url):
-            raise click.UsageError("--user and --password-file belong together and to --url")
+            raise click.UsageError("--user and --password-file must be given together, and only with --url")
         node = None
         if url:
             from millstream.rest.broker_client import BrokerClient
@@ -95,4 +97,6 @@ def _text(path: Path | None) -> str:
     try:
         return (_read(path) or b"").decode().strip()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not text: is it a file with a secret?") from error
+        raise InputError(
+            f"{path} is not a text file: name the file that contains the password or the secret"
+        ) from error

@@ -68,7 +68,7 @@ def key(file: Path, curve: str) -> None:
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise DidInputError(f"{file} exists; a key is never overwritten, choose another name") from error
+        raise DidInputError(f"{file} exists already, and a key is never overwritten: choose another file") from error
     with os.fdopen(handle, "wb") as out:
         out.write(msgspec.json.encode(made.jwk) + b"\n")
         out.flush()
@@ -154,7 +154,10 @@ def name_(request: BinaryIO, profile_name: str) -> None:
     profile = profile_of(profile_name)
     operation = parse(request.read(profile.max_operation_bytes + 1).strip(), profile, request.name)
     if operation.type != OperationType.CREATE:
-        raise DidInputError(f"{request.name} is a request to {operation.type}, but only a create request has a DID")
+        raise DidInputError(
+            f"{request.name} is a request of type {operation.type}; only a create request defines a DID: "
+            "give its create request"
+        )
     print_json({"did": f"did:{profile.method}:{operation.suffix}", "long_form": long_form(operation, profile)})
 
 
@@ -180,7 +183,9 @@ def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_
     else:
         answer = resolve_from(None, name, profile_of(profile_name))
     if answer is None:
-        raise DidUnknownError(f"unknown DID {name[:100]}; give its long form, or --operations with its create")
+        raise DidUnknownError(
+            f"unknown DID {name[:100]}: give its long form, or give a file with its create operation with --operations"
+        )
     print_json(answer)
 
 
@@ -227,7 +232,7 @@ def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
             source.read(1_000_000).removeprefix(BOM_UTF8), type=dict[str, Any] | list[dict[str, Any]]
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DidInputError(f"{source.name} contains no patch: {error}") from error
+        raise DidInputError(f"{source.name} contains no valid patch: {error}") from error
     return value if isinstance(value, list) else [value]
 
 

@@ -152,13 +152,14 @@ def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -
 def seek(settings: Settings, name: str, consumer: str, first_id: int | None, time: str | None) -> None:
     """Set the position of a consumer of the log NAME to an id or a time. An open reader of it is fenced."""
     if (first_id is None) == (time is None):
-        raise click.UsageError("give either --to ID or --time T")
+        raise click.UsageError("give exactly one of --to ID and --time T")
     with open_log_store(settings.log_url, create=False) as store:
         found = _log(store, name)
         first_id = first_id or found.first_id_since(microseconds(time or ""))
         if first_id < found.first_id:
             raise InputError(
-                f"{name} was trimmed and begins at id {found.first_id}: a consumer cannot start at {first_id}"
+                f"cannot move the consumer to id {first_id}: log {name} was trimmed and begins at id "
+                f"{found.first_id}; choose that id or a later one"
             )
         found.set_pointer(consumer, first_id - 1)
     click.echo(f"{consumer} goes on with id {first_id} of {name}")
@@ -332,7 +333,9 @@ def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) ->
     except MessageError as error:
         _append(writer, messages)
         where = "standard input" if file == Path("-") else str(file)
-        raise InputError(f"{where}, line {number}: {error}. All lines before it are stored") from error
+        raise InputError(
+            f"{where}, line {number}: {error}. All lines before it are stored: fix the line and append from it on"
+        ) from error
     _append(writer, messages)
 
 
@@ -350,7 +353,8 @@ def _confirm(ids: IdRange) -> None:
     except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise ConfirmationLostError(
-            f"the reader of the confirmations has closed; all messages up to {ids.last} are stored, none after it"
+            f"the pipe that receives the confirmations was closed: all messages up to id {ids.last} are "
+            "stored, none after it; append the rest again"
         ) from error
 
 
@@ -364,7 +368,10 @@ def _runs_of_lines(handle: int) -> Iterator[list[bytes]]:
             rest = b""
         rest += tail
         if len(rest) > _LONGEST:
-            raise InputError(f"a line is longer than {_LONGEST:,} bytes; store it as a content item")
+            raise InputError(
+                f"the line is longer than {_LONGEST:,} bytes, the limit of a message: store its content as "
+                "a content item"
+            )
     if rest:
         yield [rest]
 

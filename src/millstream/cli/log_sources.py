@@ -98,7 +98,7 @@ def run_relay(relay: Relay, role: RelayRole) -> RelayResult:
 def require_paho() -> None:
     """Raise :class:`InputError` that names the extra where the MQTT client is not installed."""
     if importlib.util.find_spec("paho") is None:
-        raise InputError("the MQTT client is not installed: pip install 'millstream[mqtt]'")
+        raise InputError("no MQTT client is installed: pip install 'millstream[mqtt]'")
 
 
 def _made_up_name() -> str:

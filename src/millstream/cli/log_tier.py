@@ -73,7 +73,7 @@ def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> 
 def _keep_rules(log: Log, changes: dict[str, object]) -> None:
     before = log.tiering
     if before is None and "url" not in changes:
-        raise InputError(f"log {log.name} has no tier yet: name its object store with --to URL")
+        raise InputError(f"log {log.name} has no tier yet: give the URL of its object store with --to")
     if changes:
         kept = {} if before is None else msgspec.structs.asdict(before)
         log.set_tiering(msgspec.convert(kept | changes, Tiering))

@@ -50,7 +50,9 @@ def torture_command(
     from millstream.testing.torture import TorturePlan
 
     if keep and server:
-        raise click.UsageError("--keep and --private exclude each other: the server ends with the command")
+        raise click.UsageError(
+            "--keep and --private cannot be combined, because the private server stops with the command: omit one"
+        )
     plan = TorturePlan(kills, seconds, secrets.randbits(32) if seed is None else seed, ahead)
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(services.private(server)) if server else None

@@ -47,7 +47,7 @@ def trim(
     named = keep_policy or any(value is not None and value is not False for value in rules.values())
     policy = Retention(**rules) if named else None
     if below is not None and policy is not None:
-        raise click.UsageError("give either --below ID or rules")
+        raise click.UsageError("--below and retention rules cannot be combined: give one of them")
     with open_log_store(settings.log_url, create=False, read_only=dry_run) as store:
         found = store.log(LogSpec(name), create=False)
         if below is not None:

@@ -63,7 +63,9 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
     Exit code 1 if something could not be repaired; the reason is printed.
     """
     if len(item) not in (0, 2) or ((dry_run or restore_source) and not item):
-        raise click.UsageError("give a space and a content id, or nothing to process the repair queue")
+        raise click.UsageError(
+            "give both a space and a content id to check one item, or neither to process the repair queue"
+        )
     with Node.open(settings) as node:
         if dry_run:
             print_json(node.mill.repairs.repairer.plan(*item, restore_source=restore_source))

@@ -108,7 +108,9 @@ def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
     code 1 if changes are left open, that is, if it is not known whether they happened.
     """
     if settings.audit_log_space is None:
-        raise SettingsError("setting mill.audit_log: give the STORE:SPACE for the export of the audit log")
+        raise SettingsError(
+            "setting mill.audit_log is missing: set it to the STORE:SPACE that receives the exported audit log"
+        )
     with Node.open(settings) as node:
 
         def run(stopping: Callable[[], bool]) -> int:

@@ -28,9 +28,7 @@ def chosen_spaces(
     out. With *asked* a space that the policies copy to a store counts as one, whether it is there or not.
     """
     if store is not None and store not in node.stores.providers:
-        raise UnknownStoreError(
-            f"no store {store!r} is configured (there are: {', '.join(sorted(node.stores.providers))})"
-        )
+        raise UnknownStoreError(f"unknown store {store!r}; configured are: {', '.join(sorted(node.stores.providers))}")
     known = {*known, *node.stores.manifest.spaces()}
     for name in node.stores.providers:
         try:
@@ -48,7 +46,9 @@ def chosen_spaces(
         known |= asked_spaces(node, known)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
-        raise UnknownSpaceError("unknown space: it is neither in a store nor in the manifest")
+        raise UnknownSpaceError(
+            "unknown space: neither a store nor the manifest has it; check the names of store and space"
+        )
     return chosen
 
 

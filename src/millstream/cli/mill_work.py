@@ -62,7 +62,7 @@ def work(
     same for Prometheus. Exit code 1 if a task died.
     """
     if queues and pools:
-        raise click.UsageError("give queues or pools, not both")
+        raise click.UsageError("queues and pools cannot be combined: give one of them")
     chosen = (
         {"queues": tuple(map(QueueName, queues))}
         if queues

@@ -37,7 +37,7 @@ class Seconds(click.ParamType[float]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if seconds < self._least:
-            self.fail(f"{value} is too short: at least {self._least} s", param, ctx)
+            self.fail(f"{value} is too short: give at least {self._least} s", param, ctx)
         return seconds
 
 

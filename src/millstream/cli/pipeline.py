@@ -95,7 +95,7 @@ def inventory(
     from millstream.pipeline.jobs.statistics import latest_before
 
     if not adopt and (read_all or checksums is not None):
-        raise click.UsageError("--read and --checksums belong to --adopt")
+        raise click.UsageError("--read and --checksums require --adopt: add --adopt")
     with Node.open(settings) as node, node.spark.session() as spark, shown(spark, "inventory"):
         jobs = node.spark.jobs
         run = name or _run_name(node, "inventory", "snapshot", spaces)
@@ -186,7 +186,7 @@ def _empty_copies(node: Node, found: Sequence[SpaceSweep]) -> list[SpaceSweep]:
         try:
             providers.spaces(store)
         except StoreError as error:
-            tally.fail(f"the listing broke off: {error}")
+            tally.fail(f"the listing stopped before its end: {error}")
         reports.append(SpaceSweep(reporter.keep(reporter.make(tally, store, space, since=now, until=now)), 0.0))
     return reports
 

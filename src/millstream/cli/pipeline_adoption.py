@@ -44,11 +44,11 @@ def adopt_on_spark(
     sources = list(_sources(node, spaces))
     if not sources:
         raise UnknownSpaceError(
-            "no store in the settings is a folder or a bucket that other programs write, with such a space: name it "
-            "there as folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME"
+            "no store with such a space can be adopted: the settings need a folder or bucket that "
+            "other programs write, as folder:///PATH?space=NAME or s3://BUCKET/PREFIX?space=NAME"
         )
     if checksums is not None and len(sources) > 1:
-        raise click.UsageError("--checksums names the items of one space: name that space with --space")
+        raise click.UsageError("--checksums applies to a single space: name it with --space")
     urls, reading = node.settings.store_urls, Reading.ALL if read_all else Reading.SHARE
     listed = None if checksums is None else read_list(checksums, urls[sources[0][0]])
     adopted = []

@@ -70,7 +70,7 @@ def _history(
 
     if flush and hand_over:
         raise click.UsageError(
-            "--flush and --hand-over exclude each other: --flush leaves no open records to hand over"
+            "--flush and --hand-over cannot be combined: --flush leaves no open records to hand over"
         )
     if hand_over:
         user_log(hand_over)

@@ -74,7 +74,8 @@ def _duplicate(
 
     if execute and isinstance(node.stores.providers[pair.destination], AuditedStore):
         raise InputError(
-            f"store {pair.destination!r} is audited, but Spark tasks do not write audit logs: omit --execute"
+            f"store {pair.destination!r} is audited, and Spark tasks cannot write its audit log: omit "
+            "--execute, and let workers copy"
         )
     stores = node.settings.store_urls
     with shown(spark, f"{space} {pair}"):

@@ -20,9 +20,9 @@ def package_command(target: Path) -> None:
     from millstream.pipeline.package_zip import write_package
 
     if target.suffix != ".zip":
-        raise InputError(f"{target}: Python imports from an archive whose name ends in .zip")
+        raise InputError(f"invalid file name {target}: Python imports only from an archive whose name ends in .zip")
     try:
         count = write_package(target)
     except OSError as error:
-        raise InputError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     click.echo(f"{target}: {count:,} files, {size_text(target.stat().st_size)}")

@@ -89,11 +89,11 @@ def protect(
     Exit code 0 if every item has all its copies verified, 5 if only approvals are missing, 1 otherwise.
     """
     if watch and dry_run:
-        raise click.UsageError("--watch or --dry-run, not both")
+        raise click.UsageError("--watch and --dry-run cannot be combined: give one of them")
     if watch and every < MICROSECONDS:
         raise click.UsageError("--every must be 1s or longer")
     if exclude and no_exclude:
-        raise click.UsageError("--exclude or --no-exclude, not both")
+        raise click.UsageError("--exclude and --no-exclude cannot be combined: give one of them")
     settings, _ = load_settings({"data": data}, config=config)
     asked = wanted(source, to, space, () if no_exclude else tuple(exclude) or None, settings.folder)
     listed = read_list(checksums, asked.source) if checksums is not None else None

@@ -49,7 +49,7 @@ def alone(node: Node) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ProtectBusyError(
-                f"another `millstream protect` runs on {node.folder}: wait until it has ended"
+                f"another `millstream protect` is running on {node.folder}: wait until it ends"
             ) from None
         yield
 

@@ -41,7 +41,7 @@ class SourceEmptyError(SetupError):
     """There is nothing in the source."""
 
 
-IS_EMPTY = "mount its disk, correct the path, or say that this is meant with --allow-empty"
+IS_EMPTY = "mount its disk, correct the path, or confirm with --allow-empty that it is meant to be empty"
 """What to do about a source in which nothing is."""
 
 
@@ -88,20 +88,23 @@ def wanted(source: str, to: Sequence[str], space: str | None, exclude: Sequence[
     returns.
     """
     if not source or not all(to):
-        raise SetupError("SOURCE or a URL of --to is empty: is a variable of the shell unset?")
+        raise SetupError("SOURCE or a URL of --to is empty: check whether a shell variable is unset")
     url = _source_url(source, space, exclude or ())
     opened = open_provider(url)
     try:
         found = opened.spaces()
         is_empty = not opened.entries(found[0], limit=1)
     except (NotFoundError, StoreUnavailableError, IndexError) as error:
-        raise SourceMissingError(f"the source {source} cannot be listed ({error}): nothing was done") from error
+        raise SourceMissingError(
+            f"cannot list the source {source} ({error}); nothing was changed: check the path and that its "
+            "disk is mounted"
+        ) from error
     destinations = [_destination_url(one) for one in to]
     if len({_same(one) for one in destinations}) < len(destinations):
-        raise SetupError("one destination is named twice: two copies in one place are one copy")
+        raise SetupError("--to names one destination twice, which would make a single copy: name two places")
     name = check_space(found[0])
     if is_system(name):
-        raise SetupError(f"the space {name!r} would be one of the system itself: choose another name with --space")
+        raise SetupError(f"space name {name!r} is reserved for the system: choose another name with --space")
     _require_apart(opened.url, name, destinations, data)
     return Wanted(opened.url, name, destinations, exclude == (), is_empty)
 
@@ -114,7 +117,7 @@ def find_stores(settings: Settings, asked: Wanted, *, allow_empty: bool = False)
     urls = settings.store_urls
     known, is_changed = _find_source(urls, asked.source, forgets_exclusion=asked.forgets_exclusion)
     if known is None and asked.is_empty and not allow_empty:
-        raise SourceEmptyError(f"the source {asked.source} is empty: {IS_EMPTY}; nothing was set up")
+        raise SourceEmptyError(f"the source {asked.source} is empty, and nothing was set up: {IS_EMPTY}")
     store = known or _new_name(asked.space, urls)
     _require_free(settings, store, asked)
     added = {} if known else {store: asked.source}
@@ -155,7 +158,7 @@ def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
         return str(folder_url(path, space, tuple(exclude)))
     parts = urlsplit(source)
     if parts.scheme not in ("folder", "s3", "file"):
-        raise SetupError(f"{source!r} is not a source: name a folder, or s3://bucket/prefix")
+        raise SetupError(f"invalid source {source!r}: name a folder, or s3://bucket/prefix")
     if parts.scheme == "file":
         return str(folder_url(Path(unquote(parts.path)), space, tuple(exclude)))
     query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if not (space and pair[0] == "space")]
@@ -169,9 +172,9 @@ def _destination_url(to: str) -> str:
         return Path(to).expanduser().absolute().as_uri()
     scheme = urlsplit(to).scheme
     if scheme == "memory":
-        raise SetupError(f"{to!r} ends with this command: name a folder or a bucket")
+        raise SetupError(f"{to!r} would be lost when this command ends: name a folder or a bucket")
     if scheme in ("cas", "folder"):
-        raise SetupError(f"{to!r} is not a store for copies: name a folder or a bucket")
+        raise SetupError(f"invalid destination {to!r}: name a folder or a bucket")
     open_provider(to)  # a URL that names no store is refused before anything is set up
     return to
 
@@ -205,7 +208,7 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
     parts = urlsplit(source)
     for url in destinations:
         if parts.scheme == "s3" and _overlap(source, url, space):
-            raise SetupError(f"the copy at {url} and the source {source} lie in one another: name another prefix")
+            raise SetupError(f"the copy at {url} and the source {source} overlap: name another prefix")
     folders = [Path(unquote(urlsplit(url).path)).resolve() for url in destinations if urlsplit(url).scheme == "file"]
     _require_copies_apart(space, folders, data)
     if parts.scheme != "folder":
@@ -213,14 +216,16 @@ def _require_apart(source: str, space: str, destinations: Sequence[str], data: P
     root = Path(unquote(parts.path)).resolve()
     if lies_in(data, root):
         raise SetupError(
-            f"the node's folder {data} lies in the source {root}, to which nothing is ever written: choose "
+            f"the node's folder {data} lies in the source {root}, which must not be written to: choose "
             "another folder with --data"
         )
     for folder in folders:
         if lies_in(folder, root) or lies_in(folder / space, root):
             raise SetupError(f"the copy at {folder} would lie in the source {root}: choose another folder")
         if lies_in(root, folder / space):
-            raise SetupError(f"the source {root} lies where its copy would: {folder / space}; choose another folder")
+            raise SetupError(
+                f"the source {root} lies inside the folder of its copy, {folder / space}: choose another folder"
+            )
 
 
 def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> None:
@@ -234,7 +239,9 @@ def _require_copies_apart(space: str, folders: Sequence[Path], data: Path) -> No
             )
         for other in folders[:number]:
             if lies_in(one, other) and lies_in(other, one):
-                raise SetupError(f"{one} and {other} are one folder: two copies in one place are one copy")
+                raise SetupError(
+                    f"{one} and {other} are the same folder, which would make a single copy: name two folders"
+                )
         for other in folders:
             if lies_in(one, other / space):
                 raise SetupError(f"the copy at {one} would lie in the copy {other / space}: choose another folder")
@@ -262,7 +269,7 @@ def _require_free(settings: Settings, store: str, asked: Wanted) -> None:
             for pair in policy.spaces.get(asked.space, ()):
                 if pair.source != store:
                     raise SetupError(
-                        f"the space {asked.space!r} is copied from the store {pair.source!r} already: choose "
+                        f"space {asked.space!r} is already copied from store {pair.source!r}: choose "
                         "another name with --space"
                     )
 
@@ -292,7 +299,7 @@ def _add_stores(path: Path, settings: Settings, added: Mapping[str, str]) -> Non
 def _replace_url(path: Path, before: str, after: str) -> None:
     text = path.read_text("utf-8")
     if text.count(_toml(before)) != 1:
-        raise SetupError(f"cannot change what is left out of the source: in {path}, write url = {_toml(after)}")
+        raise SetupError(f"cannot change the exclusions of the source here: set url = {_toml(after)} in {path}")
     write_durably(path, text.replace(_toml(before), _toml(after)).encode())
 
 
@@ -314,4 +321,6 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
             saved = save_policy(node.policies.location, account, data)
             record_change(node, "save policy", account, version=saved.version, number=saved.number)
         if space in policy.ignored:
-            raise SetupError(f"the policy of the account {account!r} ignores the space {space!r}: take it off its list")
+            raise SetupError(
+                f"the policy of account {account!r} ignores space {space!r}: remove the space from its ignore list"
+            )

@@ -117,7 +117,7 @@ def amend(settings: Settings, name: str, task_id: int, file: BinaryIO, as_json: 
     with _open(settings, name) as opened:
         found = [task for task in opened.dead(limit=1, after=task_id - 1) if task.task_id == task_id]
         if not found or not opened.amend(task_id, body, seen=found[0].body):
-            raise NotFoundError(f"the queue {name} has no dead task {task_id}; see `millstream queue dead {name}`")
+            raise NotFoundError(f"queue {name} has no dead task {task_id}; `millstream queue dead {name}` lists them")
     record_change_if_node(settings, "amend", f"queue {name}, task {task_id}", bytes=len(body))
     if as_json:
         print_json({"queue": name, "task_id": task_id, "bytes": len(body)})

@@ -99,11 +99,13 @@ def restore(
     Exit code 0 if every item is at the target (with --test: every item of the sample is good), 1 otherwise.
     """
     if is_test == (to is not None):
-        raise click.UsageError("name a target with --to, or verify a sample with --test")
+        raise click.UsageError("give a target with --to, or test the restore of a sample with --test")
     if is_test and overwrite:
-        raise click.UsageError("--test writes nothing: --overwrite does not apply")
+        raise click.UsageError("--test and --overwrite cannot be combined: --test writes nothing")
     if at is not None and from_store is not None:
-        raise click.UsageError("--as-of takes each item from a copy that has the bytes of then: --from does not apply")
+        raise click.UsageError(
+            "--as-of and --from cannot be combined: --as-of picks the copy that has the content of that time"
+        )
     with Node.open(settings) as node:
         _require_known(node, space, from_store)
         target = None if to is None else open_target(node, to, space)
@@ -121,11 +123,12 @@ def restore(
 def _require_known(node: Node, space: str, store: str | None) -> None:
     if store is not None and store not in node.stores.providers:
         known = ", ".join(sorted(node.stores.providers))
-        raise UnknownStoreError(f"no store {store!r} is configured (there are: {known})")
+        raise UnknownStoreError(f"unknown store {store!r}; configured are: {known}")
     spaces = {name for _, name in (*node.stores.manifest.spaces(), *node.mill.audit.log.spaces())}
     if space not in spaces:
         raise UnknownSpaceError(
-            f"the manifest knows no space {space!r}; where its stores still exist, `millstream mill rebuild` reads them"
+            f"the manifest has no space {space!r}: check the name, or if its stores still have it, "
+            "rebuild the manifest with `millstream mill rebuild`"
         )
 
 

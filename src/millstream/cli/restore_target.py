@@ -23,7 +23,7 @@ def open_target(node: Node, to: str, space: str) -> RestoreTarget:
     Raises :class:`TargetRefusedError` for one that overlaps the node's folder or one of its stores.
     """
     if not to:
-        raise TargetRefusedError("--to is empty: is a variable of the shell unset?")
+        raise TargetRefusedError("--to is empty: check whether a shell variable is unset")
     if "://" not in to and not to.startswith("memory:"):
         folder = Path(to).expanduser().absolute()
         _require_apart(node, folder, to)
@@ -32,9 +32,7 @@ def open_target(node: Node, to: str, space: str) -> RestoreTarget:
         return FolderTarget(folder)
     parts = urlsplit(to)
     if parts.scheme not in ("file", "s3") or "space" in dict(parse_qsl(parts.query)):
-        raise TargetRefusedError(
-            f"{to!r} is not a store to restore to: name a folder, file:///folder or s3://bucket/prefix"
-        )
+        raise TargetRefusedError(f"invalid target {to!r}: name a folder, file:///folder or s3://bucket/prefix")
     if parts.scheme == "file":
         _require_apart(node, Path(unquote(parts.path)), to)
     else:

@@ -141,8 +141,8 @@ def get(settings: Settings, store_name: str, space: str, content_id: str, file: 
         found = copy_stream(source, sink).sha256
         if expected not in (None, found):
             raise ChecksumMismatchError(
-                f"{content_id!r} in {space} of {opened.url} is damaged: its bytes hash to sha256 {found}, "
-                f"and {expected} was recorded; get it from another copy"
+                f"{content_id!r} in {space} of {opened.url} is corrupt: its content has SHA-256 "
+                f"{found}, but {expected} was recorded; get it from another copy"
             )
 
 
@@ -261,7 +261,7 @@ def _properties(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"{pair!r} is not a property: write NAME=VALUE")
+            raise InputError(f"invalid property {pair!r}: write NAME=VALUE")
         properties[name] = value
     return properties
 

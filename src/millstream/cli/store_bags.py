@@ -86,7 +86,7 @@ def export(
     the same command resumes an export that was interrupted. Exit code 1 if an item could not be exported.
     """
     if (bag is None) == (sums is None):
-        raise click.UsageError("name a folder with --bagit or a file with --sha256sums")
+        raise click.UsageError("no output was named: name a folder with --bagit or a file with --sha256sums")
     providers = Providers({store_name: open_named_store(settings, store_name)}, SystemClock())
     described = _described(providers, ItemRef(store_name, space, prefix), is_read=is_read)
     report = _write_bag(providers, space, described, bag) if bag else _write_sums(described, sums or Path("-"))
@@ -182,7 +182,7 @@ class _Import(NamedTuple):
             found = hash_stream(file, {"sha256", *self.sums})
         for algorithm, value in self.sums.items():
             if found.sums[algorithm] != value.lower():
-                raise ChecksumMismatchError(f"{self.path} was changed since the bag was validated: validate it again")
+                raise ChecksumMismatchError(f"{self.path} has changed since the bag was validated: validate it again")
         return found.sha256, found.size
 
 
@@ -288,7 +288,7 @@ def _imports(bag: OpenBag) -> Iterator[_Import]:
         yield _Import(name, described.pop(name, BagItem(name, guess_type(name))), path, sums)
     for name, item in described.items():
         if item.text is None:
-            raise BagError(f"{ITEMS} describes {name!r}, which is no file of the bag")
+            raise BagError(f"{ITEMS} describes {name!r}, but the bag has no such file: export the bag again")
         yield _Import(name, item, None, {})
 
 

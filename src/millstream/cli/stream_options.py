@@ -41,8 +41,12 @@ _OPTIONS = (
 _STREAM_OPTIONS = ("output", "available_now", "per_trigger", "shards", "ticks")
 """The names of the parameters that :func:`stream_options` gives to a command."""
 
-_ONLY_WITH_STREAM = "only with --stream; without it the command takes what is there, as a job over history"
-_NOT_WITH_STREAM = "not with --stream, which takes all that comes; leave it out for a job over history"
+_ONLY_WITH_STREAM = (
+    "can only be used with --stream; without it the command processes the stored messages as a job over history"
+)
+_NOT_WITH_STREAM = (
+    "cannot be combined with --stream: omit --stream to process the stored messages as a job over history"
+)
 
 
 def check_way(*, stream: bool, history_options: Iterable[str], stream_options: Iterable[str]) -> None:
@@ -54,7 +58,7 @@ def check_way(*, stream: bool, history_options: Iterable[str], stream_options: I
     """
     output = click.get_current_context().params["output"]
     if stream and not output:
-        raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
+        raise click.UsageError("--stream requires --output LOG: name the log that receives the batches")
     if stream:
         user_log(output)
         _refuse_given(history_options, _NOT_WITH_STREAM)

@@ -164,7 +164,7 @@ def configure(
     Connected consumers are told at once. Limits that are not given do not change.
     """
     if max_attempts is None and backoff is None and not defaults:
-        raise click.UsageError("give --max-attempts N, --backoff TIMES or --defaults")
+        raise click.UsageError("nothing to change was given: give --max-attempts N, --backoff TIMES or --defaults")
     try:
         pauses = None if backoff is None else tuple(parse_duration(each) for each in backoff.split(","))
     except ValueError as error:
@@ -187,7 +187,7 @@ def reset(ask: AskBroker, name: str, topic_name: str, next_id: int | None, time:
     not.
     """
     if (next_id is None) == (time is None):
-        raise click.UsageError("give either --to ID or --time T")
+        raise click.UsageError("give exactly one of --to ID and --time T")
     _print_groups([ask(RESET_OFFSET, OffsetResetRequest(name, topic_name, next_id, time))], as_json)
 
 
@@ -197,7 +197,7 @@ def _ask(
     if endpoint:
         return call_broker(parse_address(endpoint), call, request, options)
     if settings.log_url.startswith("memory:"):
-        raise InputError("a memory: store ends with the command that opens it; use one on a disk")
+        raise InputError("a memory: store is lost when this command ends: name a store on a disk")
     if not settings.log.store:
         make_private_folder(settings.folder)
     try:
@@ -205,7 +205,7 @@ def _ask(
             return call_store(store, call, request, limits=limits_of(settings.broker))
     except WriterBusyError as error:
         raise WriterBusyError(
-            f"a running broker has these topics open; use --broker HOST:PORT or --url URL ({error})"
+            f"these topics are in use by a running broker: use --broker HOST:PORT or --url URL ({error})"
         ) from error
 
 

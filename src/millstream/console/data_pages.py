@@ -185,7 +185,7 @@ def read_time(text: str) -> int:
         except ValueError:
             continue
         return round((moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
-    raise FormError(f"{text[:40]!r} is not a time: write 2026-11-22 03:04:05 (UTC), or microseconds since 1970")
+    raise FormError(f"invalid time {text[:40]!r}: write 2026-11-22 03:04:05 (UTC), or microseconds since 1970")
 
 
 def _proof_page(call: PageRequest, log: str | None, number: str | None) -> dict[str, Any]:

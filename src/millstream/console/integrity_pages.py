@@ -108,7 +108,7 @@ def approve(call: PageRequest) -> Mapping[str, Any] | Response:
     number = call.path["number"]
     hold = next((one for one in call.app.node.stores.change_guard.pending() if one.number == number), None)
     if hold is None:
-        raise NotFoundError(f"no pending approval {number}: it may have been approved already")
+        raise NotFoundError(f"approval {number} is not pending: it may have been approved already; reload the page")
     if call.field("confirmed") == "yes":
         body = body_of(integrity.Approval, reason=call.field("reason").strip())
         integrity.approve(call.app, call.ask(integrity.HoldQuery, body))

@@ -168,7 +168,7 @@ async def read_form(request: Request, limit: int = MOST_BODY) -> Mapping[str, li
     try:
         return parse_qs(data.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except (UnicodeDecodeError, ValueError) as error:
-        raise FormError(f"the form cannot be read: {error}") from error
+        raise FormError(f"cannot read the form: {error}") from error
 
 
 def local_path(path: str) -> str:

@@ -35,7 +35,7 @@ def canonical_json(value: Any) -> bytes:
     try:
         return _sorted.encode(value) if _is_plain(value) else rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, TypeError, ValueError, RecursionError) as error:
-        raise CanonicalError(f"this value has no canonical JSON form: {error}") from error
+        raise CanonicalError(f"the value cannot be written as canonical JSON: {error}") from error
 
 
 def plain_json(value: Any) -> bytes | None:
@@ -63,7 +63,7 @@ def parse_canonical(data: bytes) -> Any:
     except RecursionError as error:
         raise CanonicalError("the JSON is nested too deeply") from error
     if canonical != data:
-        raise CanonicalError("not canonical JSON (RFC 8785): write it with sorted keys and no spaces")
+        raise CanonicalError("the JSON is not in canonical form (RFC 8785): sort the keys, and remove spaces")
     return value
 
 
@@ -91,7 +91,7 @@ def _is_plain(value: Any) -> bool:
         if not inner:
             return True
         level = inner
-    raise CanonicalError(f"a value that is nested more than {MAX_DEPTH} levels deep has no canonical JSON form here")
+    raise CanonicalError(f"a value is nested more than {MAX_DEPTH} levels deep, the limit of canonical JSON here")
 
 
 def _with_doubles(value: Any) -> Any:

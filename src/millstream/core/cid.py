@@ -68,14 +68,14 @@ def cid_of(data: bytes, form: CidForm = CidForm.RAW) -> str:
 def cid_from_digest(digest: bytes) -> str:
     """The raw CID of the content whose SHA-256 is *digest* (32 bytes)."""
     if len(digest) != 32:
-        raise CidError(f"a SHA-256 digest has 32 bytes, not {len(digest)}")
+        raise CidError(f"a SHA-256 digest must have 32 bytes, not {len(digest)}")
     return _base32(_RAW_PREFIX + digest)
 
 
 def digest_from_cid(cid: str) -> bytes:
     """The SHA-256 digest (32 bytes) inside the raw *cid*. Raises :class:`CidError` where it is no such CID."""
     if form_of(cid) != CidForm.RAW:
-        raise CidError(f"{cid[:80]!r} is not a CIDv1 of raw bytes under SHA-256 (59 characters, 'bafkrei…')")
+        raise CidError(f"invalid CID {cid[:80]!r}: use a CIDv1 of raw bytes with SHA-256, 'bafkrei…' of 59 characters")
     return _from_base32(cid)[4:]
 
 
@@ -87,7 +87,9 @@ def form_of(cid: str) -> CidForm:
         raw = _from_base32(cid)
         if _base32(raw) == cid and raw[:4] in (_RAW_PREFIX, _DAG_PB_PREFIX):
             return CidForm.RAW if raw[:4] == _RAW_PREFIX else CidForm.UNIXFS_V1
-    raise CidError(f"{cid[:80]!r} is not a CID under SHA-256: 'bafkrei…' or 'bafybei…' of 59 characters, 'Qm…' of 46")
+    raise CidError(
+        f"invalid CID {cid[:80]!r}: use a CID with SHA-256, 'bafkrei…' or 'bafybei…' of 59 characters, or 'Qm…' of 46"
+    )
 
 
 def is_cid(text: str) -> bool:

@@ -170,7 +170,7 @@ def _header_pairs(headers: Any) -> Iterable[tuple[tuple[str, bytes], ...]]:
 
 def _check_number(name: str, value: int | msgspec.UnsetType | None) -> None:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise MessageError(f"not a message: {name} {value} does not fit into 64 bits")
+        raise MessageError(f"not a message: {name} {value} does not fit into a signed 64-bit integer")
 
 
 def _time(name: str, value: int | str | msgspec.UnsetType | None) -> int | None:
@@ -179,7 +179,7 @@ def _time(name: str, value: int | str | msgspec.UnsetType | None) -> int | None:
         try:
             return parse_timestamp(value)
         except ValueError as error:
-            raise MessageError(f"not a message: {name} {error}") from error
+            raise MessageError(f"not a message: {name}: {error}") from error
     _check_number(name, value)
     return None if value is msgspec.UNSET else value
 
@@ -200,4 +200,6 @@ def _decode_value(text: str | msgspec.UnsetType | None, encoded: str | msgspec.U
         return text.encode("utf-8")
     if isinstance(encoded, str) and not isinstance(text, str):
         return base64.b64decode(encoded, validate=True)
-    raise MessageError(f"not a message: give {what} either as text or, base64-encoded, with the ending _base64")
+    raise MessageError(
+        f"not a message: give {what} either as text, or in base64 under the name with the suffix _base64"
+    )

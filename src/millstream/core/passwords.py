@@ -24,7 +24,7 @@ class PasswordError(InputError):
 def hash_password(password: str) -> str:
     """The hash for the settings: ``scrypt:N:r:p:salt:hash``. Raises :class:`PasswordError` for a short one."""
     if len(password) < MIN_LENGTH:
-        raise PasswordError(f"a password must have at least {MIN_LENGTH} characters")
+        raise PasswordError(f"the password is too short: use at least {MIN_LENGTH} characters")
     salt = secrets.token_bytes(16)
     digest = _derive(password, salt, _COST, _BLOCK, _PARALLEL)
     return f"scrypt:{_COST}:{_BLOCK}:{_PARALLEL}:{_text(salt)}:{_text(digest)}"
@@ -53,7 +53,7 @@ def _parse(hashed: str) -> tuple[int, int, int, bytes, bytes]:
             raise ValueError
         return cost, block, parallel, base64.urlsafe_b64decode(match[4]), base64.urlsafe_b64decode(match[5])
     except (ValueError, binascii.Error):
-        raise PasswordError("this is not a hash of a password; make one with `millstream config user NAME`") from None
+        raise PasswordError("the value is not a password hash: create one with `millstream config user NAME`") from None
 
 
 def _derive(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:

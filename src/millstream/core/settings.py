@@ -27,7 +27,7 @@ def require_time(section: msgspec.Struct, *names: str) -> None:
     """Raise ValueError where one of the lengths of time *names* of *section* is 0."""
     for name in names:
         if not getattr(section, name):
-            raise ValueError(f"{name} is 0: give it a length of time, such as 1s")  # the loader says where
+            raise ValueError(f"{name} must be longer than 0: give a duration, such as 1s")  # the loader says where
 
 
 def seconds(duration: Duration) -> float:

@@ -46,7 +46,7 @@ def open_server(url: str, clock: Clock | None = None) -> sa.Engine:
     except sa.exc.ArgumentError:
         place = sa.make_url("none://")
     if place.drivername not in ("mysql", "mariadb") or not place.host or not _NAME.fullmatch(place.database or ""):
-        raise SqlInputError("a shared database is written mysql://user:password@host:port/name")
+        raise SqlInputError("invalid database URL: write mysql://user:password@host:port/name")
     try:
         _ANSWERS.call(lambda: _make(place), clock or SystemClock())
         return _engine(place)
@@ -73,10 +73,13 @@ def _make(place: sa.URL) -> None:
     except sa.exc.OperationalError as error:
         number = error.orig.args[0] if error.orig else 0
         if number in _REFUSALS:
-            raise SqlInputError(f"the server {place.host} refuses the account or the database: {number}") from error
+            raise SqlInputError(
+                f"the server {place.host} refused the user or the database (error {number}): correct the "
+                "URL in the settings, or grant the rights"
+            ) from error
         raise SqlBusyError(
-            f"the database server {place.host}:{place.port or 3306} did not answer ({error.orig}): start it, "
-            "or fix the URL in the settings"
+            f"the database server {place.host}:{place.port or 3306} did not answer ({error.orig}): "
+            "start it, or correct the URL in the settings"
         ) from error
     finally:
         server.dispose()
@@ -210,7 +213,7 @@ class SqlDatabase:
             try:
                 return once()
             except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-                raise self.busy_error(f"the database did not answer: {error.orig}") from error
+                raise self.busy_error(f"the database did not answer: {error.orig}; check that it runs") from error
 
         return _ANSWERS.call(translated, self.clock)
 

@@ -45,8 +45,8 @@ def require_database(path: Path, prefixes: Sequence[str]) -> None:
             names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if names and not any(name.startswith(tuple(prefixes)) for name in names):
         raise DatabaseFileError(
-            f"{path} is a database of another program (it has the table {names[0]!r}): choose another folder, or move "
-            "the file away"
+            f"{path} is a database of another program (it has the table {names[0]!r}): choose another "
+            "folder, or move the file"
         )
 
 
@@ -61,7 +61,7 @@ def explained(path: Path) -> Iterator[None]:
             raise
         raise explanation from error
     except PermissionError as error:
-        raise DatabaseFileError(f"{path} cannot be read: give this user the right to read and write it") from error
+        raise DatabaseFileError(f"cannot read {path}: give this user the right to read and write it") from error
 
 
 def explain_errors(engine: sa.Engine, path: Path) -> None:

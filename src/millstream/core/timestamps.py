@@ -23,7 +23,9 @@ def parse_timestamp(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"{text[:60]!r} is not a time: write 2013-01-31T12:00Z, or microseconds") from error
+        raise ValueError(
+            f"invalid time {text[:60]!r}: write 2013-01-31T12:00Z, or microseconds since the epoch"
+        ) from error
     if moment.tzinfo is None:
-        raise ValueError(f"{text[:60]!r} has no zone: write it with Z or an offset, such as +01:00")
+        raise ValueError(f"time {text[:60]!r} has no time zone: write it with Z or an offset, such as +01:00")
     return (moment - _EPOCH) // timedelta(microseconds=1)

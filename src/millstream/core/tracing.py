@@ -159,7 +159,7 @@ def _exporter() -> Any:
 
         return by_http.OTLPSpanExporter()
     raise TelemetryProtocolError(
-        f"traces are not sent by {protocol[:40]!r}: OTEL_EXPORTER_OTLP_PROTOCOL is grpc or http/protobuf"
+        f"unsupported protocol {protocol[:40]!r} for traces: set OTEL_EXPORTER_OTLP_PROTOCOL to grpc or http/protobuf"
     )
 
 

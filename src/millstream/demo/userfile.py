@@ -64,7 +64,7 @@ def read_records(path: Path, limit: int | None = None) -> UserRecords:
     readers = {".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".parquet": _parquet_rows}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise UserFileError(f"{path}: the ending says what a file is; use .jsonl, .csv or .parquet")
+        raise UserFileError(f"{path}: unknown file type; use a name that ends in .jsonl, .csv or .parquet")
     good: list[dict[str, Any]] = []
     bad: list[BadRow] = []
     try:
@@ -76,17 +76,17 @@ def read_records(path: Path, limit: int | None = None) -> UserRecords:
             except _RowError as error:
                 bad.append(BadRow(line, str(error), _as_text(row)[:200]))
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
-        raise UserFileError(f"{path} cannot be read: {error}") from error
+        raise UserFileError(f"cannot read {path}: {error}") from error
     return _collect(path, good, bad)
 
 
 def _collect(path: Path, good: list[dict[str, Any]], bad: list[BadRow]) -> UserRecords:
     if not good:
         why = f"; the first trouble is in line {bad[0].line}: {bad[0].reason}" if bad else ", because it is empty"
-        raise UserFileError(f"{path}: no row is a record{why}")
+        raise UserFileError(f"{path}: no row is a valid record{why}")
     timed = any(row["received_at"] is not None for row in good)
     if timed and any(row["received_at"] is None for row in good):
-        raise UserFileError(f"{path}: some rows have received_at and some have not; give it to all or to none")
+        raise UserFileError(f"{path}: only some rows have received_at; give it to all or to none")
     schema = RECORD_SCHEMA.append(pa.field("received_at", pa.int64()))
     table = pa.Table.from_pylist(good, schema=schema)
     return UserRecords(table if timed else table.drop_columns(["received_at"]), tuple(bad), timed)

@@ -55,16 +55,16 @@ def parse_broker(url: str) -> BrokerAddress:
         port = parts.port or _PORTS.get(parts.scheme, 0)
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError as error:
-        raise _refusal("write special characters of user and password as %XX") from error
+        raise _refusal("write special characters in user and password as %XX") from error
     if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/") or parts.fragment:
-        raise _refusal("topics are given apart from it")
+        raise _refusal("give topics with --topic, not in the URL")
     if set(options) - set(_OPTIONS):
-        raise _refusal(f"its options are {', '.join(_OPTIONS)}")
+        raise _refusal(f"its query options can be {', '.join(_OPTIONS)}")
     tls = parts.scheme == "mqtts"
     if not tls and any(name.startswith("tls") for name in options):
-        raise _refusal("the options of TLS need mqtts://")
+        raise _refusal("TLS options require mqtts://")
     if bool(options.get("tls_certificate")) != bool(options.get("tls_key")):
-        raise _refusal("tls_certificate and tls_key go together")
+        raise _refusal("tls_certificate and tls_key must be given together")
     password = _password(parts, options.get("password_file"))
     return BrokerAddress(parts.hostname, port, tls, unquote(parts.username or ""), password, **options)
 
@@ -72,17 +72,17 @@ def parse_broker(url: str) -> BrokerAddress:
 def _password(parts: SplitResult, file: str | None) -> str:
     password = unquote(parts.password or "")
     if password and not parts.username:
-        raise _refusal("a password needs a user")
+        raise _refusal("a password requires a user")
     if file is None:
         return password
     if password:
-        raise _refusal("give the password or a password_file, not both")
+        raise _refusal("give either the password or a password_file")
     try:
         with Path(file).open("rb") as opened:
             return opened.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
-        raise IngestInputError(f"the password file {file} cannot be read: {error}") from error
+        raise IngestInputError(f"cannot read the password file {file}: {error}") from error
 
 
 def _refusal(advice: str) -> IngestInputError:
-    return IngestInputError(f"the broker's URL cannot be used; write {_FORM}: {advice}")
+    return IngestInputError(f"invalid broker URL: write {_FORM}: {advice}")

@@ -70,15 +70,17 @@ class MqttConnection:
         try:
             self._paho.reconnect()
         except ssl.SSLCertVerificationError as error:
-            raise BrokerRefusedError(f"{self._place.url} is not trusted: {error.verify_message}") from error
+            raise BrokerRefusedError(
+                f"the certificate of {self._place.url} is not trusted: {error.verify_message}"
+            ) from error
         except (OSError, ValueError) as error:
-            raise BrokerUnavailableError(f"{self._place.url} cannot be reached: {error}") from error
+            raise BrokerUnavailableError(f"cannot reach {self._place.url}: {error}") from error
         self._await("CONNECT", lambda: self._paho.welcome is not None)
         assert self._paho.welcome is not None
         code, session_present = self._paho.welcome
         if code.is_failure:
             kind = BrokerUnavailableError if code.value in _BUSY else BrokerRefusedError
-            raise kind(f"{self._place.url} does not let us in: {code}")
+            raise kind(f"{self._place.url} refused the connection: {code}")
         return session_present
 
     def subscribe(self, wanted: Mapping[str, int], known: Mapping[str, int]) -> None:
@@ -96,11 +98,11 @@ class MqttConnection:
         self._await("SUBSCRIBE", lambda: bool(self._paho.granted))
         for (topic, qos), code in zip(fresh.items(), self._paho.granted, strict=True):
             if code.is_failure:
-                raise BrokerRefusedError(f"{self._place.url} refuses the subscription to {topic!r}: {code}")
+                raise BrokerRefusedError(f"{self._place.url} refused the subscription to {topic!r}: {code}")
             if code.value < qos:
                 raise BrokerRefusedError(
-                    f"{self._place.url} grants QoS {code.value} for {topic!r}, not {qos}: ask for --qos {code.value}, "
-                    "or let the broker allow more"
+                    f"{self._place.url} grants QoS {code.value} for {topic!r}, not {qos}: use --qos "
+                    f"{code.value}, or allow more in the broker"
                 )
 
     def poll(self, seconds: float, most: int) -> PollResult:
@@ -155,8 +157,8 @@ class MqttConnection:
     def _refuse_rival(self, code: ReasonCode | None) -> None:
         if code is not None and code.value == _TAKEN_OVER:
             raise BrokerRefusedError(
-                f"another client has taken our session at {self._place.url}: the client id must be unique; is "
-                "the same ingest running elsewhere?"
+                f"another client took over this session at {self._place.url}: give each client a unique "
+                "id, and check whether this ingest also runs elsewhere"
             )
 
     def _await(self, packet: str, arrived: Callable[[], bool]) -> None:
@@ -338,5 +340,5 @@ def _tls_context(place: BrokerAddress) -> ssl.SSLContext:
         if place.tls_certificate:
             context.load_cert_chain(place.tls_certificate, place.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise IngestInputError(f"the certificates of {place.url} cannot be used: {error}") from error
+        raise IngestInputError(f"cannot use the certificates of {place.url}: {error}") from error
     return context

@@ -134,7 +134,7 @@ class MqttIngest:
         for arrival in arrivals:
             try:
                 if len(arrival.payload) > self._options.max_payload:
-                    raise MalformedError("size", f"{len(arrival.payload):,} bytes are more than --max-payload")
+                    raise MalformedError("size", f"{len(arrival.payload):,} bytes exceed --max-payload")
                 found.records.extend(marked(self._shape(arrival), arrival))
             except MalformedError as error:
                 found.rejects.extend(marked([_reject(arrival, error)], arrival))

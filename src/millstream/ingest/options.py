@@ -37,9 +37,11 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for topic in self.topics:
             _check_filter(topic)
         if not self.topics:
-            raise IngestInputError("give at least one topic to subscribe to")
+            raise IngestInputError("no topic to subscribe to: give at least one")
         if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
-            raise IngestInputError(f"{self.in_flight} messages in flight: choose 1 to {MOST_IN_FLIGHT:,}")
+            raise IngestInputError(
+                f"invalid number of messages in flight, {self.in_flight}: choose 1 to {MOST_IN_FLIGHT:,}"
+            )
 
     @property
     def wanted(self) -> Mapping[str, int]:
@@ -52,6 +54,4 @@ def _check_filter(topic: str) -> None:
     levels = topic.split("/")
     wrong = not topic or "\0" in topic or len(topic.encode()) > 65_535 or "#" in levels[:-1]
     if wrong or any(set("+#") & set(level) and len(level) > 1 for level in levels):
-        raise IngestInputError(
-            f"{topic[:200]!r} is not a topic filter: '+' matches one level, '#' all remaining levels"
-        )
+        raise IngestInputError(f"invalid topic filter {topic[:200]!r}: '+' matches one level, '#' all remaining levels")

@@ -28,9 +28,13 @@ class PlainJson(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.time.levels is not None or self.time.is_payload:
-            raise IngestInputError(f"the time is a member of the payload, such as $.time, not {self.time.text!r}")
+            raise IngestInputError(
+                f"invalid time selector {self.time.text!r}: name a member of the payload, such as $.time"
+            )
         if self.value.levels is not None:
-            raise IngestInputError(f"the value is the payload ($) or a member of it, not {self.value.text!r}")
+            raise IngestInputError(
+                f"invalid value selector {self.value.text!r}: name the payload ($) or a member of it"
+            )
 
     def __call__(self, arrival: ReceivedMessage) -> list[Message]:
         """The one record of *arrival*. Raises :class:`MalformedError`."""
@@ -44,7 +48,7 @@ class PlainJson(msgspec.Struct, frozen=True):
             return arrival.payload
         raw = self.value.find(arrival)
         if raw is None or is_null(raw):
-            raise MalformedError("member", f"the payload has no {self.value.text}")
+            raise MalformedError("member", f"the payload has no member {self.value.text}")
         return bytes(raw)
 
 

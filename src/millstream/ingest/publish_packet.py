@@ -26,7 +26,7 @@ def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool)
         if size:
             trace = _user_property(packet[begin:place], HEADER.encode("ascii"))
     if place > len(packet):
-        raise IndexError("the packet ends in its header")
+        raise IndexError("the packet ends within its header")
     topic = packet[2 : 2 + length].decode("utf-8", "replace")
     return ReceivedMessage(
         topic=topic,

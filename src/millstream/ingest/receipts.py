@@ -140,6 +140,6 @@ def _read(path: Path) -> ReceiptFile | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise ReceiptsError(
-            f"{path} is not a record of a session: {error}. Without it, unacknowledged messages may be stored "
-            "twice, and the subscription is made anew: move it away to go on like that"
+            f"{path} is not a valid session record: {error}. To continue without it, move it away; "
+            "unacknowledged messages may then be stored twice, and the client subscribes again"
         ) from error

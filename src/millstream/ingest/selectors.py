@@ -45,10 +45,10 @@ class Selector(msgspec.Struct, frozen=True):
         else:
             raw = self.find(arrival)
             if raw is None or is_null(raw):
-                raise MalformedError("member", f"the payload has no {self.text}")
+                raise MalformedError("member", f"the payload has no member {self.text}")
             found = text_of(raw, self.text)
         if not found:
-            raise MalformedError("member", f"{self.text} is empty")
+            raise MalformedError("member", f"the part {self.text} of the message is empty")
         return found
 
 
@@ -67,7 +67,7 @@ def parse_selector(text: str) -> Selector:
         return Selector(text)
     path = text.removeprefix("$.").split(".")
     if not text.startswith("$.") or not all(path):
-        raise IngestInputError(f"{text!r} is not a part of a message; write topic, topic/2, topic/:-1, $ or $.member")
+        raise IngestInputError(f"invalid selector {text!r}: write topic, topic/2, topic/:-1, $ or $.member")
     return Selector(text, path=tuple(path))
 
 
@@ -75,7 +75,7 @@ def _levels(text: str) -> slice:
     match = _LEVELS.fullmatch(text.removeprefix("topic/"))
     first, last = (int(match[end]) if match and match[end] else None for end in ("first", "last"))
     if not match or first is last is None or 0 in (first, last):
-        raise IngestInputError(f"{text!r} is not a level of a topic; levels count from 1, or from -1 at the end")
+        raise IngestInputError(f"invalid topic level {text!r}: levels count from 1, or from -1 at the end")
     begin = first if first is None or first < 0 else first - 1
     if not match["range"]:
         return slice(begin, None if first == -1 else (begin or 0) + 1)

@@ -52,12 +52,13 @@ def _topic(topic: str) -> _Topic:
     levels = topic.split("/")
     if levels[0] == "tedge":
         if len(levels) > 3 or "" in levels:
-            raise MalformedError("topic", "measurements come on tedge/measurements or tedge/measurements/CHILD")
+            raise MalformedError("topic", "invalid topic: expected tedge/measurements or tedge/measurements/CHILD")
         return _Topic(f"device/{levels[2]}//" if len(levels) == 3 else _MAIN, "m", "")
     if len(levels) != 7 or levels[5] not in _CHANNELS:
         kinds = ", ".join(f"{name} ({kind}s)" for name, kind in _CHANNELS.items())
         raise MalformedError(
-            "topic", f"not te/ENTITY/CHANNEL/TYPE with an entity of four levels and a channel of {kinds}"
+            "topic",
+            f"invalid topic: expected te/ENTITY/CHANNEL/TYPE with an entity of four levels and a channel of {kinds}",
         )
     return _Topic("/".join(levels[1:5]), levels[5], levels[6])
 
@@ -68,7 +69,7 @@ def _measurements(topic: _Topic, arrival: ReceivedMessage) -> list[Message]:
     time = None if raw_time is None else read_timestamp(raw_time)
     kind = topic.type or ("" if raw_type is None else text_of(raw_type, "the type"))
     if not members:
-        raise MalformedError("empty", "the message has no measurement")
+        raise MalformedError("empty", "the message contains no measurement")
     if "" in members:
         raise MalformedError("member", "a measurement has no name")
     return [
@@ -84,5 +85,5 @@ def _checked(name: str, raw: msgspec.Raw) -> bytes:
         return text
     values = members_of(raw, f"{name!r} is not a number, and") if text[:1] == b"{" else {}
     if not values or not all(map(is_number, values.values())):
-        raise MalformedError("value", f"{name!r} is neither a number nor a group of numbers")
+        raise MalformedError("value", f"measurement {name!r} is neither a number nor a group of numbers")
     return text

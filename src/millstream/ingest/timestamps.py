@@ -29,7 +29,7 @@ def read_timestamp(raw: bytes | msgspec.Raw, unit: Unit = "s") -> int:
     try:
         moment = _written(_text.decode(raw)) if bytes(raw)[:1] == b'"' else _counted(_count.decode(raw), unit)
     except (msgspec.DecodeError, UnicodeDecodeError, ArithmeticError) as error:
-        raise MalformedError("time", "the time is neither ISO 8601 nor a count since the epoch") from error
+        raise MalformedError("time", "the time is neither ISO 8601 nor a number since the epoch") from error
     if not -_FARTHEST < moment < _FARTHEST:
         raise MalformedError(
             "time", f"time out of range: {moment} microseconds since the epoch; check the unit (--unit)"
@@ -50,7 +50,7 @@ def _written(text: str) -> int:
     except ValueError as error:
         raise MalformedError("time", f"the time is not ISO 8601: {text[:60]!r}") from error
     if moment.tzinfo is None:
-        raise MalformedError("time", f"the time has no zone; write it with Z or an offset: {text[:60]!r}")
+        raise MalformedError("time", f"the time has no time zone; write it with Z or an offset: {text[:60]!r}")
     try:
         return (moment - _EPOCH) // dt.timedelta(microseconds=1)
     except OverflowError as error:

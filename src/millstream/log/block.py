@@ -133,7 +133,9 @@ class Block:
         self.header = read_header(data)
         self._received: Any = None
         if len(data) != HEADER.size + self.header.stored_bytes:
-            raise BlockError(f"{len(data)} bytes where {HEADER.size + self.header.stored_bytes} are announced")
+            raise BlockError(
+                f"the block has {len(data)} bytes, but its header states {HEADER.size + self.header.stored_bytes}"
+            )
         if _checksum(memoryview(data)[: HEADER.size], [memoryview(data)[HEADER.size :]]) != _stored_checksum(data):
             raise BlockError("the CRC32C does not match")
         try:
@@ -191,14 +193,14 @@ def read_header(data: bytes) -> BlockHeader:
         raise BlockError(f"{len(data)} bytes are too few for a block")
     magic, version, sections, flags, _, *rest = HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise BlockError("it does not begin with the mark of a block")
+        raise BlockError("it does not begin with the magic number of a block")
     if version != VERSION or flags:
         raise BlockError(
             f"block format {version} with flags {flags} is newer than this Millstream (it reads {VERSION})"
         )
     header = BlockHeader(sections, *rest)
     if not 1 <= header.count <= MAX_COUNT or header.raw_bytes > MAX_RAW_BYTES:
-        raise BlockError(f"{header.count} messages in {header.raw_bytes} bytes are more than a block holds")
+        raise BlockError(f"{header.count} messages in {header.raw_bytes} bytes exceed the limits of a block")
     return header
 
 

@@ -23,7 +23,7 @@ CONSUMERS = "consumer/"
 def consumer_key(consumer: str) -> str:
     """The state in which a backend keeps the position of *consumer*."""
     if not consumer or len(consumer) > 255:
-        raise LogInputError("a consumer's name has 1 to 255 characters")
+        raise LogInputError("a consumer name must have 1 to 255 characters")
     return CONSUMERS + consumer
 
 

@@ -244,19 +244,19 @@ class Log:
         last_id, policy = self.last_id, self.retention
         if policy is not None and policy.keep_all:
             raise LogInputError(
-                f"log {self.name!r} cannot be trimmed: its retention policy keeps everything (keep_all); change the "
-                "policy first"
+                f"cannot trim log {self.name!r}, because its retention policy keeps everything "
+                "(keep_all): change the policy first"
             )
         if not 1 <= first_id <= last_id + 1:
-            raise LogInputError(f"{self.name!r} ends at id {last_id}: it cannot be trimmed to begin at {first_id}")
+            raise LogInputError(f"cannot trim log {self.name!r} to begin at id {first_id}: it ends at id {last_id}")
         raise_watermarks(self._backend, self.name, first_id=first_id)
         try:
             sealed = self._tierer().drop_trimmed() if self.tiering is not None else 0
             return sealed + free_blocks(self._backend, self.name)
         except (StorageFullError, StorageBusyError) as error:
             raise type(error)(
-                f"{self.name!r} begins at id {first_id} now, but not all of what lies before it was freed: {error}. "
-                "Trim it again to free the rest"
+                f"log {self.name!r} now begins at id {first_id}, but not all space before it was freed: "
+                f"{error}. Trim it again to free the rest"
             ) from error
 
     @property
@@ -269,7 +269,8 @@ class Log:
         self._refuse_users("moved")
         if self.bodies_only:
             raise LogInputError(
-                f"log {self.name!r} is stored as rows, not as blocks that can be moved: copy it to another store"
+                f"cannot move messages of log {self.name!r} to a tier: it is stored as rows, not as "
+                "blocks; copy it to another store"
             )
         url = self._backend.objects(policy.url).url
         write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))
@@ -311,7 +312,7 @@ class Log:
         """Keep a small *value* with the log, durably, whatever was there."""
         if key == KIND:
             raise LogInputError(
-                f"the kind of {self.name!r} is kept by its store, which was told it when it made the log"
+                f"cannot change the kind of log {self.name!r}: its store recorded the kind when the log was created"
             )
         self._refuse_users("given notes")
         self._put_state(key, value)
@@ -349,7 +350,7 @@ class Log:
     def set_pointer(self, consumer: str, last_id: int) -> None:
         """Let *consumer* have acknowledged exactly the ids up to *last_id*, durably; an open reader is fenced."""
         if not 0 <= last_id <= self.last_id:
-            raise LogInputError(f"a pointer of {self.name!r} is 0 to {self.last_id}, not {last_id}")
+            raise LogInputError(f"a pointer of log {self.name!r} must be 0 to {self.last_id}, not {last_id}")
         self._refuse_users(_BY_CONSUMERS)
         self._put_state(consumer_key(consumer), encode_position(ConsumerPosition(last_id)))
 
@@ -382,7 +383,7 @@ class Log:
     def _tierer(self) -> BlockMover:
         policy = self.tiering
         if policy is None:
-            raise LogInputError(f"the log {self.name!r} has no tier: name a URL for its objects first")
+            raise LogInputError(f"log {self.name!r} has no tier: give a URL for its objects first")
         return BlockMover(self._backend.hot, self.name, self._backend.objects(policy.url), policy, self._context.clock)
 
     def _sourced(self, message: Message) -> Sourced:
@@ -396,6 +397,6 @@ class Log:
 
 def _ids(head: Head, first_id: int | None, last_id: int | None) -> IdRange:
     if first_id is not None and first_id < 1:
-        raise LogInputError(f"ids begin at 1, not {first_id}")
+        raise LogInputError(f"ids must be at least 1, not {first_id}")
     first_id = head.first_id if first_id is None else first_id
     return IdRange(first_id, head.last_id if last_id is None else min(last_id, head.last_id))

@@ -32,7 +32,8 @@ class Sourced(msgspec.Struct, frozen=True):
         """This as a message of a log. Raises :class:`LogInputError` for a source that is none."""
         if not self.source_type or not 0 <= self.source_id <= _MOST:
             raise LogInputError(
-                f"a source has a type and an id of 0 to 2^64 - 1, not {self.source_type[:40]!r} and {self.source_id}"
+                f"invalid source {self.source_type[:40]!r} with id {self.source_id}: a source needs a "
+                "type and an id of 0 to 2^64 - 1"
             )
         headers = ((NAME_HEADER, encode_name(self.source_name)),) if self.source_name else ()
         source = f"{self.source_type}:{self.source_id}"
@@ -43,7 +44,7 @@ def sourced(message: Message) -> Sourced:
     """The sourced message that *message* holds. Raises :class:`LogInputError` where its source is of another form."""
     found = _SOURCE.fullmatch(message.source)
     if found is None or int(found[2]) > _MOST:
-        raise LogInputError(f"message {message.id} has the source {message.source[:80]!r}, which is not TYPE:ID")
+        raise LogInputError(f"invalid source {message.source[:80]!r} of message {message.id}: it must be TYPE:ID")
     name = decode_name(dict(message.headers).get(NAME_HEADER, b""))
     return Sourced(found[1], int(found[2]), message.body, name)
 

@@ -43,12 +43,12 @@ class LogSpec(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name.removeprefix(SYSTEM)):
             raise LogInputError(
-                f"{self.name[:80]!r} is not a valid log name: use 1 to 200 letters, digits, '.', '_', '%' and '-', "
-                "and begin with a letter, a digit, '_' or '%'"
+                f"invalid log name {self.name[:80]!r}: use 1 to 200 letters, digits, '.', '_', '%' and "
+                "'-', and begin with a letter, a digit, '_' or '%'"
             )
         if self.kind not in KINDS or (self.kind in SYSTEM_KINDS and not is_system(self.name)):
             raise LogInputError(
-                f"{self.name!r} is not a valid name for a log of the kind {self.kind!r}: see system_log()"
+                f"invalid name {self.name!r} for a log of kind {self.kind!r}: use the name that system_log() returns"
             )
         if not 1 <= self.block_messages <= 65_536:
             raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages}")
@@ -58,7 +58,9 @@ class LogSpec(msgspec.Struct, frozen=True):
             raise LogInputError(f"linger of log {self.name!r} must be 0 to 60 seconds, not {self.linger}")
         for name, rate in (("commit_rate", self.commit_rate), ("message_rate", self.message_rate)):
             if not (rate == 0 or 0.01 <= rate <= 1e9):
-                raise LogInputError(f"{name} of log {self.name!r} must be 0 (off) or 0.01 to 1e9 a second, not {rate}")
+                raise LogInputError(
+                    f"{name} of log {self.name!r} must be 0 (off) or 0.01 to 1e9 per second, not {rate}"
+                )
 
 
 def system_log(name: str, kind: SystemKind) -> LogSpec:
@@ -70,8 +72,8 @@ def require_owner(spec: LogSpec, done: str) -> None:
     """Raise :class:`SystemLogError` where *spec* is of a system log and does not name its kind: it cannot be *done*."""
     if is_system(spec.name) and spec.kind not in SYSTEM_KINDS:
         raise SystemLogError(
-            f"{spec.name!r} is a log that Millstream keeps for itself: it can be read, but not {done}. Names that "
-            f"begin with {SYSTEM!r} are for such logs alone"
+            f"{spec.name!r} is a system log: it can be read, but not {done}. Choose a name that does "
+            f"not begin with {SYSTEM!r}"
         )
 
 

@@ -91,7 +91,7 @@ class LogStore(ClosesOnExit):
         written by those who name its kind; for all others it is there to be read: :class:`SystemLogError`.
         """
         if first_id < 1:
-            raise LogInputError(f"ids begin at 1, not {first_id}")
+            raise LogInputError(f"ids must be at least 1, not {first_id}")
         self._names.refresh(spec.name)
         if create:
             require_owner(spec, "made or written")
@@ -127,8 +127,8 @@ class LogStore(ClosesOnExit):
             self._backend.put_state(spec.name, COPYING, b"1", version=copying.version)
         elif not copying.value:
             raise SystemLogError(
-                f"{spec.name!r} is in use in {self.url}, and only Millstream writes to it: copy it to a store "
-                "that has no such log"
+                f"{spec.name!r} in {self.url} is a system log, which only Millstream writes: copy to a "
+                "store that has no such log"
             )
         return self.log(spec, create=False)
 
@@ -136,8 +136,9 @@ class LogStore(ClosesOnExit):
         name, kind = spec.name, spec.kind
         if self._names.is_taken(name):
             raise WriterBusyError(
-                f"the name {name!r} is still that of {SYSTEM}{name}, which an older release made, until that can be "
-                "renamed: nobody may write to it, and its store must not be read-only or full"
+                f"{name!r} is still the name of a system log that an older release created, and it "
+                f"could not be renamed to {SYSTEM}{name}: stop its writers, and make the store writable "
+                "with free space"
             )
         self._names.settle(name)
         self._backend.create(name, first_id=first_id, kind=kind)
@@ -160,7 +161,7 @@ class LogStore(ClosesOnExit):
             return
         stored = self._backend.get_state(spec.name, KIND).value.decode() or self._names.kind(spec.name)
         if stored != spec.kind:
-            raise LogInputError(f"{spec.name!r} is a log of the kind {stored!r}, not {spec.kind!r}")
+            raise LogInputError(f"log {spec.name!r} is of kind {stored!r}, not {spec.kind!r}")
 
     def _find(self, name: str) -> None:
         try:
@@ -170,7 +171,7 @@ class LogStore(ClosesOnExit):
         except LogNotFoundError:
             if SYSTEM + name not in self.logs():
                 raise
-        raise LogNotFoundError(f"there is no log {name!r}; the system log is called {SYSTEM + name!r}")
+        raise LogNotFoundError(f"there is no log {name!r}: the system log is called {SYSTEM + name!r}")
 
     def close(self) -> None:
         """Close the store. Close writers and readers first; closing again does nothing."""
@@ -178,7 +179,7 @@ class LogStore(ClosesOnExit):
         self._backend.close()
 
     def __reduce__(self) -> str:
-        raise TypeError(f"a log store cannot be passed to another process; call open_store({self.url!r}) there")
+        raise TypeError(f"a log store cannot be passed to another process: call open_store({self.url!r}) there")
 
 
 def open_store(
@@ -242,27 +243,27 @@ def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, dura
         chosen = file_durability(stated if durability is None else durability)
         return kind(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
     raise LogInputError(
-        f"{mask_password(url)[:200]!r} is not a log store; use sqlite:///path/to/log.db or "
-        "segments:///path/to/folder (four "
-        "slashes for an absolute path), mysql:// or postgresql://user:password@host:port/database, or memory://"
+        f"invalid log store URL {mask_password(url)[:200]!r}: use sqlite:///path/to/log.db or "
+        "segments:///path/to/folder (four slashes for an absolute path), mysql:// or "
+        "postgresql://user:password@host:port/database, or memory://"
     )
 
 
 def _refuse_objects(url: str) -> TierObjects:
     raise LogInputError(
-        f"older messages of this log are at {url}, which this process does not open: open the store with "
-        "millstream.stores.tiers.open_log_store"
+        f"older messages of this log are in the tier {url}, which this process has not opened: open the "
+        "store with millstream.stores.tiers.open_log_store"
     )
 
 
 def _check_durability(scheme: str, durability: Durability) -> None:
     if scheme != "memory":
         raise LogInputError(
-            f"durability is a setting of the database server, not durability={durability!r}; `millstream doctor "
-            "--store URL` compares its settings with durable ones"
+            f"durability={durability!r} is not supported here, because the database server decides it; "
+            "`millstream doctor --store URL` checks the server's settings"
         )
     if durability != "memory":
-        raise LogInputError(f"memory does not support durability={durability}; use sqlite:/// or segments:///")
+        raise LogInputError(f"durability={durability!r} is not supported by memory://: use sqlite:/// or segments:///")
 
 
 def _mysql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:

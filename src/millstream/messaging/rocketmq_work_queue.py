@@ -86,7 +86,7 @@ class RocketNotices:
 
     def __init__(self, url: str, name: str) -> None:
         if not _NAME.fullmatch(name):
-            raise QueueInputError(f"{name[:80]!r} is not a valid queue name: use 1 to 100 letters, digits, '_' and '-'")
+            raise QueueInputError(f"invalid queue name {name[:80]!r}: use 1 to 100 letters, digits, '_' and '-'")
         self._place, self._options = read_url(url)
         self._name = name
         self._delayed = f"{name}-delay"
@@ -228,12 +228,13 @@ def read_url(url: str) -> tuple[Address, Options]:
     unknown = sorted(set(options) - set(_OPTIONS))
     if not url.startswith(SCHEME) or parts.path not in ("", "/") or unknown:
         reason = f"it does not know {unknown[0][:40]!r}" if unknown else "there is nothing behind the port but options"
-        raise QueueInputError(f"a broker of RocketMQ is rocketmq://KEY@host:port?secret_file=/path: {reason}")
+        raise QueueInputError(f"invalid RocketMQ URL: write rocketmq://KEY@host:port?secret_file=/path: {reason}")
     account, _, place = parts.netloc.rpartition("@")
     key = unquote(account)
     if ":" in account or bool(key) != bool(options.get("secret_file")):
         raise QueueInputError(
-            "put the access key of a RocketMQ server into its URL, and the secret into ?secret_file=/path"
+            "the access key or the secret is missing: put the access key of the RocketMQ server into "
+            "the URL, and the path of its secret into ?secret_file=/path"
         )
     credentials = Credentials(key, _text(options, "secret_file"), _text(options, "token_file")) if key else None
     ca, certificate, private = (_bytes(options, name) for name in ("tls_ca", "tls_certificate", "tls_key"))
@@ -256,7 +257,7 @@ def _text(options: Mapping[str, str], name: str) -> str:
     try:
         return (_bytes(options, name) or b"").decode().strip()
     except UnicodeDecodeError as error:
-        raise QueueInputError(f"{name}: {options[name]} holds no text") from error
+        raise QueueInputError(f"{name}: {options[name]} is not a text file") from error
 
 
 def _by_delay(ids: Sequence[int], delays: Mapping[int, float]) -> dict[float, list[int]]:

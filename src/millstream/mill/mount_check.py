@@ -39,9 +39,9 @@ class MountCheck:
                 return
         if not spaces() and self._manifest.has_items(name):
             raise StoreUnavailableError(
-                f"the store {name!r} at {store.url} is empty, and the manifest knows items in it: "
-                f"{absence_question(store.url)} If it was replaced by a new one, "
-                f"run `millstream store create {name} SPACE`"
+                f"store {name!r} at {store.url} is empty, but the manifest lists items in it: "
+                f"{absence_question(store.url)} If a new store replaced it, run `millstream store "
+                f"create {name} SPACE`"
             )
         with self._lock:
             self._seen[name] = now

@@ -102,7 +102,7 @@ class QueueScalingSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if self.least is not None and self.most is not None and self.least > self.most:
-            raise ValueError(f"least is {self.least} and most is {self.most}: most must not be below least")
+            raise ValueError(f"most is {self.most} and must not be below least, which is {self.least}")
 
 
 class MillSettings(Section, frozen=True):
@@ -131,7 +131,7 @@ class MillSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.scaling) - set(SCALED_QUEUES)):
-            raise ValueError(f"scaling: there is no queue {unknown[0]!r}; the queues are {', '.join(SCALED_QUEUES)}")
+            raise ValueError(f"scaling: unknown queue {unknown[0]!r}; the queues are {', '.join(SCALED_QUEUES)}")
 
 
 class VerdictSettings(Section, frozen=True):

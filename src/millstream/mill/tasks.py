@@ -128,8 +128,8 @@ def encode_task(task: Task) -> bytes:
 def decode_task(body: bytes) -> Task:
     """The task of a queue's *body*. Raises :class:`TaskError` for anything that is not a task of the mill."""
     if len(body) > MAX_TASK_BYTES:
-        raise TaskError(f"the task has {len(body):,} bytes; no task of the mill has more than {MAX_TASK_BYTES:,}")
+        raise TaskError(f"the task has {len(body):,} bytes; the limit is {MAX_TASK_BYTES:,}")
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TaskError(f"not a task of the mill: {error}; it begins with {body[:80]!r}") from error
+        raise TaskError(f"the task cannot be decoded: {error}; it begins with {body[:80]!r}") from error

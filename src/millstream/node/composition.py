@@ -94,7 +94,7 @@ class Node(ClosesOnExit):
             if is_node or not any(settings.folder.iterdir()):
                 restrict(settings.folder, _OURS, group=settings.data_access == "group")
         except OSError as error:
-            raise NodeFolderError(f"{settings.folder} cannot be a node's folder: {error.strerror}") from error
+            raise NodeFolderError(f"cannot use {settings.folder} as the node's folder: {error.strerror}") from error
         return cls(settings, clock)
 
     def close(self) -> None:

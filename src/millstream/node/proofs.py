@@ -57,4 +57,4 @@ class ProofsPart:
         last_id = self._logs.store.log(LogSpec(log), create=False).last_id
         if message_id > last_id:
             has = f"its last one is {last_id}" if last_id else "it has none yet"
-            raise UnknownMessageError(f"the log {log!r} has no message {message_id}: {has}")
+            raise UnknownMessageError(f"log {log!r} has no message {message_id}: {has}")

@@ -94,7 +94,10 @@ class RegistryPart:
 
         settings, clock = self._context.settings.registry, self._context.clock
         if self.ledger.last_number:
-            raise FollowError("this node has anchored operations of its own: follow another ledger on another node")
+            raise FollowError(
+                "this node has anchored operations of its own and cannot follow another ledger: follow it "
+                "on another node (--data)"
+            )
         return LedgerFollower(
             RegistryDatabase(self._databases.at(settings.database), clock),
             FallbackCas([open_cas_source(place) for place in settings.follow.cas], refused, clock=clock),
@@ -112,5 +115,7 @@ class RegistryPart:
 
         status = self.instance.status(operation)
         if status is None:
-            raise UnknownOperationError(f"no operation {operation[:100]!r} is recorded here; it may have expired")
+            raise UnknownOperationError(
+                f"unknown operation {operation[:100]!r}: it was not submitted here, or its record has expired"
+            )
         return status

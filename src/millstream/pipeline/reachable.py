@@ -102,8 +102,9 @@ def require_identity(store_url: str, known: FileIdentity) -> None:
     files = store_files(store_url)
     if files is not None and known and not is_same(files, known):
         raise PipelineInputError(
-            f"the log store {mask_password(store_url)} lies in files, and those on {socket.gethostname()} are not the "
-            "ones that the driver reads: use master local[*], or a log store that all hosts reach"
+            f"the log store {mask_password(store_url)} is in files, and {socket.gethostname()} sees "
+            "other files there than the driver: use master local[*], or a log store that all hosts can "
+            "reach"
         )
 
 
@@ -122,8 +123,8 @@ def _require_same(spark: SparkSession, paths: Sequence[Path], lies: str, instead
     if apart:
         hosts, path = ", ".join(sorted(apart)), min(apart.values())
         raise PipelineInputError(
-            f"{lies} on this host, and Spark runs on {spark.sparkContext.master}, where {hosts} has none or another "
-            f"one at {path}: use master local[*], or {instead}"
+            f"{lies} on this host, but Spark runs on {spark.sparkContext.master}, where {hosts} has "
+            f"none or another one at {path}: use master local[*], or {instead}"
         )
 
 

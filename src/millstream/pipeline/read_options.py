@@ -49,7 +49,7 @@ class LogReadOptions:
         self.since, self.until = _time(options, "since"), _time(options, "until")
         for one, other in (("from", "since"), ("to", "until")):
             if options.get(one) and options.get(other):
-                raise PipelineInputError(f"options {one!r} and {other!r} exclude each other: give an id or a time")
+                raise PipelineInputError(f"options {one!r} and {other!r} cannot be combined: give an id or a time")
         self.partition_bytes: int = whole(options, "partitionBytes", PARTITION_BYTES)
         self.least_partitions: int = whole(options, "leastPartitions", TASKS_A_CORE * (os.cpu_count() or 1))
         self.per_trigger: int | None = whole(options, "maxMessagesPerTrigger", None)
@@ -82,7 +82,7 @@ def checked_columns(names: Sequence[str]) -> list[str]:
     """*names*, all of them columns of a message, each once. Raises :class:`PipelineInputError` otherwise."""
     unknown = [name for name in names if name not in MESSAGE_SCHEMA.names]
     if unknown or not names:
-        raise PipelineInputError(f"columns {unknown}: a message has {', '.join(MESSAGE_SCHEMA.names)}")
+        raise PipelineInputError(f"unknown columns {unknown}: a message has {', '.join(MESSAGE_SCHEMA.names)}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PipelineInputError(f"option 'columns' names {', '.join(twice)} more than once: name each column once")
     return list(names)
@@ -101,7 +101,7 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
         time = datetime.fromisoformat(text)
     except ValueError as error:
         raise PipelineInputError(
-            f"option {name!r}: {text!r} is not a time; write 2013-01-31T12:00Z, or microseconds since the epoch"
+            f"option {name!r}: invalid time {text!r}: write 2013-01-31T12:00Z, or microseconds since the epoch"
         ) from error
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
@@ -110,7 +110,7 @@ def required(options: Mapping[str, str], name: str) -> str:
     """The option *name*. Raises :class:`PipelineInputError` where it is missing."""
     value = options.get(name)
     if not value:
-        raise PipelineInputError(f"option {name!r} is missing: say .option({name!r}, …)")
+        raise PipelineInputError(f"option {name!r} is missing: add .option({name!r}, …)")
     return value
 
 
@@ -120,5 +120,5 @@ def whole(options: Mapping[str, str], name: str, default: Any) -> Any:
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        raise PipelineInputError(f"option {name!r}: {text!r} is not a whole number of at least 1")
+        raise PipelineInputError(f"option {name!r}: {text!r} must be a whole number of at least 1")
     return int(text)

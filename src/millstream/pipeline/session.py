@@ -64,12 +64,12 @@ class SparkOptions(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not _MEMORY.fullmatch(self.driver_memory):
             raise PipelineInputError(
-                f"driver memory {self.driver_memory!r}: write a whole number and a unit, such as 1g or 800m"
+                f"invalid driver memory {self.driver_memory!r}: write a whole number and a unit, such as 1g or 800m"
             )
         if _bytes(self.driver_memory) < LEAST_MEMORY:
             raise PipelineInputError(
-                f"driver memory {self.driver_memory!r} is less than Spark starts with: write 512m or more "
-                "(the setting pipeline.driver_memory)"
+                f"driver memory {self.driver_memory!r} is too small for Spark: set "
+                "pipeline.driver_memory to 512m or more"
             )
 
 
@@ -105,7 +105,7 @@ def warm_up(
     draft = archive.with_suffix(".draft")
     before = _time_query(work, options, java, writing(draft, java), clock)
     if not draft.is_file():
-        raise SessionStartError(f"Java {java.version} at {java.executable} wrote no archive of classes")
+        raise SessionStartError(f"Java {java.version} at {java.executable} did not write its class archive (CDS)")
     draft.replace(archive)
     return archive, before, _time_query(work, options, java, using(archive, java), clock)
 

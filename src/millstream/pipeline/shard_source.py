@@ -159,7 +159,8 @@ class ShardStreamReader(TriggerLimitedReader):
             return [None] * request.shards
         if state.position != first_id - 1:
             raise PipelineInputError(
-                f"{request.state} is of message {state.position}, but the stream begins at {first_id}"
+                f"the state {request.state} ends at message {state.position}, but the stream begins at "
+                f"{first_id}: give the state that belongs to this position"
             )
         return split_snapshot(state.snapshot, lambda source: shard_of(source, request.shards), request.shards)
 
@@ -183,8 +184,8 @@ def _check_order(log: str, messages: pa.RecordBatch) -> None:
     if len(back):
         number = messages.column("id")[int(back[0]) + 1].as_py()
         raise PipelineInputError(
-            f"message {number} of {log!r} was received before the one before it: batch an imported log as history, "
-            f"with `millstream pipeline batch {log}`"
+            f"message {number} of {log!r} has an earlier receive time than the message before it: batch "
+            f"an imported log as history, with `millstream pipeline batch {log}`"
         )
 
 

@@ -63,7 +63,7 @@ class StagedWrite:
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise PipelineInputError("a log is only appended to: say .mode('append')")
+            raise PipelineInputError("a log can only be appended to: use .mode('append')")
         self.store, self.log = required(options, "store"), required(options, "log")
         user_log(self.log)  # a name that no such log can have is refused before anything is computed
         self.staging = options.get("staging") or beside(self.store)
@@ -138,8 +138,9 @@ class LogWriter(DataSourceArrowWriter):
         except MillstreamError as error:
             if staging.is_begun():
                 raise PipelineError(
-                    f"{error}. A part of the rows may be in the log: within {_KEPT_DAYS} days, the same write with "
-                    f".option('write', '{self._write}') appends the others alone"
+                    f"{error}. Some rows may be in the log already: repeat the write with "
+                    f".option('write', '{self._write}') within {_KEPT_DAYS} days to append only the "
+                    "missing ones"
                 ) from error
             raise
         staging.sweep(_UNNAMED, SystemClock().now() - _KEPT_DAYS * 86_400_000_000)
@@ -154,7 +155,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._checkpoint = options.get("checkpointLocation")
         if not (self._named or self._checkpoint):
             raise PipelineInputError(
-                "a stream into a log needs .option('checkpointLocation', …): by it a trigger that is repeated is known"
+                "a stream into a log needs .option('checkpointLocation', …), which identifies a repeated trigger"
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPartMessage:
@@ -190,8 +191,8 @@ def _query_id(checkpoint: str) -> str:
         return str(json.loads(path.read_text("utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PipelineInputError(
-            f"the checkpoint {checkpoint} cannot be read here ({error}): give the stream a name of its own "
-            "with .option('write', NAME), and another one with each new checkpoint"
+            f"cannot read the checkpoint {checkpoint} here ({error}): name the stream with "
+            ".option('write', NAME), and use a new name with each new checkpoint"
         ) from error
 
 
@@ -218,7 +219,8 @@ def check_schema(schema: StructType) -> list[str]:
     names = schema.fieldNames()
     if "body" not in names or set(names) - set(_TAKES):
         raise PipelineInputError(
-            f"a log takes the columns {', '.join(_TAKES)} (at least body), not {', '.join(names) or 'none'}"
+            f"cannot write the columns {', '.join(names) or '(none)'}: a log takes {', '.join(_TAKES)}, "
+            "and needs at least body"
         )
     for field in schema.fields:
         if field.name == "headers":
@@ -227,7 +229,10 @@ def check_schema(schema: StructType) -> list[str]:
             fits = isinstance(field.dataType, _TAKES[field.name])
             wanted = " or ".join(kind.typeName() for kind in _TAKES[field.name])
         if not fits:
-            raise PipelineInputError(f"column {field.name!r} is {field.dataType.simpleString()}; a log takes {wanted}")
+            raise PipelineInputError(
+                f"column {field.name!r} has the type {field.dataType.simpleString()}; a log takes {wanted}: "
+                "cast the column"
+            )
     return [name for name in names if name != "id"]
 
 
@@ -243,7 +248,7 @@ def _are_headers(kind: DataType) -> bool:
 
 def _named(write: str | None) -> str | None:
     if write is not None and not _NAME.fullmatch(write):
-        raise PipelineInputError(f"option 'write': {write!r} is not a name; use 1 to 100 letters, digits and '._-'")
+        raise PipelineInputError(f"option 'write': invalid name {write!r}: use 1 to 100 letters, digits and '._-'")
     return write
 
 

@@ -145,8 +145,8 @@ def requested_schema(schema: StructType) -> pa.Schema:
         stored = SPARK_SCHEMA[field.name].dataType
         if not _same_type(field.dataType, stored):
             raise PipelineInputError(
-                f"column {field.name!r} is asked for as {field.dataType.simpleString()}, and a log has "
-                f"{stored.simpleString()}: read it so, and cast it afterwards"
+                f"column {field.name!r} cannot be read as {field.dataType.simpleString()}; a log stores "
+                f"{stored.simpleString()}: read it as that, and cast it afterwards"
             )
     return to_arrow_schema(schema, timezone="UTC")
 

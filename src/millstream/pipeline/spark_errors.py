@@ -30,8 +30,8 @@ def spark_errors_explained(job: str) -> Iterator[None]:
         raise PipelineError(f"the job {job!r} failed: {reason(error)}") from error
     except (Py4JError, ConnectionError) as error:
         raise SparkLostError(
-            f"the Java machine of Spark ended in the job {job!r}: see spark.log and spark-console.log in the work "
-            "folder; the same call resumes"
+            f"Spark's Java process ended during job {job!r}: see spark.log and spark-console.log in the "
+            "work folder, and run the same call again to resume"
         ) from error
 
 

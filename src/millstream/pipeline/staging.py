@@ -202,7 +202,7 @@ class Staging:
         """Decide that *parts* are what commit *number* of *write* appends, after everything that may be refused."""
         intent = CommitIntent(tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition)))
         if (total := sum(part.pieces for part in intent.parts)) >= _PIECES:
-            raise PipelineInputError(f"{total:,} pieces are more than one commit takes: write in several")
+            raise PipelineInputError(f"{total:,} pieces are too many for one commit: split the write")
         if log.bodies_only:
             require_bodies_only(sorted({column for part in intent.parts for column in part.columns}))
         for part in intent.parts:
@@ -234,8 +234,8 @@ class Staging:
         known = self._read_intent(self._intent_name(write, number))
         if known is None:
             raise PipelineError(
-                f"commit {number} of the write {write!r} was begun by another driver, but its intent is not in "
-                f"{mask_password(self._url)}: name the same 'staging' as that one"
+                f"commit {number} of the write {write!r} was started by another driver, but its record "
+                f"is not in {mask_password(self._url)}: set 'staging' to the same URL as that driver"
             )
         return known
 

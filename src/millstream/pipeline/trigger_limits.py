@@ -62,8 +62,8 @@ class TriggerLimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done, end = start["id"], self._end()
         if end < done and self._target is None:
             raise PipelineInputError(
-                f"the query has read log {self._request.log!r} up to {done}, but it ends at {end}: it is not the same "
-                "log any more; start with a new checkpoint"
+                f"the query has read log {self._request.log!r} up to {done}, but it now ends at {end}: "
+                "it was replaced; start with a new checkpoint"
             )
         if isinstance(limit, ReadMaxRows):
             end = min(end, done + limit.max_rows)

@@ -68,8 +68,9 @@ class StreamClaim:
             raise PipelineInputError(f"{_taken(log, write)} belongs to a job of {known.rows:,} rows: {_ADVICE}")
         if known is not None and not known.is_same(self._owner):
             raise PipelineInputError(
-                f"{_taken(log, write)} belongs to the stream with the checkpoint {known.checkpoint or known.query}, "
-                f"and this one has {self._owner.checkpoint or self._owner.query}: {_ADVICE}"
+                f"{_taken(log, write)} belongs to the stream with the checkpoint "
+                f"{known.checkpoint or known.query}, but this stream has "
+                f"{self._owner.checkpoint or self._owner.query}: {_ADVICE}"
             )
 
 
@@ -93,8 +94,8 @@ class JobClaim:
             )
         if known is not None and known != self._owner:
             raise PipelineInputError(
-                f"{_taken(log, write)} stands for {known.rows:,} rows that are in the log. These {self._owner.rows:,} "
-                f"rows are others, and none of them was appended: {_ADVICE}"
+                f"{_taken(log, write)} was used for {known.rows:,} rows that are in the log. These "
+                f"{self._owner.rows:,} rows differ, and none of them was appended: {_ADVICE}"
             )
 
 

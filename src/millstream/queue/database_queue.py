@@ -109,7 +109,9 @@ class DatabaseWorkQueue(ClosesOnExit):
     def ack(self, leases: Sequence[Lease]) -> None:
         self._check_open()
         if leases and self._rows.remove(leases) < len(leases):
-            raise LeaseLostError(f"of {len(leases)} leases of queue {self._queue!r} some had run out; drop the results")
+            raise LeaseLostError(
+                f"some of {len(leases)} leases of queue {self._queue!r} have expired: discard their results"
+            )
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
         self._check_open()
@@ -200,18 +202,18 @@ class DatabaseWorkQueue(ClosesOnExit):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise QueueError(f"the queue {self._queue!r} is closed")
+            raise QueueError(f"queue {self._queue!r} is closed: open it again")
 
 
 def _duration(seconds: float, name: str, *, zero: bool = False) -> int:
     if not (seconds >= 0 if zero else seconds > 0):
-        raise QueueInputError(f"{name} is {'zero or more' if zero else 'more than zero'} seconds, not {seconds}")
+        raise QueueInputError(f"{name} must be {'zero or more' if zero else 'more than zero'} seconds, not {seconds}")
     return microseconds(seconds)
 
 
 def _require(kept: bool, lease: Lease) -> None:
     if not kept:
-        raise LeaseLostError(f"the lease of task {lease.task_id} has run out or was settled; drop its result")
+        raise LeaseLostError(f"the lease of task {lease.task_id} has expired or was settled: discard its result")
 
 
 def microseconds(seconds: float) -> int:

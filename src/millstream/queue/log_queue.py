@@ -125,7 +125,10 @@ class LogWorkQueue(ClosesOnExit):
                 number = self._apply(Acked(sorted({lease.task_id for lease in held})))
         self._confirm(number)
         if lost:
-            raise LeaseLostError(f"{len(lost)} leases, of task {lost[0]} first, have run out or were settled already")
+            raise LeaseLostError(
+                f"{len(lost)} leases, the first of task {lost[0]}, have expired or were settled already: "
+                "discard their results"
+            )
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
         with self._opened():
@@ -260,11 +263,11 @@ class LogWorkQueue(ClosesOnExit):
 
     def _require(self, lease: Lease) -> None:
         if not self._state.holds(lease.task_id, lease.token, self._mature()):
-            raise LeaseLostError(f"the lease of task {lease.task_id} has run out or was settled; drop the result")
+            raise LeaseLostError(f"the lease of task {lease.task_id} has expired or was settled: discard its result")
 
     def _until(self, visibility: float) -> int:
         if visibility <= 0:
-            raise QueueInputError(f"a lease needs a visibility above 0 seconds, not {visibility}")
+            raise QueueInputError(f"the visibility timeout of a lease must be more than 0 seconds, not {visibility}")
         return self._after(visibility)
 
     def _after(self, seconds: float) -> int:

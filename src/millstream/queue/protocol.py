@@ -84,7 +84,7 @@ def redrive_times(ids: Sequence[int], per_second: float | None, now: int) -> Ite
         yield now, ids
         return
     if not 0 < per_second < float("inf"):
-        raise QueueInputError(f"a rate is above 0 tasks a second, not {per_second}")
+        raise QueueInputError(f"the rate must be above 0 tasks per second, not {per_second}")
     share = max(1, int(per_second * SLOT_SECONDS))
     for start in range(0, len(ids), share):
         yield now + round(start / per_second * MICROSECONDS), ids[start : start + share]

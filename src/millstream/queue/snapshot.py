@@ -51,7 +51,10 @@ def recover_up_to_now(log: Log) -> tuple[QueueState, int, int]:
             return state, _follow(state, messages), last_id
         except TrimmedError as error:
             if log.pointer(POINTER) == pointer:  # else the owner has taken a snapshot meanwhile: begin at that
-                raise DamagedQueueError(f"the queue cannot be read: {error}, and it needs its last snapshot") from error
+                raise DamagedQueueError(
+                    f"cannot read the queue, because a part of its last snapshot was trimmed: {error}; "
+                    "restore its log from a backup"
+                ) from error
 
 
 def catch_up(log: Log, state: QueueState, first_id: int, last_id: int) -> None:
@@ -83,7 +86,9 @@ def _restore(state: QueueState, messages: Iterator[Message]) -> None:
         message = next(messages, None)
         event = read_event(message) if message is not None and message.key != PUT else None
         if not isinstance(event, Snapshot) or event.part != expected:
-            raise DamagedQueueError(f"part {expected} of the last snapshot of the queue is missing; restore its log")
+            raise DamagedQueueError(
+                f"part {expected} of the queue's last snapshot is missing: restore its log from a backup"
+            )
         state.restore(event.tasks)
         parts, expected = event.parts, expected + 1
 

@@ -175,7 +175,7 @@ class AccessControl:
             try:
                 name, _, password = base64.b64decode(header.partition(" ")[2], validate=True).decode().partition(":")
             except (binascii.Error, UnicodeDecodeError):
-                raise AuthenticationError("the header Authorization is not of the kind Basic") from None
+                raise AuthenticationError("the Authorization header must use the Basic scheme") from None
             self._check(name, password, address)
             if len(self._known_basic) > 1000:
                 self._known_basic.clear()
@@ -202,7 +202,7 @@ class AccessControl:
         if user is None or not right:
             self._sign_in_limiter.count(address)
             self._audit.failed(name if user else UNKNOWN, address, "wrong password" if user else "no such user")
-            raise AuthenticationError("the name or the password is wrong")
+            raise AuthenticationError("wrong user name or password")
 
     def _fingerprint(self, name: str) -> str:
         user = self._users.get(name)
@@ -228,8 +228,8 @@ def check_address(settings: ConsoleSettings, host: str) -> None:
     """Raise :class:`MissingUsersError` where others could reach *host* and nobody would have to sign in."""
     if not settings.users and not is_loopback(host):
         raise MissingUsersError(
-            f"the console does not listen on {host} without users: make one with `millstream config user NAME` and put "
-            "what it prints into the settings, or let it listen on 127.0.0.1"
+            f"the console needs users to listen on {host}: create one with `millstream config user "
+            "NAME` and add its output to the settings, or listen on 127.0.0.1"
         )
 
 
@@ -277,9 +277,7 @@ def _load_key(path: Path) -> bytes:
     except FileExistsError:
         key = path.read_bytes()
         if len(key) != _KEY_BYTES:
-            raise AuthenticationError(
-                f"{path} does not hold a key: delete it; everybody must then sign in again"
-            ) from None
+            raise AuthenticationError(f"{path} contains no key: delete it; all users must then sign in again") from None
         return key
     with os.fdopen(handle, "wb") as file:
         key = secrets.token_bytes(_KEY_BYTES)

@@ -48,7 +48,9 @@ def require_role(request: Request, access: AccessControl, role: Role) -> Princip
     if principal is None:
         raise AuthenticationError
     if not principal.role.covers(role):
-        raise PermissionDeniedError(f"this takes the role {role.value}; {principal.name} is {principal.role.value}")
+        raise PermissionDeniedError(
+            f"this requires the role {role.value}; {principal.name} has the role {principal.role.value}"
+        )
     if request.method not in ("GET", "HEAD"):
         _refuse_other_sites(request)
     return principal
@@ -65,4 +67,4 @@ def _refuse_other_sites(request: Request) -> None:
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
     if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != host):
-        raise InvalidFormTokenError("the request comes from a page of another site")
+        raise InvalidFormTokenError("the form was sent from a page of another site: reload the page and try again")

@@ -61,13 +61,15 @@ def check_head(scope: Scope, limit: int, media: Collection[str]) -> None:
         elif name == b"content-type" and media:
             _check_type(value.decode("latin-1"), media)
         elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-            raise MediaTypeError(f"the body is encoded as {value[:50].decode('latin-1')!r}: send it as it is")
+            raise MediaTypeError(
+                f"unsupported content encoding {value[:50].decode('latin-1')!r}: send the body without Content-Encoding"
+            )
 
 
 def check_size(size: int, limit: int) -> None:
     """Raises :class:`TooLargeError` where *size* is more than *limit* bytes."""
     if size > limit:
-        raise TooLargeError(f"the body has more than the {limit:,} bytes that are allowed")
+        raise TooLargeError(f"the body is larger than {limit:,} bytes, the limit here")
 
 
 def _check_type(given: str, media: Collection[str]) -> None:
@@ -78,7 +80,7 @@ def _check_type(given: str, media: Collection[str]) -> None:
         raise MediaTypeError(text)
     charset = next((value for name, value in _parameters(parameters) if name == "charset"), "utf-8")
     if charset not in ("utf-8", "utf8", "us-ascii"):
-        raise MediaTypeError(f"the charset {charset[:50]!r} is not taken here: send {wanted} in UTF-8")
+        raise MediaTypeError(f"unsupported charset {charset[:50]!r}: send {wanted} in UTF-8")
 
 
 def _parameters(text: str) -> Iterator[tuple[str, str]]:

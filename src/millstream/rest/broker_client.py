@@ -37,9 +37,9 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise InputError(f"--url {self.url!r}: write http://127.0.0.1:8460 or https://node.example")
+            raise InputError(f"--url: invalid URL {self.url!r}: write http://127.0.0.1:8460 or https://node.example")
         if self.user and parts.scheme == "http" and not is_loopback(parts.hostname):
-            raise InputError(f"--url {self.url!r}: a password is sent to another host only by https")
+            raise InputError(f"--url {self.url!r}: passwords are sent to other hosts only over https: use https://")
 
     def __call__(self, call: AdminCall[Request, Result], request: Request) -> Result:
         """What *call* returns for *request*. Raises :class:`UnreachableError`, :class:`AdminCallError`."""
@@ -57,7 +57,10 @@ class BrokerClient(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(answer, dict) and "message" in answer:
             error = AdminCallError(f"{answer['message']} ({self.url} answered {status})")
         else:
-            error = AdminCallError(f"{self.url} answered {status} and is no node's interface of this release")
+            error = AdminCallError(
+                f"{self.url} answered with status {status} and is not a REST API of this release: check the "
+                "URL and the version of the node"
+            )
         error.exit_code = _EXIT_CODES.get(status, 1)  # type: ignore[misc]
         raise error
 

@@ -193,7 +193,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """A part of the address is here."""
         super().on_url(url)
         if len(self.url) > LONGEST_URL:
-            self._fault = _Refusal(414, "too_long", f"an address has at most {LONGEST_URL:,} bytes")
+            self._fault = _Refusal(414, "too_long", f"the request URL is longer than {LONGEST_URL:,} bytes: shorten it")
             raise ValueError(self._fault.message)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -205,7 +205,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The head of a request is here: it can be answered."""
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            self._fault = _Refusal(400, "bad_request", f"HTTP {version} is not spoken here: use HTTP/1.1")
+            self._fault = _Refusal(400, "bad_request", f"unsupported version HTTP {version}: use HTTP/1.1")
             raise ValueError(self._fault.message)
         super().on_headers_complete()
         self._unanswered += 1
@@ -331,7 +331,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if surplus > max(16, most // 8):
             self._socket.abort()
         else:
-            self._refuse(_Refusal(503, "busy", f"{most:,} connections are open, and no more are taken: try again"))
+            self._refuse(_Refusal(503, "busy", f"all {most:,} connections are in use: try again later"))
 
     def _write_refusal(self, refusal: _Refusal) -> None:
         self._socket.write(refusal.encode(self.server_state.default_headers))
@@ -384,7 +384,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse_slow_body(self) -> None:
         longest = self.limits.body_timeout
         if self._waited >= longest:
-            self._refuse(_Refusal(408, "timeout", f"nothing of the body came for {longest:g} seconds"))
+            self._refuse(
+                _Refusal(408, "timeout", f"no data of the body arrived for {longest:g} seconds: send the request again")
+            )
         elif self._body_seconds >= longest + self._body_bytes / SLOWEST_BODY:
             text = f"the body comes too slowly: {self._body_bytes:,} bytes in {self._body_seconds:,.0f} seconds"
             self._refuse(_Refusal(408, "timeout", text))
@@ -407,4 +409,4 @@ def _malformed(error: httptools.HttpParserError) -> _Refusal:
         text = "the method is unknown, or this is not HTTP"
     elif isinstance(error, httptools.HttpParserInvalidURLError | httptools.HttpParserCallbackError):
         text = "the address in the request line cannot be read"
-    return _Refusal(400, "bad_request", f"this is not a request of HTTP/1.1: {text[:1].lower()}{text[1:]}")
+    return _Refusal(400, "bad_request", f"invalid HTTP/1.1 request: {text[:1].lower()}{text[1:]}")

@@ -92,7 +92,7 @@ class NodeQueues:
 
     def _require(self, name: str) -> None:
         if name not in self.names():
-            raise UnknownQueueError(f"there is no queue {name[:100]!r}")
+            raise UnknownQueueError(f"unknown queue {name[:100]!r}")
 
 
 class _SharedQueueView:

@@ -148,7 +148,9 @@ class _RegistryHandlers:
         """Take many operations in one transaction."""
         lines = (await read_body(request, BULK_BYTES, JSON_LINES)).removeprefix(BOM_UTF8).splitlines()
         if len(lines) > BULK_LINES:
-            raise RequestError("too_many", f"a bulk request has at most {BULK_LINES:,} lines, not {len(lines):,}")
+            raise RequestError(
+                "too_many", f"the request has {len(lines):,} lines; send at most {BULK_LINES:,} in one bulk request"
+            )
         outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)
         return Response(b"".join(map(_outcome_line, outcomes)), media_type="application/jsonl")
 
@@ -165,7 +167,9 @@ class _RegistryHandlers:
         name = request.path_params["id"]
         status = await run_in_threadpool(self._registry.status, name)
         if status is None:
-            raise UnknownOperationError(f"no operation {name[:100]!r} is recorded here")
+            raise UnknownOperationError(
+                f"unknown operation {name[:100]!r}: it was not submitted here, or its record has expired"
+            )
         return answer(status)
 
     @endpoints.declare(

@@ -109,7 +109,9 @@ def _listen(host: str, port: int) -> sockets_.socket:
         listening.listen(512)
     except OSError as error:
         listening.close()
-        raise PortError(f"{host}:{port} cannot be used ({error.strerror or error}): use another address") from error
+        raise PortError(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): use another address or port"
+        ) from error
     return listening
 
 

@@ -72,9 +72,9 @@ def _read_file(named: Path | None, data: Path) -> Layer:
     try:
         return Layer(str(path), tomllib.loads(path.read_text("utf-8")))
     except OSError as error:
-        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+        raise SettingsError(f"cannot read settings file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
 
 
 def _nest(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -117,7 +117,7 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
         settings.batching.rules  # noqa: B018  (a node that cannot batch by its settings says so at once)
     except ConfigError as error:
-        raise SettingsError(f"settings of the section batching{_from(origins, 'batching.')}: {error}") from error
+        raise SettingsError(f"settings in section batching{_from(origins, 'batching.')}: {error}") from error
     return settings
 
 

@@ -42,7 +42,7 @@ class HttpSettings(Section, frozen=True):
     def __post_init__(self) -> None:
         for name in ("header_timeout", "body_timeout", "max_connections"):
             if getattr(self, name) <= 0:
-                raise ValueError(f"http.{name} has to be more than 0")
+                raise ValueError(f"http.{name} must be more than 0")
 
 
 class ServeSettings(Section, frozen=True):

@@ -96,13 +96,13 @@ def finish_bag(folder: Path, sums: Mapping[str, str], *, space: str, processes: 
         bag.save(processes=processes, manifests=True)
         written = {name: found["sha256"] for name, found in bagit.Bag(str(folder)).payload_entries().items()}
     except bagit.BagError as error:
-        raise BagError(f"the bag {folder} could not be finished: {error}") from error
+        raise BagError(f"cannot finish bag {folder}: {error}") from error
     expected = {f"{PAYLOAD}/{name}": sha256 for name, sha256 in sums.items()}
     if written != expected:
         odd = sorted({*written.items()} ^ {*expected.items()})
         raise BagError(
-            f"the bag {folder} has files that were not exported, or differ: {odd[0][0]!r} ({len(odd)} in all); "
-            "export into an empty folder"
+            f"bag {folder} contains files that were not exported, or differ: {odd[0][0]!r} ({len(odd)} "
+            "in all); export into an empty folder"
         )
 
 
@@ -123,7 +123,7 @@ class OpenBag:
             bag = bagit.Bag(str(folder))
             bag.validate(processes=processes)
         except (bagit.BagError, UnicodeError, OSError) as error:
-            raise BagError(f"{folder} is no valid bag: {error}") from error
+            raise BagError(f"{folder} is not a valid bag: {error}") from error
         self._folder = folder
         self._entries: Mapping[str, Mapping[str, str]] = bag.payload_entries()
 
@@ -134,7 +134,7 @@ class OpenBag:
         try:
             found = [msgspec.json.decode(line, type=BagItem) for line in lines]
         except msgspec.MsgspecError as error:
-            raise BagError(f"{path} cannot be read: {error}") from error
+            raise BagError(f"cannot read {path}: {error}") from error
         return {item.content_id: item for item in found}
 
     def files(self) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
@@ -145,16 +145,18 @@ class OpenBag:
     def _fetch(self, folder: Path, url: str, size: str, name: str, *, allowed: bool) -> None:
         path = folder / name
         if not name.startswith(f"{PAYLOAD}/") or ".." in name.split("/"):
-            raise BagError(f"{folder}/fetch.txt names {name!r}, which is no file of the payload")
+            raise BagError(f"{folder}/fetch.txt names {name!r}, which is not a payload file: correct the bag")
         if path.exists():
             return
         if not allowed:
             raise BagError(
-                f"the bag {folder} lacks files that are to be fetched from elsewhere, such as {url}: get them first, "
+                f"bag {folder} lacks files that must be downloaded, such as {url}: download them first, "
                 "or allow it with --fetch"
             )
         if not url.startswith(("https://", "http://")) or not size.isdigit():
-            raise BagError(f"{folder}/fetch.txt: only http and https URLs with a size can be fetched, and not {url}")
+            raise BagError(
+                f"{folder}/fetch.txt: cannot download {url}: only http and https URLs with a stated size are supported"
+            )
         left = int(size)
         path.parent.mkdir(parents=True, exist_ok=True)
         with urlopen(Request(url), timeout=_SECONDS) as source, replacing(path) as sink:  # noqa: S310 - checked above
@@ -164,19 +166,19 @@ class OpenBag:
                     break
                 sink.write(chunk)
             if left:
-                raise BagError(f"{url} has not the {size} bytes that {folder}/fetch.txt says")
+                raise BagError(f"{url} does not have the {size} bytes that {folder}/fetch.txt states")
 
 
 def _require_plain(folder: Path) -> None:
     """Raise :class:`BagError` where anything in *folder* is neither a file nor a folder: it might lead out of it."""
     if not folder.is_dir():
-        raise BagError(f"{folder} is no folder: name the folder of a bag, unpacked")
+        raise BagError(f"{folder} is not a folder: name the unpacked folder of a bag")
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(root, name)
             mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise BagError(f"{path} is a link or a special file: a bag has plain files only")
+                raise BagError(f"{path} is a link or a special file: a bag may contain only regular files")
 
 
 def _library() -> Any:

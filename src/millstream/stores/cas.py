@@ -79,7 +79,7 @@ class CasStore:
 
     def delete_space(self, space: str) -> None:
         self._require_space(space)
-        raise StoreRefusedError(f"the space {CAS_SPACE!r} cannot be removed from {self.url}; delete its items instead")
+        raise StoreRefusedError(f"cannot remove space {CAS_SPACE!r} from {self.url}: delete its items instead")
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
         self._require_space(space)
@@ -87,7 +87,7 @@ class CasStore:
 
     def set_space_acls(self, space: str, acls: Mapping[str, SpaceAccess]) -> None:  # noqa: ARG002 - none is kept
         self._require_space(space)
-        raise StoreRefusedError(f"{self.url} keeps files by their hash and nothing else: it has no access lists")
+        raise StoreRefusedError(f"{self.url} is content-addressed and has no access lists")
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         self._require_space(space)
@@ -159,7 +159,7 @@ class CasStore:
             try:
                 (self._root / content_id).hardlink_to(draft)
             except FileExistsError as error:
-                raise AlreadyExistsError(f"{content_id} exists in {self.url} already") from error
+                raise AlreadyExistsError(f"{content_id} already exists in {self.url}") from error
         else:
             draft.replace(self._root / content_id)
         sync_folder(self._root)
@@ -179,18 +179,18 @@ class CasStore:
 
     def _require_root(self) -> None:
         if not self._root.is_dir():
-            raise StoreUnavailableError(f"there is no folder {self._root}: mount its disk, or make it")
+            raise StoreUnavailableError(f"the folder {self._root} does not exist: mount its disk, or create it")
 
     def _refuse_properties(self, properties: Mapping[str, str] | None) -> None:
         if check_properties(properties):
-            raise StoreRefusedError(f"{self.url} is content-addressed and keeps no properties; put without them")
+            raise StoreRefusedError(f"{self.url} is content-addressed and has no properties: put the item without them")
 
 
 def _form(content_id: str) -> CidForm:
     try:
         return form_of(check_content_id(content_id))
     except CidError as error:
-        raise StoreInputError(f"a content-addressed store takes CIDs only: {error}") from error
+        raise StoreInputError(f"a content-addressed store accepts only CIDs as ids: {error}") from error
 
 
 def _copy_named(source: BinaryIO, file: BinaryIO, content_id: str, form: CidForm) -> str:
@@ -206,8 +206,8 @@ def _copy_named(source: BinaryIO, file: BinaryIO, content_id: str, form: CidForm
         digest.update(chunk)
     if hasher.cid() != content_id:
         raise ChecksumMismatchError(
-            f"the bytes for {content_id!r} have the CID {hasher.cid()!r}; nothing was stored: read them again "
-            "from an intact copy"
+            f"the content for {content_id!r} has the CID {hasher.cid()!r}; nothing was stored: read it "
+            "again from an intact copy"
         )
     return digest.hexdigest()
 

@@ -14,8 +14,8 @@ def check_promise(content_id: str, sha256: str, promised: str | None) -> None:
     """Raise :class:`ChecksumMismatchError` where the bytes that came hash to another *sha256* than was *promised*."""
     if promised is not None and promised.lower() != sha256:
         raise ChecksumMismatchError(
-            f"the bytes for {content_id!r} hash to sha256 {sha256}, not the expected {promised}; nothing was "
-            "stored: read them again from an intact copy"
+            f"the content for {content_id!r} has SHA-256 {sha256}, not the expected {promised}; nothing "
+            "was stored: read it again from an intact copy"
         )
 
 
@@ -28,11 +28,11 @@ def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     for name, value in copied.items():
         if not name or not (_is_text(name) and _is_text(value)):
             raise StoreInputError(
-                f"the property {name!r} cannot be kept: names and values are UTF-8 text, names not empty"
+                f"invalid property name {name!r}: names and values must be UTF-8 text, and names not empty"
             )
     size = sum(len(name.encode("utf-8")) + len(value.encode("utf-8")) for name, value in copied.items())
     if size > MAX_PROPERTY_BYTES:
-        raise StoreInputError(f"the properties have {size:,} bytes; at most {MAX_PROPERTY_BYTES:,} are kept")
+        raise StoreInputError(f"the properties have {size:,} bytes; the limit is {MAX_PROPERTY_BYTES:,}")
     return copied
 
 
@@ -42,9 +42,9 @@ def check_acls(acls: Mapping[str, SpaceAccess]) -> dict[str, SpaceAccess]:
     Raises :class:`StoreInputError`.
     """
     if not all(name and _is_text(name) and len(name.encode("utf-8")) <= 255 for name in acls):
-        raise StoreInputError("a name in an access list has 1 to 255 bytes of UTF-8 text; correct the list")
+        raise StoreInputError("a name in an access list must have 1 to 255 bytes of UTF-8 text: correct the list")
     if sum(len(name.encode("utf-8")) for name in acls) > MAX_ACL_BYTES:
-        raise StoreInputError(f"the access list has more than {MAX_ACL_BYTES:,} bytes: name groups, not their members")
+        raise StoreInputError(f"the access list is larger than {MAX_ACL_BYTES:,} bytes: name groups, not their members")
     try:
         return {name: SpaceAccess(access) for name, access in acls.items()}
     except ValueError as error:
@@ -54,7 +54,7 @@ def check_acls(acls: Mapping[str, SpaceAccess]) -> dict[str, SpaceAccess]:
 def check_mimetype(mimetype: str) -> None:
     """Raise :class:`StoreInputError` where *mimetype* is empty, too long, or not printable text."""
     if not (0 < len(mimetype) <= 255 and mimetype.isprintable()):
-        raise StoreInputError(f"{mimetype[:100]!r} is not a mimetype; write one such as text/plain")
+        raise StoreInputError(f"invalid mimetype {mimetype[:100]!r}: write one such as text/plain")
 
 
 def _is_text(value: object) -> bool:

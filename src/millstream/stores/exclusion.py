@@ -44,12 +44,12 @@ def _compiled(globs: Iterable[str]) -> re.Pattern[str] | None:
     for glob in globs:
         body = glob.removeprefix("/")
         if not body or "\0" in body:
-            raise StoreInputError(f"invalid glob {glob!r} to exclude: write one such as *.tmp or cache/**")
+            raise StoreInputError(f"invalid exclusion pattern {glob!r}: write one such as *.tmp or cache/**")
         start = "" if "/" in glob else "(?:.*/)?"
         try:
             re.compile(_translated(body))
         except re.error as error:
-            raise StoreInputError(f"invalid glob {glob!r} to exclude: {error}") from error
+            raise StoreInputError(f"invalid exclusion pattern {glob!r}: {error}") from error
         alternatives.append(start + _translated(body))
     return re.compile("|".join(f"(?:{one})" for one in alternatives), re.DOTALL) if alternatives else None
 

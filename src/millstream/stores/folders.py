@@ -129,11 +129,11 @@ def open_plain(path: Path) -> io.FileIO:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
             raise
-        raise FileNotFoundError(errno.ENOENT, "not a plain file", str(path)) from error
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path)) from error
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return io.FileIO(handle, "rb")
     os.close(handle)
-    raise FileNotFoundError(errno.ENOENT, "not a plain file", str(path))
+    raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
 
 
 def file_status(folder: int, name: str) -> os.stat_result | None:

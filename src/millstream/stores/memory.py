@@ -90,7 +90,7 @@ class MemoryStore:
     def delete_space(self, space: str) -> None:
         with self._lock:
             if self._space(space).items:
-                raise SpaceNotEmptyError(f"the space {space!r} in {self.url} still contains items; delete them first")
+                raise SpaceNotEmptyError(f"space {space!r} in {self.url} still contains items: delete them first")
             del self._spaces[space]
 
     def space_acls(self, space: str) -> Mapping[str, SpaceAccess]:
@@ -143,7 +143,7 @@ class MemoryStore:
         with self._lock:
             within = self._space(space)
             if create_only and content_id in within.items:
-                raise AlreadyExistsError(f"{content_id!r} exists in {self.url}/{space} already")
+                raise AlreadyExistsError(f"{content_id!r} already exists in {self.url}/{space}")
             within.put(_StoredItem(sink.getvalue(), info))
         return info
 

@@ -22,7 +22,7 @@ class MountedStore(StoreWrapper):
 
     def __init__(self, base: Store, mounts: Mapping[str, Store]) -> None:
         if isinstance(base, MountedStore):
-            raise StoreInputError(f"{base.url} has mounts already: pass all mounts to one MountedStore")
+            raise StoreInputError(f"{base.url} already has mounts: pass all mounts to one MountedStore")
         super().__init__(base)
         self._mounts = {check_space(space): store for space, store in mounts.items()}
         own = bulk_of(base)
@@ -88,4 +88,4 @@ class MountedBulk:
 
 
 def _alone(space: str, count: int) -> Sequence[StoreError]:
-    return [StoreError(f"the items of the mounted space {space!r} must be written one by one") for _ in range(count)]
+    return [StoreError(f"items of the mounted space {space!r} must be written one at a time") for _ in range(count)]

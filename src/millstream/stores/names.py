@@ -17,7 +17,7 @@ def check_space(space: str) -> str:
     Raises :class:`StoreInputError`.
     """
     if _FORBIDDEN.search(space):
-        raise StoreInputError(f"the space name {space!r} holds a '/' or a control character; choose another name")
+        raise StoreInputError(f"invalid space name {space!r}: it must not contain '/' or control characters")
     _check_length("space name", space, MAX_SPACE_BYTES)
     return space
 
@@ -25,7 +25,7 @@ def check_space(space: str) -> str:
 def check_content_id(content_id: str) -> str:
     """*content_id* itself, where it is one: 1 to 1,024 bytes of UTF-8 without NUL. Raises :class:`StoreInputError`."""
     if "\0" in content_id:
-        raise StoreInputError(f"the content id {content_id[:100]!r} holds a NUL character; choose another id")
+        raise StoreInputError(f"invalid content id {content_id[:100]!r}: it must not contain a NUL character")
     if len(order_key(content_id)) > MAX_CONTENT_ID_BYTES:
         raise ContentIdTooLongError(_length_text("content id", content_id, MAX_CONTENT_ID_BYTES))
     _check_length("content id", content_id, MAX_CONTENT_ID_BYTES)
@@ -40,7 +40,7 @@ def order_key(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise StoreInputError(f"{text[:100]!r} is not UTF-8 text; no content id holds it") from error
+        raise StoreInputError(f"invalid content id {text[:100]!r}: it must be valid UTF-8") from error
 
 
 def _check_length(what: str, text: str, limit: int) -> None:

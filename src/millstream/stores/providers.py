@@ -57,17 +57,17 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
         address = parse_address(urlunsplit(parts))
         return S3Store(address, create=create) if address.space is None else BucketStore(address)
     if parts.fragment:
-        raise StoreInputError(f"{url!r} has a part after '#': write '#' in a folder's name as %23")
+        raise StoreInputError(f"invalid store URL {url!r}: write '#' in a folder name as %23")
     if parts.scheme == "memory":
         return MemoryStore(unquote(parts.netloc + parts.path) or "store")
     if parts.scheme not in LOCAL_SCHEMES:
         raise StoreInputError(
-            f"{url!r} is not a store URL: write file:///folder, folder:///folder, cas:///folder, s3://bucket or "
-            "memory://name"
+            f"invalid store URL {url!r}: write file:///folder, folder:///folder, cas:///folder, "
+            "s3://bucket or memory://name"
         )
     if parts.netloc not in ("", "localhost") or not parts.path or "\0" in unquote(parts.path):
         raise StoreInputError(
-            f"{url!r} does not name a folder of this machine: write {parts.scheme}:///folder with three slashes"
+            f"invalid store URL {url!r}: it must name a local folder, as {parts.scheme}:///folder with three slashes"
         )
     folder = Path(unquote(parts.path))
     if parts.scheme == "folder":
@@ -81,5 +81,5 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
 def _mount(url: str, name: str, value: str, create: bool, processes: BulkProcesses | None) -> tuple[str, Store]:
     space, colon, target = value.partition(":")
     if name != "mount" or not colon:
-        raise StoreInputError(f"{url!r}: the query must be mount=SPACE:URL, not {name}={value}")
+        raise StoreInputError(f"invalid store URL {url!r}: its query must be mount=SPACE:URL, not {name}={value}")
     return unquote(space), open_provider(target, create=create, processes=processes)

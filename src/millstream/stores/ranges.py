@@ -44,4 +44,4 @@ class RangeReader(io.RawIOBase):
 def check_range(start: int, length: int | None) -> None:
     """Raise :class:`StoreInputError` where *start* or *length* is negative."""
     if start < 0 or (length is not None and length < 0):
-        raise StoreInputError(f"a range begins at 0 or later and has no negative length, not {start} and {length}")
+        raise StoreInputError(f"invalid range: start and length must be 0 or more, not {start} and {length}")

@@ -163,4 +163,6 @@ class ReadOnlySource(ABC):
             raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}; its only space is {self.space!r}")
 
     def _refuse(self) -> NoReturn:
-        raise StoreRefusedError(f"{self.url} is a source that other programs write: nothing is ever written there")
+        raise StoreRefusedError(
+            f"{self.url} is a source that other programs write: Millstream never writes there; choose another store"
+        )

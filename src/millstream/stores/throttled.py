@@ -66,7 +66,10 @@ def split_rate(url: str) -> tuple[str, float | None]:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise StoreInputError(f"{named[-1]!r}: write the most requests a second, a number above 0, such as {OPTION}50")
+        raise StoreInputError(
+            f"invalid option {named[-1]!r}: write the maximum number of requests per second, above 0, such "
+            f"as {OPTION}50"
+        )
     rest = "&".join(piece for piece in pieces if piece not in named)
     return urlunsplit(parts._replace(query=rest)), rate
 

@@ -83,7 +83,7 @@ def open_tier(url: str) -> TierSpace:
     try:
         return TierSpace(open_provider(url, create=True))
     except StoreInputError as error:
-        raise LogInputError(f"no objects of logs can lie there: {error}") from error
+        raise LogInputError(f"cannot store a log's tier there: {error}") from error
     except StoreError as error:
         raise _explained(url, error) from error
 

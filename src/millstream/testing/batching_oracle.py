@@ -107,7 +107,7 @@ def _plain(
 def _spelled_event(number: int, word: str, source: str) -> Event:
     match = _SPELLED.fullmatch(word)
     if not match:
-        raise ValueError(f"{word!r} is not spelled key:event_time@received_at#digest")
+        raise ValueError(f"invalid event {word!r}: write key:event_time@received_at#digest")
     return Event(
         number,
         source,

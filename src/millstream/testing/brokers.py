@@ -70,7 +70,7 @@ class BrokerProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the broker on {self.url} did not start; its error output says why")
+            raise RuntimeError(f"the broker on {self.url} did not start; the cause is in its error output")
         self.port = int(line)
 
     def kill(self) -> None:

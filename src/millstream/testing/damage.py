@@ -22,7 +22,7 @@ def flip_bit(path: Path, seed: int = 0) -> tuple[int, int]:
     """
     status = path.stat()
     if not status.st_size:
-        raise InputError(f"{path} is empty: there is no bit to flip; choose another file")
+        raise InputError(f"{path} is empty and has no bit to flip: choose another file")
     draw = random.Random(seed)
     offset, bit = draw.randrange(status.st_size), draw.randrange(8)
     with path.open("r+b") as file:

@@ -50,7 +50,7 @@ class BackendConformance:
     @pytest.fixture
     def open_backend(self) -> Callable[[], Backend]:
         """A function that opens the same data each time it is called."""
-        raise LookupError("a conformance test needs the fixture open_backend")
+        raise LookupError("a conformance test requires the fixture open_backend: define it")
 
     @pytest.fixture
     def backend(self, open_backend: Callable[[], Backend]) -> Backend:

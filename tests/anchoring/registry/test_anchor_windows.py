@@ -42,11 +42,11 @@ def person(sqlite_fleet: Any, submit: Submit) -> DidOwner:
 @pytest.mark.parametrize(
     ("window", "text"),
     [
-        ({"anchorFrom": -1}, "whole seconds"),
-        ({"anchorFrom": "1"}, "whole seconds"),
-        ({"anchorUntil": True}, "whole seconds"),
-        ({"anchorFrom": 1_000, "anchorUntil": 999}, "at most 600 seconds"),
-        ({"anchorFrom": 1_000, "anchorUntil": 1_601}, "at most 600 seconds"),
+        ({"anchorFrom": -1}, "whole number of seconds"),
+        ({"anchorFrom": "1"}, "whole number of seconds"),
+        ({"anchorUntil": True}, "whole number of seconds"),
+        ({"anchorFrom": 1_000, "anchorUntil": 999}, "0 to 600 seconds"),
+        ({"anchorFrom": 1_000, "anchorUntil": 1_601}, "0 to 600 seconds"),
     ],
 )
 def test_a_window_that_no_operation_may_have_is_refused(person: DidOwner, window: dict[str, Any], text: str) -> None:

@@ -109,7 +109,7 @@ def test_a_did_is_created_once(sqlite_fleet: Any, submit: Submit) -> None:
     (name,) = submit(registry, ada.create)
     anchor(registry)
     status = registry.status(name)
-    assert status is not None and (status.state, status.reason) == ("rejected", "no effect: the DID was created before")
+    assert status is not None and (status.state, status.reason) == ("rejected", "no effect: the DID already exists")
     assert len(list(sqlite_fleet.ledger.entries())) == 1
 
 

@@ -58,7 +58,7 @@ def test_a_change_of_a_did_that_nobody_created_is_refused(sqlite_fleet: Any) -> 
     registry = sqlite_fleet.instance()
     person = DidOwner("unknown")
     update = request_of(person.update())
-    with pytest.raises(RequestError, match="create it first"):
+    with pytest.raises(RequestError, match="submit its create operation first"):
         registry.acceptance.submit(update)
     registry.acceptance.submit(request_of(person.create))
     assert registry.acceptance.submit(update).state == OperationState.ACCEPTED
@@ -77,7 +77,9 @@ def test_a_change_of_a_deactivated_did_is_refused(fleet: Any) -> None:
     asked += [new.create, new.update()]
     outcomes = registry.acceptance.submit_many([request_of(operation) for operation in asked])
     assert [outcome.code for outcome in outcomes] == ["not_applicable", None, "not_applicable", None, None]
-    assert "deactivated" in (outcomes[0].error or "") and "create it first" in (outcomes[2].error or "")
+    assert "deactivated" in (outcomes[0].error or "") and "submit its create operation first" in (
+        outcomes[2].error or ""
+    )
     registry.queue.claim(10)
     registry.writer.cut(force=True)
     assert registry.acceptance.submit(request_of(alive.update())).type == "update", (

@@ -138,7 +138,7 @@ def test_one_operation_that_is_not_valid_any_more_never_stops_the_others(fleet: 
     status = registry.store.status(bad[0])
     assert (status.state, status.reason) == (
         OperationState.REJECTED,
-        "type: the type of an operation is create, update, recover or deactivate",
+        "type: the type of an operation must be create, update, recover or deactivate",
     )
     assert {registry.store.status(name).state for name in good} == {OperationState.OBSERVED}
 
@@ -299,7 +299,7 @@ def test_an_entry_whose_file_is_nowhere_is_read_when_it_is_back(sqlite_fleet: An
     for cid, data in files.items():
         sqlite_fleet.files.overwrite(cid, None)
         assert (other.observer.observe(), other.history.postponed_count()) == (1, 1)
-        assert "anchor 1 cannot be read" in other.history.anchor(1).fault
+        assert "cannot read .*anchor 1" in other.history.anchor(1).fault
         assert other.observer.read_postponed(due=False) == 0
         sqlite_fleet.files.put(data)
         assert other.observer.read_postponed() == 0, "it waits for its turn"
@@ -354,7 +354,7 @@ def test_files_that_are_lost_between_the_anchor_and_its_observation_are_written_
         raise CasNotFoundError(f"there is no file {cid}")
 
     sqlite_fleet.cas.get = lost
-    with pytest.raises(ObservationBlockedError, match="not in storage"):
+    with pytest.raises(ObservationBlockedError, match="missing from storage"):
         registry.writer.cut(force=True)
     assert sqlite_fleet.counts == {"anchored": 1}
     sqlite_fleet.cas.get = read

@@ -190,7 +190,7 @@ def test_a_linkset_without_a_part_or_with_one_of_another_is_refused(relation: st
 
 def test_an_operation_without_a_known_anchor_before_it_is_named() -> None:
     batch = OperationBatch(1, [Operation(OperationType.UPDATE, SUFFIXES[0])])
-    with pytest.raises(BatchFileError, match=f"before the update of {SUFFIXES[0]} is not known"):
+    with pytest.raises(BatchFileError, match=f"of the update operation on {SUFFIXES[0]} is unknown"):
         write_linkset(batch, f"1.{VIA}", {}, ORB, author="did:web:x")
 
 
@@ -211,7 +211,7 @@ def test_the_files_of_a_batch_may_be_named_by_hashlinks_where_the_network_has_th
     assert [operation.suffix for operation in read_batch(linkset.anchor, fetch, ORB).operations] == [person.suffix]
     with pytest.raises(CasNotFoundError):
         read_batch(linkset.anchor, fetch, SIDETREE)
-    with pytest.raises(BatchFileError, match="not a hashlink"):
+    with pytest.raises(BatchFileError, match="invalid hashlink"):
         read_batch("1.hl:nonsense", fetch, ORB)
 
 

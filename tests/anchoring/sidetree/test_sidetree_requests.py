@@ -73,7 +73,7 @@ def test_an_operation_gives_back_the_request_it_came_from(request_: Request) -> 
         (changed(CREATE, lambda r: r["delta"].update(updateCommitment=7)), "not_multihash"),
         (changed(UPDATE, lambda r: r.update(didSuffix="é")), "not_multihash"),
         (changed(UPDATE, lambda r: r.update(didSuffix="A" * 101)), "not_multihash"),
-        (changed(UPDATE, lambda r: r.update(revealValue=hash_of("another key"))), "signature"),
+        (changed(UPDATE, lambda r: r.update(revealValue=hash_of("a new key"))), "signature"),
         (changed(UPDATE, lambda r: r.update(signedData="a.b")), "signed_data_invalid"),
         (changed(UPDATE, lambda r: r.update(signedData=".." )), "signed_data_invalid"),
         (changed(UPDATE, lambda r: r["delta"].update(patches=[add_service("swapped")])), "delta_hash"),

@@ -114,8 +114,11 @@ def test_rows_above_the_pointer_are_seen_by_nobody_and_give_way_to_the_next_writ
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("layout=nerve&shards=8", r"tables for shards 3 \(of which 3 exist\), and the URL has shards=8"),
-        ("layout=nerve&shards=3&pointers=1", r"tables for pointers 2 \(of which 2 exist\), and the URL has pointers=1"),
+        ("layout=nerve&shards=8", r"tables for shards 3 \(of which 3 exist\), but the URL states shards=8"),
+        (
+            "layout=nerve&shards=3&pointers=1",
+            r"tables for pointers 2 \(of which 2 exist\), but the URL states pointers=1",
+        ),
     ],
 )
 def test_another_count_than_the_one_that_exists_is_refused_with_what_was_found(
@@ -205,7 +208,7 @@ def test_an_empty_answer_for_ids_that_should_be_there_is_an_error_not_a_crash(
 
 def test_a_row_in_a_table_where_it_does_not_belong_is_told(original: OriginalQueue, log: Log) -> None:
     original.execute(f"INSERT INTO queue_{NAME}_003_0001 VALUES (51, 'twice')")
-    with pytest.raises(DamagedLogError, match=r"id 51 .* lies in two tables"):
+    with pytest.raises(DamagedLogError, match=r"id 51 .* is in two tables"):
         list(log.read())
     assert log._backend.check(NAME) == ["1 rows lie in tables where their ids do not belong"]
 

@@ -25,7 +25,7 @@ def test_large_messages_fill_packets_and_one_that_fits_into_none_is_told(
     large = [bytes([n]) * 3000 for n in range(10)] + [b"'" * 2900, b"small"]
     with log.writer() as writer:
         assert writer.append(large) == IdRange(1, 12)
-        with pytest.raises(WriterFailedError, match="raise its max_allowed_packet"):
+        with pytest.raises(WriterFailedError, match="increase its max_allowed_packet"):
             writer.append([b"x" * 10_000])
     assert bodies(log) == large
     assert [data for _, data in open_original().packets(1, 20)] == large
@@ -45,7 +45,7 @@ def test_answers_are_bounded_by_bytes_however_large_the_messages_are(original: O
 @pytest.mark.parametrize("more", [{"key": "k"}, {"source": "s"}, {"headers": (("a", b""),)}, {"event_time": 1}])
 def test_what_the_layout_has_no_place_for_is_refused_and_nothing_is_stored(log: Log, more: dict[str, Any]) -> None:
     with log.writer() as writer:
-        with pytest.raises(LogInputError, match="only the bodies of messages"):
+        with pytest.raises(LogInputError, match="only message bodies"):
             writer.append([Message(b"x", **more)])
         assert writer.append([Message(b"fine")]) == IdRange(1, 1)
 
@@ -59,7 +59,7 @@ def test_consumers_that_the_database_takes_for_one_are_refused(original: Origina
     log.set_pointer("worker", 5)
     with pytest.raises(LogInputError, match="would share a pointer"):
         log.reader("WORKER")
-    with pytest.raises(LogInputError, match="shorter name"):
+    with pytest.raises(LogInputError, match="shorter consumer name"):
         log.reader("x" * 250)
 
 
@@ -120,7 +120,7 @@ def test_sourced_and_protobuf_messages_go_both_ways(log: Log, open_original: Ope
         writer.append_sourced([Sourced("NST_TEST", 7, b"payload", "Nordwand ↑"), Sourced("3", 2**64 - 1, b"")])
         writer.append_proto([packet_class(sourceId=9)])
         for wrong in (Sourced("JFK", 1, b""), Sourced("NST_TEST", -1, b"")):
-            with pytest.raises(LogInputError, match="the layout nerve has a source type of NST_TEST or a number"):
+            with pytest.raises(LogInputError, match="the nerve layout needs a type of NST_TEST or a number"):
                 writer.append_sourced([wrong])
         with pytest.raises(LogInputError, match="is not text: surrogates not allowed at 1"):
             writer.append_sourced([Sourced("NST_TEST", 1, b"", "x\ud800")])

@@ -70,7 +70,7 @@ def test_p10_one_writer_a_pointer_that_somebody_else_moved_stops_ours(log: Log, 
         theirs = open_original()
         theirs.send([b"theirs"] * 3)
         for count in (1, 3000):
-            with pytest.raises(FencedError, match="somebody else publishes to the queue"):
+            with pytest.raises(FencedError, match="another publisher is writing to queue"):
                 writer.append([b"ours"] * count)
     assert bodies(log) == [b"a", b"theirs", b"theirs", b"theirs"]
 
@@ -111,7 +111,7 @@ def test_p10_one_writer_a_stale_one_of_ours_stores_nothing_more(log: Log, url: s
         stale._committer._backend.release_lease(NAME, epoch=1)
         with other.log(SPEC).writer() as writer:
             writer.append([b"newer"])
-            with pytest.raises(FencedError, match="newer writer"):
+            with pytest.raises(FencedError, match="another writer has taken over"):
                 stale.append([b"too late"] * count)
             writer.append([b"newer"])
         stale.close()

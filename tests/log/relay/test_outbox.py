@@ -119,7 +119,7 @@ def test_columns_may_have_names_and_types_of_the_application(
 def test_a_table_that_cannot_be_an_outbox_is_refused(
     source: OutboxDatabase, application: DatabaseConnection, log: Log
 ) -> None:
-    with pytest.raises(OutboxError, match="no table elsewhere"):
+    with pytest.raises(OutboxError, match="table elsewhere does not exist"):
         Outbox(source, OutboxTable(name="elsewhere"), "orders")
     with pytest.raises(OutboxError, match="no column payload, colour"):
         Outbox(source, OutboxTable(body="payload", key="colour"), "orders")
@@ -195,11 +195,11 @@ def test_an_outbox_that_another_log_may_have_a_part_of_is_not_taken(
     first = Outbox(source, OutboxTable(), "elsewhere")
     batch = first.advance(first.progress(), 1)
     assert batch is not None
-    with pytest.raises(OutboxTakenError, match="goes to the log elsewhere"):
+    with pytest.raises(OutboxTakenError, match="is relayed to log elsewhere"):
         relay_all(source, log)
     relay_all(source, log, adopt=True)
     assert bodies(log) == [b"1"]
-    with pytest.raises(OutboxTakenError, match="goes to the log orders"):
+    with pytest.raises(OutboxTakenError, match="is relayed to log orders"):
         first.advance(batch.progress, 2)
 
 

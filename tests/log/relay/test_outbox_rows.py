@@ -70,9 +70,9 @@ def test_ranges_are_written_short() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"b', "a`b", "1a", "a" * 60, "a.b.c"])
 def test_a_name_that_would_have_to_be_quoted_with_care_is_refused(name: str) -> None:
-    with pytest.raises(OutboxError, match="not a valid name"):
+    with pytest.raises(OutboxError, match="invalid"):
         OutboxTable(name=name)
-    with pytest.raises(OutboxError, match="not a valid name"):
+    with pytest.raises(OutboxError, match="invalid"):
         OutboxTable(body=name)
 
 

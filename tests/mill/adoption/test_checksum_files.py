@@ -58,19 +58,19 @@ def test_hashdeep_is_read_by_its_heading() -> None:
 
 def test_absolute_names_are_those_below_the_source(tmp_path: Path) -> None:
     assert parsed(f"{MD5}  {tmp_path}/a/b", tmp_path) == {"a/b": [("md5", MD5)]}
-    with pytest.raises(ChecksumFileError, match="does not lie in the source"):
+    with pytest.raises(ChecksumFileError, match="is outside the source"):
         parsed(f"{MD5}  /elsewhere/b", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no checksum at all", "line 1: no checksum"),
+        ("no checksum at all", "line 1: expected a checksum"),
         (f"{MD5}  a\n{MD5[:-1]}  b", "line 2"),
-        (f"SHA1 (a) = {MD5}", "unknown kind of checksum"),
-        (f"{MD5}  ../a", "does not lie in the source"),
+        (f"SHA1 (a) = {MD5}", "unknown checksum algorithm"),
+        (f"{MD5}  ../a", "is outside the source"),
         (f"{MD5}  a\n{MD5[::-1]}  a", "two different md5"),
-        ("", "has no checksums"),
+        ("", "contains no checksums"),
     ],
 )
 def test_what_is_no_list_is_refused_by_its_line(text: str, reason: str) -> None:

@@ -117,7 +117,8 @@ class Eligibility:
                 refusal = None if ahead else refusal
             if refusal is None and of_did.open >= self._most_open:
                 refusal = OperationRefusal(
-                    "too_many_open", f"{of_did.open:,} operations on this DID wait to be anchored"
+                    "too_many_open",
+                    f"{of_did.open:,} operations on this DID are waiting to be anchored: try again later",
                 )
             if refusal is None:
                 of_did.add(links)
@@ -151,13 +152,13 @@ class Eligibility:
 
 def _refusal(operation: Operation, waiting: _OpenOperations, links: _Commitments) -> OperationRefusal | None:
     if waiting.is_deactivated:
-        return OperationRefusal("not_applicable", "the DID is deactivated, and that is final")
+        return OperationRefusal("not_applicable", "the DID is deactivated, and accepts no more operations")
     if operation.type == OperationType.CREATE:
-        return OperationRefusal("not_applicable", "the DID was created before") if waiting.is_created else None
+        return OperationRefusal("not_applicable", "the DID already exists") if waiting.is_created else None
     if waiting.opens(links):
         return None
     if not waiting.known:
-        return OperationRefusal("not_applicable", "the DID is not known here: create it first", may_change=True)
+        return OperationRefusal("not_applicable", "unknown DID: submit its create operation first", may_change=True)
     text = "its key is none that the DID waits for: it was used before, or never belonged to it"
     return OperationRefusal("not_applicable", text, may_change=True)
 

@@ -82,7 +82,8 @@ def refuse_if_following(connection: sa.Connection) -> None:
 def read_only(ledger: str) -> ReadOnlyError:
     """The error for operations that are sent to a registry which follows *ledger*."""
     return ReadOnlyError(
-        f"this registry follows the ledger {ledger} and takes no operations; send them to the registry that writes it"
+        f"this registry follows the ledger {ledger} and accepts no operations: send them to the "
+        "registry that writes that ledger"
     )
 
 
@@ -91,6 +92,6 @@ def _refuse_own(connection: sa.Connection, *, observed: bool) -> None:
     for table in own:
         if connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first():
             raise FollowError(
-                "this registry has operations of its own, and cannot follow the ledger of another one: use another "
+                "this registry has operations of its own and cannot follow another ledger: use another "
                 "node (--data) or database"
             )

@@ -152,16 +152,16 @@ class LedgerFollower:
                 return
         if self._reached < position:
             raise LedgerError(
-                f"the ledger {self._ledger.name} ends at entry {self._reached}, and {position} was observed: it was "
-                "cut short or replaced"
+                f"the ledger {self._ledger.name} ends at entry {self._reached}, but entry {position} "
+                "was observed before: it was truncated or replaced"
             )
         self._ledger.settled()
 
     def _refuse_gap(self, entry: LedgerEntry, position: int) -> None:
         if self._ledger.is_chain and entry.number > position + 1:
             raise LedgerError(
-                f"the ledger {self._ledger.name} begins at entry {entry.number}; give one that begins at entry "
-                f"{position + 1} or before"
+                f"the ledger {self._ledger.name} begins at entry {entry.number}: give one that begins "
+                f"at entry {position + 1} or earlier"
             )
 
     def _record(self, entry: LedgerEntry) -> None:

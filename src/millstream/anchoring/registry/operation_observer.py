@@ -54,8 +54,8 @@ class OperationObserver:
             for entry in self._ledger.entries(number + 1):
                 if check_seal(entry).number != number + 1 or entry.previous != last:
                     raise LedgerError(
-                        f"ledger entry {entry.number} does not follow entry {number} as it was observed: "
-                        "the ledger was rewritten or replaced"
+                        f"ledger entry {entry.number} does not follow entry {number}, the last one "
+                        "observed: the ledger was rewritten or replaced"
                     )
                 observe_operations(self.history, self._cas, self._versions, entry)
                 number, last, count = entry.number, entry.hash, count + 1
@@ -99,7 +99,10 @@ def observe_operations(
         return made
     found = history.anchor(entry.number)
     if found is None or found.hash != entry.hash:
-        raise LedgerError(f"another process has recorded another ledger entry {entry.number}: two ledgers are followed")
+        raise LedgerError(
+            f"another process recorded a different ledger entry {entry.number}: two ledgers are being "
+            "followed; stop one process"
+        )
     return found
 
 
@@ -126,5 +129,5 @@ def read_entry(
         raise
     except Exception as error:  # a fault of ours must not stop everybody at a stranger's file
         _log.exception("anchor %d could not be judged", entry.number)
-        raise UnreadableAnchorError(f"it could not be verified: {type(error).__name__}: {error}") from error
+        raise UnreadableAnchorError(f"cannot verify the anchor: {type(error).__name__}: {error}") from error
     return batch, batch.fault

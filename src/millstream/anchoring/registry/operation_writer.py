@@ -203,7 +203,7 @@ class OperationWriter:
             return
         self._observer.read_postponed(due=False)
         if history.is_postponed(entry.number):
-            raise ObservationBlockedError(f"anchor {entry.number} cannot be read: its files are not in storage")
+            raise ObservationBlockedError(f"cannot read anchor {entry.number}: its files are missing from storage")
 
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:
         """The batch of *cut*, made again from its operations."""
@@ -241,7 +241,9 @@ def _without_culprits(
         else:
             rejected[each.queued.seq] = f"no reader would take it: {fault}"
     if len(good) == len(parsed):
-        raise AnchoringError("readers accept each of these operations, but not all together: please report this")
+        raise AnchoringError(
+            "readers accept each of these operations alone, but not all of them together: please report this"
+        )
     return good
 
 

@@ -23,7 +23,9 @@ class ProtocolVersions:
 
     def __init__(self, versions: Sequence[ProtocolVersion] = (ProtocolVersion("1.1", SIDETREE),)) -> None:
         if not versions or list(versions) != sorted(versions, key=lambda version: version.since):
-            raise RegistryError("protocol versions are listed in the order of their start, and there is at least one")
+            raise RegistryError(
+                "protocol versions must be listed in the order of their start, and at least one is required"
+            )
         self._versions = versions
 
     def at(self, time: int) -> ProtocolVersion:

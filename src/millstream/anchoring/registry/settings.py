@@ -76,7 +76,7 @@ class FollowSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if self.ledger and not self.cas:
-            raise ValueError("ledger needs cas: the places of the files that the ledger names")
+            raise ValueError("ledger requires cas: give the locations of the files that the ledger names")
         if self.interval <= 0:
             raise ValueError("interval must be longer than 0 s")
 
@@ -160,16 +160,20 @@ class RegistrySettings(Section, frozen=True):
     def network(self) -> Profile:
         """The rules of the network. Raises :class:`SettingsError` for a profile or a patch that there is not."""
         if self.profile not in PROFILES:
-            raise SettingsError(f"setting registry.profile: {self.profile!r} is none of {', '.join(PROFILES)}")
+            raise SettingsError(
+                f"setting registry.profile: unknown profile {self.profile!r}; choose from {', '.join(PROFILES)}"
+            )
         unknown = set(self.patches) - PATCH_ACTIONS
         if unknown:
             raise SettingsError(
-                f"setting registry.patches: {min(unknown)!r} is none of {', '.join(sorted(PATCH_ACTIONS))}"
+                f"setting registry.patches: unknown patch action {min(unknown)!r}; choose from "
+                f"{', '.join(sorted(PATCH_ACTIONS))}"
             )
         strange = set(self.algorithms) - ALGORITHMS
         if strange:
             raise SettingsError(
-                f"setting registry.algorithms: {min(strange)!r} is none of {', '.join(sorted(ALGORITHMS))}"
+                f"setting registry.algorithms: unknown algorithm {min(strange)!r}; choose from "
+                f"{', '.join(sorted(ALGORITHMS))}"
             )
         profile = PROFILES[self.profile]
         algorithms = profile.algorithms | set(self.algorithms)

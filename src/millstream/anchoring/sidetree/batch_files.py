@@ -90,9 +90,9 @@ def parse_anchor(text: str, profile: Profile) -> tuple[int, str]:
     """The count and the URI of the core index file in an anchor string. Raises :class:`BatchFileError`."""
     match = _ANCHOR_STRING.fullmatch(text)
     if match is None or len(match[2]) > profile.max_uri_length:
-        raise BatchFileError(f"{text[:120]!r} is not an anchor string: <count>.<URI of the core index file>")
+        raise BatchFileError(f"invalid anchor string {text[:120]!r}: it must be <count>.<URI of the core index file>")
     if int(match[1]) > profile.max_operations:
-        raise BatchFileError(f"an anchor counts at most {profile.max_operations:,} operations, not {match[1]}")
+        raise BatchFileError(f"an anchor may count at most {profile.max_operations:,} operations, not {match[1]}")
     return int(match[1]), match[2]
 
 
@@ -102,18 +102,18 @@ def check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
     Raises :class:`BatchFileError`.
     """
     if len(set(suffixes)) != len(suffixes):
-        raise BatchFileError(f"with the {name}, the batch has two operations for one DID")
+        raise BatchFileError(f"with the {name}, the batch has two operations on one DID; only one is allowed")
     if len(suffixes) > count:
         raise BatchFileError(f"with the {name}, the batch has more than the {count} operations that the anchor counts")
 
 
 def _check_batch(operations: Sequence[Operation], profile: Profile) -> None:
     if not operations:
-        raise BatchFileError("a batch has at least one operation")
+        raise BatchFileError("a batch must have at least one operation")
     if len(operations) > profile.max_operations:
         raise BatchTooLargeError("list of operations", len(operations), profile.max_operations)
     if len({operation.suffix for operation in operations}) != len(operations):
-        raise BatchFileError("a batch has at most one operation for a DID; submit the others in a later batch")
+        raise BatchFileError("a batch may have only one operation on a DID: submit the others in a later batch")
 
 
 def _add_provisional(

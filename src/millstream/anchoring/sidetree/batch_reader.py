@@ -112,11 +112,11 @@ def _load(fetch: Fetch, profile: Profile, uri: str, name: str, limit: int) -> by
     try:
         data = fetch(_cid(uri, profile), limit)
     except CasTooLargeError as error:
-        raise BatchFileError(f"the {name} has more than {limit:,} bytes") from error
+        raise BatchFileError(f"the {name} is larger than {limit:,} bytes, its limit") from error
     except CidError as error:
-        raise BatchFileError(f"{uri[:120]!r} names no file: {error}") from error
+        raise BatchFileError(f"invalid file URI {uri[:120]!r}: {error}") from error
     if len(data) > limit:
-        raise BatchFileError(f"the {name} has more than {limit:,} bytes")
+        raise BatchFileError(f"the {name} is larger than {limit:,} bytes, its limit")
     return data
 
 
@@ -132,7 +132,7 @@ def _cid(uri: str, profile: Profile) -> str:
 
 def _whole(count: int, operations: Sequence[Operation], profile: Profile) -> OperationBatch:
     if profile.exact_count and len(operations) != count:
-        raise BatchFileError(f"the anchor counts {count} operations, and the files hold {len(operations)}")
+        raise BatchFileError(f"the anchor counts {count} operations, but the files contain {len(operations)}")
     return OperationBatch(count, tuple(operations))
 
 
@@ -171,7 +171,7 @@ class _Reader:
             index, "provisionalIndexFileUri", CORE_INDEX, required=bool(creates or lists["recover"])
         )
         if not suffixes and provisional is None:
-            raise BatchFileError(f"the {CORE_INDEX} names no operation")
+            raise BatchFileError(f"the {CORE_INDEX} contains no operation")
         return _CoreContent([*creates, *proven], provisional)
 
     def provisional(self, core: _CoreContent, count: int) -> tuple[Sequence[Mapping[str, Any]], Sequence[Operation]]:
@@ -223,7 +223,7 @@ class _Reader:
     def _proof(self, kind: OperationType, proof: object, suffix: str, name: str) -> CompactJws:
         if not self._profile.bare_proofs:
             if not isinstance(proof, dict) or "signedData" not in proof:
-                raise BatchFileError(f"a proof in the {name} is an object with the member 'signedData'")
+                raise BatchFileError(f"a proof in the {name} must be an object with the member 'signedData'")
             self._allow(proof, name, {"signedData"})
             proof = proof["signedData"]
         return _ruled(name, lambda: check_signed(kind, proof, self._profile, suffix))
@@ -231,7 +231,7 @@ class _Reader:
     def _deltas(self, index: Mapping[str, Any], count: int) -> Sequence[Mapping[str, Any]]:
         chunks = index.get("chunks")
         if not isinstance(chunks, list) or len(chunks) != 1 or not isinstance(chunks[0], dict):
-            raise BatchFileError(f"the {PROVISIONAL_INDEX} names exactly one {CHUNK}")
+            raise BatchFileError(f"the {PROVISIONAL_INDEX} must name exactly one {CHUNK}")
         self._allow(chunks[0], PROVISIONAL_INDEX, {"chunkFileUri"})
         uri = self._uri(chunks[0], "chunkFileUri", PROVISIONAL_INDEX, required=True)
         file = self._file(str(uri), CHUNK, self._profile.max_chunk_bytes)
@@ -243,7 +243,9 @@ class _Reader:
 
     def _create(self, item: object) -> Operation:
         if not isinstance(item, dict) or "suffixData" not in item:
-            raise BatchFileError(f"a create in the {CORE_INDEX} is an object with the member 'suffixData'")
+            raise BatchFileError(
+                f"a create operation in the {CORE_INDEX} must be an object with the member 'suffixData'"
+            )
         self._allow(item, CORE_INDEX, {"suffixData"})
         suffix_data = _ruled(CORE_INDEX, lambda: check_suffix_data(item["suffixData"], self._profile))
         return Operation(OperationType.CREATE, hash_of(suffix_data), suffix_data=suffix_data)
@@ -256,7 +258,7 @@ class _Reader:
     def _check_lock(self, index: Mapping[str, Any]) -> None:
         lock = index.get("writerLockId", "")
         if not isinstance(lock, str) or len(lock.encode()) > self._profile.max_writer_lock_bytes:
-            raise BatchFileError(f"a writerLockId is text of at most {self._profile.max_writer_lock_bytes} bytes")
+            raise BatchFileError(f"writerLockId must be text of at most {self._profile.max_writer_lock_bytes} bytes")
 
     def _lists(self, operations: object, name: str, kinds: Sequence[str]) -> dict[str, list[Any]]:
         if not isinstance(operations, dict):
@@ -274,7 +276,9 @@ class _Reader:
         if uri is None and not required and member not in owner:
             return None
         if not allowed:
-            raise BatchFileError(f"the {name} must not have the member {member!r}: it has no such operations")
+            raise BatchFileError(
+                f"the {name} has the member {member!r}, but no operation that needs it: remove the member"
+            )
         if not isinstance(uri, str) or not 0 < len(uri) <= self._profile.max_uri_length:
             limit = self._profile.max_uri_length
             raise BatchFileError(f"{member!r} of the {name} must be a URI of at most {limit} characters")

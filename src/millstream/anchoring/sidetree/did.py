@@ -53,7 +53,7 @@ def parse_did(text: str, profile: Profile) -> Did:
     """The DID in *text*. Raises :class:`RequestError`: not of this method, or a long form that is not canonical."""
     prefix = f"did:{profile.method}:"
     if not text.startswith(prefix) or len(text) > 4 * profile.max_operation_bytes:
-        raise RequestError("did", f"{text[:60]!r} is not a DID of this node; they begin with {prefix!r}")
+        raise RequestError("did", f"unknown DID method in {text[:60]!r}: DIDs of this node begin with {prefix!r}")
     suffix, separator, state = text[len(prefix) :].partition(":")
     check_multihash(suffix, "the suffix of the DID")
     create = _initial_state(state, suffix, profile) if separator else None
@@ -99,14 +99,14 @@ def _initial_state(text: str, suffix: str, profile: Profile) -> Operation | None
     try:
         value = msgspec.json.decode(decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError("did", "the long form of the DID is not JSON") from error
+        raise RequestError("did", "the long form of the DID is not valid JSON") from error
     if not isinstance(value, dict) or set(value) != {"suffixData", "delta"}:
-        raise RequestError("did", "a long form contains exactly 'suffixData' and 'delta'")
+        raise RequestError("did", "the long form of a DID must contain exactly 'suffixData' and 'delta'")
     if encode(canonical(value)) != text:
-        raise RequestError("did", "the long form of the DID is not in canonical form")
+        raise RequestError("did", "the long form of the DID is not canonical JSON (RFC 8785)")
     suffix_data, delta = check_suffix_data(value["suffixData"], profile), check_delta(value["delta"], profile)
     if hash_of(suffix_data) != suffix or not hashes_to(delta, suffix_data["deltaHash"]):
-        raise RequestError("did", "the long form does not belong to the suffix of this DID")
+        raise RequestError("did", "the hash of the suffixData in the long form does not match the suffix of this DID")
     return Operation(OperationType.CREATE, suffix, delta, suffix_data)
 
 
@@ -115,14 +115,14 @@ def _as_reference(text: str, suffix: str, profile: Profile) -> Operation | None:
     try:
         value = decode_native(decode_base64(text)) if is_base64url(text) else None
     except ReferenceJsonError as error:
-        raise RequestError("did", "the long form of the DID is not JSON") from error
+        raise RequestError("did", "the long form of the DID is not valid JSON") from error
     if not isinstance(value, dict) or encode(canonical(value)) != text:
-        raise RequestError("did", "the long form of the DID is not in canonical form")
+        raise RequestError("did", "the long form of the DID is not canonical JSON (RFC 8785)")
     delta = value.get("delta")
     reference_rules.check_delta(delta, profile)
     suffix_data = reference_rules.check_suffix_data(value.get("suffixData"))
     if hash_of(suffix_data) != suffix:
-        raise RequestError("did", "the long form does not belong to the suffix of this DID")
+        raise RequestError("did", "the hash of the suffixData in the long form does not match the suffix of this DID")
     return as_applied(Operation(OperationType.CREATE, suffix, delta, suffix_data), profile)
 
 

@@ -29,11 +29,11 @@ def encode(data: bytes) -> str:
 def decode(text: str) -> bytes:
     """The bytes of *text*, base64url without padding. Raises :class:`RequestError`."""
     if not is_base64url(text):
-        raise RequestError("not_base64url", f"{text[:60]!r} has characters outside base64url")
+        raise RequestError("not_base64url", f"{text[:60]!r} contains characters that are not base64url")
     try:
         return binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4))
     except binascii.Error as error:
-        raise RequestError("not_base64url", f"{text[:60]!r} is not base64url: {error}") from error
+        raise RequestError("not_base64url", f"{text[:60]!r} is not valid base64url: {error}") from error
 
 
 def is_multihash(text: str) -> bool:
@@ -95,7 +95,7 @@ def check_multihash(value: object, what: str) -> str:
     if not isinstance(value, str) or not is_multihash(value):
         shown = repr(value)[:60]
         raise RequestError(
-            "not_multihash", f"{what} must be a SHA-256 multihash in base64url (46 characters), which {shown} is not"
+            "not_multihash", f"{what} must be a SHA-256 multihash in base64url (46 characters), not {shown}"
         )
     return value
 

@@ -56,12 +56,14 @@ def parse_hashlink(text: str) -> HashLink:
     """The hashlink *text*. Raises :class:`RequestError` with the code ``hashlink``."""
     parts = text.removeprefix(_SCHEME).split(":")
     if not text.startswith(_SCHEME) or len(text) > MAX_LENGTH or len(parts) > 2 or not all(p[:1] == "u" for p in parts):
-        raise RequestError("hashlink", f"{text[:80]!r} is not a hashlink: hl:u<multihash>, optionally with :u<links>")
+        raise RequestError(
+            "hashlink", f"invalid hashlink {text[:80]!r}: it must be hl:u<multihash>, optionally with :u<links>"
+        )
     try:
         multihash_digest(parts[0][1:])
         links = _urls(decode(parts[1][1:])) if len(parts) == 2 else ()
     except (RequestError, IndexError, UnicodeDecodeError) as error:
-        raise RequestError("hashlink", f"{text[:80]!r} is not a hashlink: {error}") from error
+        raise RequestError("hashlink", f"invalid hashlink {text[:80]!r}: {error}") from error
     return HashLink(parts[0][1:], links)
 
 

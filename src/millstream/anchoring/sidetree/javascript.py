@@ -76,7 +76,7 @@ def decode_base64(text: str) -> bytes:
 def _write(value: Any, parts: list[str], canonical: bool, depth: int) -> None:
     """One frame of the stack for each level: Python's own limit is not met before *depth* is."""
     if depth < 0:
-        raise TooDeepError(f"a value is nested more than {MAX_DEPTH} levels deep")
+        raise TooDeepError(f"a value is nested more than {MAX_DEPTH} levels deep, the limit")
     if isinstance(value, dict):
         canonical = canonical and value.get("toJSON") is None
         names = sorted(value, key=_utf16) if canonical else _as_inserted(value)
@@ -106,7 +106,7 @@ def _scalar(value: object) -> str:
         return number_text(value)
     if isinstance(value, int):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is not a type of JSON")
+    raise TypeError(f"JSON has no type for {type(value).__name__}")
 
 
 def _as_inserted(value: dict[str, Any]) -> list[str]:

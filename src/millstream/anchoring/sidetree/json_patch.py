@@ -35,7 +35,9 @@ def check_json_patch(operations: object, purposes: Sequence[str]) -> None:
         raise _wrong("'patches' of a JSON patch must be a list of at least one operation")
     for operation in operations:
         if not isinstance(operation, dict) or str(operation.get("op")) not in _OPERATIONS:
-            raise _wrong(f"an operation of a JSON patch is an object whose 'op' is one of {', '.join(_OPERATIONS)}")
+            raise _wrong(
+                f"an operation of a JSON patch must be an object whose 'op' is one of {', '.join(_OPERATIONS)}"
+            )
         members = _OPERATIONS[operation["op"]] | {"op", "path"}
         if set(operation) != members:
             raise _wrong(
@@ -59,18 +61,20 @@ def apply_json_patch(document: Mapping[str, Any], operations: Sequence[Mapping[s
             changed = jsonpatch.JsonPatch([operation]).apply(changed)
             size = len(canonical_json(changed))
         except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, CanonicalError, TypeError) as error:
-            raise RequestError("patch_failed", f"the JSON patch does not apply: {error}") from error
+            raise RequestError("patch_failed", f"the JSON patch cannot be applied: {error}") from error
         if size > MAX_DOCUMENT_BYTES:
-            raise RequestError("patch_failed", f"a document has at most {MAX_DOCUMENT_BYTES:,} bytes")
+            raise RequestError(
+                "patch_failed", f"the patched document is larger than {MAX_DOCUMENT_BYTES:,} bytes, the limit"
+            )
     return changed
 
 
 def _check_pointer(pointer: object, purposes: Sequence[str]) -> None:
     if not isinstance(pointer, str) or not pointer.startswith("/"):
-        raise _wrong("a JSON patch points to members of the document: '/name…'")
+        raise _wrong("the path of a JSON patch operation must point to a member of the document: '/name…'")
     member = pointer[1:].split("/", 1)[0].replace("~1", "/").replace("~0", "~")
     if member in RESERVED or member in purposes:
-        raise _wrong(f"a JSON patch may not touch {member!r}")
+        raise _wrong(f"a JSON patch must not change {member!r}")
 
 
 def _wrong(text: str) -> RequestError:

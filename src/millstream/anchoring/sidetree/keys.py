@@ -33,12 +33,12 @@ def check_key(jwk: object, profile: Profile) -> Mapping[str, Any]:
         raise RequestError("key_invalid", "a public key must be an object (JWK)")
     curve = jwk.get("crv")
     if not isinstance(curve, str) or curve not in _CURVES or _CURVES[curve][1] not in profile.algorithms:
-        raise RequestError("key_not_allowed", f"keys on the curve {str(curve)[:20]!r} are not allowed here")
+        raise RequestError("key_not_allowed", f"keys on curve {str(curve)[:20]!r} are not allowed here")
     kind, _, size = _CURVES[curve]
     members = {"kty", "crv", "x"} | ({"y"} if kind == "EC" else set())
     _check_members(jwk, members, profile)
     if jwk["kty"] != kind:
-        raise RequestError("key_invalid", f"a key on the curve {curve} has the kty {kind!r}")
+        raise RequestError("key_invalid", f"a key on curve {curve} must have kty {kind!r}")
     for name in members - {"kty", "crv"}:
         _check_coordinate(jwk[name], name, size)
     return jwk
@@ -84,7 +84,7 @@ def _secp256k1(x: bytes, y: bytes) -> Verify:
     try:
         key = coincurve.PublicKey(b"\x04" + x + y)
     except ValueError as error:
-        raise RequestError("key_invalid", "the public key is not a point of secp256k1") from error
+        raise RequestError("key_invalid", "the public key is not a point on secp256k1") from error
     return lambda signature, message: _secp256k1_holds(key, signature, message)
 
 
@@ -118,7 +118,7 @@ def _p256(x: bytes, y: bytes) -> Verify:
     try:
         key = numbers.public_key()
     except ValueError as error:
-        raise RequestError("key_invalid", "the public key is not a point of P-256") from error
+        raise RequestError("key_invalid", "the public key is not a point on P-256") from error
 
     def holds(signature: bytes, message: bytes) -> bool:
         if len(signature) != 64:
@@ -168,12 +168,12 @@ class PrivateKey:
     def __init__(self, jwk: Mapping[str, str]) -> None:
         """*jwk* is the private JWK: the members of the public key, and ``d``."""
         if jwk.get("crv") not in ("secp256k1", "Ed25519") or not isinstance(jwk.get("d"), str):
-            raise RequestError("key_invalid", "a private key is a JWK on secp256k1 or Ed25519 with the member 'd'")
+            raise RequestError("key_invalid", "a private key must be a JWK on secp256k1 or Ed25519 with the member 'd'")
         self.algorithm = _CURVES[jwk["crv"]][1]
         self._secret = decode(jwk["d"])
         self.public: dict[str, str] = {name: jwk[name] for name in ("kty", "crv", "x", "y") if name in jwk}
         if len(self._secret) != 32 or self.public != _public_of(jwk["crv"], self._secret):
-            raise RequestError("key_invalid", "the private key does not belong to the public members of the JWK")
+            raise RequestError("key_invalid", "the member 'd' of the JWK does not match its public members")
 
     @classmethod
     def from_secret(cls, curve: str, secret: bytes) -> PrivateKey:

@@ -95,7 +95,9 @@ def write_linkset(
             items.append({"href": f"did:{profile.method}:{UNPUBLISHED}:{operation.suffix}"})
             continue
         if operation.suffix not in previous:
-            raise BatchFileError(f"the anchor before the {operation.type} of {operation.suffix} is not known")
+            raise BatchFileError(
+                f"the previous anchor of the {operation.type} operation on {operation.suffix} is unknown"
+            )
         before = previous[operation.suffix]
         did = f"did:{profile.method}:u{before.canonical.multihash}:{operation.suffix}"
         items.append({"href": did, "previous": [before.anchor.bare]})
@@ -118,24 +120,26 @@ def read_linkset(data: bytes) -> Linkset:
     What a reader of the ledger still has to do: verify the proofs in the replies, and read the batch.
     """
     if len(data) > MAX_BYTES:
-        raise BatchFileError(f"an anchor linkset has at most {MAX_BYTES:,} bytes")
+        raise BatchFileError(f"the anchor linkset is larger than {MAX_BYTES:,} bytes, the limit")
     context = _context(json_object(data, "anchor linkset"), "anchor linkset")
     text = _document(context, "original")
     value = json_object(text, "original")
     original, name = _context(value, "original"), link_to(_canonical(value)).bare
     if context.get("anchor") != name:
-        raise BatchFileError(f"the anchor linkset is of {str(context.get('anchor'))[:60]}, and the original is {name}")
+        raise BatchFileError(
+            f"the anchor linkset names {str(context.get('anchor'))[:60]} as its anchor, but its original is {name}"
+        )
     core = _hashlink(original.get("anchor"), "anchor of the original")
     items = [_item(item) for item in _list(original, "item")]
     related = _context(json_object(_document(context, "related"), "related document"), "related document")
     if related.get("anchor") != name:
-        raise BatchFileError("the related document is of another original")
+        raise BatchFileError("the related document belongs to another original")
     via = [_hashlink(href, "via") for href in _hrefs(related, "via")]
     up = [_hashlink(href, "up") for href in _hrefs(related, "up", required=False)]
     if [link.multihash for link in via] != [core.multihash]:
-        raise BatchFileError("'via' of the related document is not the core index file of the original")
+        raise BatchFileError("'via' of the related document must be the core index file of the original")
     if {link.bare for link in up} != {item.previous for item in items if item.previous is not None}:
-        raise BatchFileError("'up' of the related document are not the anchors before, of the original")
+        raise BatchFileError("'up' of the related document must list the previous anchors of the original")
     replies = [_reply(reply, name, core) for reply in context.get("replies", [])]
     return Linkset(_hrefs(original, "author")[0], via[0], tuple(items), tuple(up), tuple(replies))
 
@@ -148,7 +152,7 @@ def _core_index(anchor: str, profile: Profile, links: Sequence[str]) -> HashLink
         multihash = multihash_of(digest_from_cid(uri))
         return HashLink(multihash, tuple(f"{prefix}u{multihash}" for prefix in links))
     except (CidError, RequestError) as error:
-        raise BatchFileError(f"an anchor linkset needs files that are named by their SHA-256: {error}") from error
+        raise BatchFileError(f"the files of an anchor linkset must be named by their SHA-256: {error}") from error
 
 
 def _embedded(data: bytes, kind: str, *, zipped: bool) -> Object:
@@ -167,11 +171,11 @@ def _opened(href: str, relation: str) -> bytes:
         try:
             packed = base64.b64decode(href.removeprefix(_ZIPPED), validate=True)
         except binascii.Error as error:
-            raise BatchFileError(f"the {relation} of the anchor linkset is not base64: {error}") from error
+            raise BatchFileError(f"the {relation} link of the anchor linkset is not valid base64: {error}") from error
         return inflate(packed, f"{relation} of the anchor linkset", MAX_BYTES)
     if href.startswith(_PLAIN):
         return urllib.parse.unquote_plus(href.removeprefix(_PLAIN)).encode("utf-8", "surrogatepass")
-    raise BatchFileError(f"the {relation} of the anchor linkset is not a data URI of JSON, plain or under GZIP")
+    raise BatchFileError(f"the {relation} link of the anchor linkset must be a data URI of JSON, plain or gzip")
 
 
 def _reply(value: object, name: str, core: HashLink) -> Object:
@@ -181,7 +185,7 @@ def _reply(value: object, name: str, core: HashLink) -> Object:
     credential = json_object(_opened(href, "reply"), "reply")
     subject = credential.get("credentialSubject")
     if not isinstance(subject, dict) or (subject.get("anchor"), subject.get("href")) != (core.bare, name):
-        raise BatchFileError("a reply in the anchor linkset is about something else")
+        raise BatchFileError("a reply in the anchor linkset refers to another anchor")
     return credential
 
 
@@ -189,7 +193,7 @@ def _item(value: object) -> LinksetItem:
     did = value.get("href") if isinstance(value, dict) else None
     previous = value.get("previous", []) if isinstance(value, dict) else None
     if not isinstance(did, str) or not isinstance(previous, list) or len(previous) > 1:
-        raise BatchFileError("an item of the original is a DID, perhaps with one previous anchor")
+        raise BatchFileError("an item of the original must be a DID, optionally with one previous anchor")
     _ruled_suffix(did)
     return LinksetItem(did, _hashlink(previous[0], "previous").bare if previous else None)
 
@@ -211,14 +215,14 @@ def _hashlink(value: object, what: str) -> HashLink:
 def _context(value: Object, name: str) -> Object:
     contexts = value.get("linkset")
     if not isinstance(contexts, list) or len(contexts) != 1 or not isinstance(contexts[0], dict):
-        raise BatchFileError(f"the {name} is an object 'linkset' with one link context")
+        raise BatchFileError(f"the {name} must be an object 'linkset' with one link context")
     return contexts[0]
 
 
 def _list(context: Object, name: str) -> list[Any]:
     value = context.get(name)
     if not isinstance(value, list) or not value:
-        raise BatchFileError(f"the anchor linkset needs a list {name!r}")
+        raise BatchFileError(f"the anchor linkset must have a list {name!r}")
     return value
 
 
@@ -227,7 +231,7 @@ def _hrefs(context: Object, name: str, *, required: bool = True) -> list[str]:
         return []
     found = [link.get("href") if isinstance(link, dict) else None for link in _list(context, name)]
     if not all(isinstance(href, str) for href in found):
-        raise BatchFileError(f"each {name!r} of an anchor linkset has an 'href'")
+        raise BatchFileError(f"each {name!r} link of an anchor linkset must have an 'href'")
     return [str(href) for href in found]
 
 
@@ -235,4 +239,4 @@ def _canonical(value: Object) -> bytes:
     try:
         return canonical(value)
     except RequestError as error:
-        raise BatchFileError(f"the original has no canonical form: {error}") from error
+        raise BatchFileError(f"the original cannot be written as canonical JSON: {error}") from error

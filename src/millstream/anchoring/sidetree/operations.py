@@ -50,17 +50,19 @@ _requests = msgspec.json.Decoder(dict[str, Any])
 def parse_request(data: bytes, profile: Profile) -> Operation:
     """The operation in the JSON *data* of a client. Raises :class:`RequestError`, which names the rule it breaks."""
     if len(data) > profile.max_operation_bytes:
-        raise RequestError("operation_too_large", f"an operation has at most {profile.max_operation_bytes:,} bytes")
+        raise RequestError(
+            "operation_too_large", f"the operation is larger than {profile.max_operation_bytes:,} bytes, the limit"
+        )
     try:
         request = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("not_json", f"the operation is not JSON: {error}") from error
     if not isinstance(request, dict):
-        raise RequestError("not_json", "an operation is a JSON object")
+        raise RequestError("not_json", "an operation must be a JSON object")
     kind = _type_of(request)
     if request.keys() != _REQUEST_MEMBERS[kind]:
         raise RequestError(
-            "members", f"a {kind} must have exactly the members {', '.join(sorted(_REQUEST_MEMBERS[kind]))}"
+            "members", f"a {kind} operation must have exactly the members {', '.join(sorted(_REQUEST_MEMBERS[kind]))}"
         )
     return _create(request, profile) if kind == OperationType.CREATE else _signed_operation(kind, request, profile)
 
@@ -89,12 +91,14 @@ def check_suffix_data(value: object, profile: Profile) -> Object:
     """*value*, which must be the suffix data of a create. Raises :class:`RequestError`."""
     required, optional = {"deltaHash", "recoveryCommitment"}, {"type"} | profile.extra_suffix_data
     if not isinstance(value, dict) or not required <= set(value) <= required | optional:
-        raise RequestError("suffix_data", "suffixData has 'deltaHash', 'recoveryCommitment' and perhaps 'type'")
+        raise RequestError(
+            "suffix_data", "suffixData must have 'deltaHash', 'recoveryCommitment' and optionally 'type'"
+        )
     for name in required:
         check_multihash(value[name], f"{name} of suffixData")
     kind = value.get("type", "any")
     if not isinstance(kind, str) or not 0 < len(kind) <= 4 or not is_base64url(kind):
-        raise RequestError("suffix_data", "the type in suffixData has 1 to 4 characters of base64url")
+        raise RequestError("suffix_data", "the type in suffixData must have 1 to 4 characters of base64url")
     return value
 
 
@@ -112,20 +116,22 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
     members, required = set(signed.payload), _SIGNED_MEMBERS[kind]
     if not required <= members <= required | profile.extra_signed:
         names = ", ".join(sorted(required))
-        raise RequestError("signed_data_invalid", f"the signed data of a {kind} must have exactly the members {names}")
+        raise RequestError(
+            "signed_data_invalid", f"the signed data of a {kind} operation must have exactly the members {names}"
+        )
     check_key(signed.payload[KEY_MEMBERS[kind]], profile)
     for name in required & {"deltaHash", "recoveryCommitment"}:
         check_multihash(signed.payload[name], f"{name} of the signed data")
     anchor_window(signed.payload, profile)
     if kind == OperationType.DEACTIVATE and signed.payload["didSuffix"] != suffix:
-        raise RequestError("signed_data_invalid", "the signed data of the deactivate is for another DID")
+        raise RequestError("signed_data_invalid", "the signed data of the deactivate operation names another DID")
     return signed
 
 
 def check_reference(value: object) -> tuple[str, str]:
     """The suffix and reveal value of *value*, an object with both. Raises :class:`RequestError`."""
     if not isinstance(value, dict) or not {"didSuffix", "revealValue"} <= set(value):
-        raise RequestError("reference", "an operation reference has the members 'didSuffix' and 'revealValue'")
+        raise RequestError("reference", "an operation reference must have the members 'didSuffix' and 'revealValue'")
     suffix = check_multihash(value["didSuffix"], "didSuffix")
     return suffix, check_multihash(value["revealValue"], "revealValue")
 
@@ -148,7 +154,7 @@ def reveals_its_key(operation: Operation) -> bool:
 def _type_of(request: Object) -> OperationType:
     kind = request.get("type")
     if not isinstance(kind, str) or kind not in _TYPES:
-        raise RequestError("type", "the type of an operation is create, update, recover or deactivate")
+        raise RequestError("type", "the type of an operation must be create, update, recover or deactivate")
     return _TYPES[kind]
 
 
@@ -159,7 +165,7 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
     data = canonical(value)
     if len(data) > profile.max_delta_bytes:
         raise RequestError(
-            "delta_too_large", f"a delta has at most {profile.max_delta_bytes:,} bytes, not {len(data):,}"
+            "delta_too_large", f"the delta has {len(data):,} bytes; the limit is {profile.max_delta_bytes:,}"
         )
     check_patches(value["patches"], profile)
     check_multihash(value["updateCommitment"], "updateCommitment of the delta")
@@ -172,7 +178,8 @@ def _refuse_unportable(delta: Object, data: bytes) -> None:
     """A delta must be read by everybody as it was meant; *data* is its canonical JSON."""
     if b'"toJSON"' in data:
         raise RequestError(
-            "not_portable", "no object in a delta may have the member 'toJSON': readers hash it otherwise"
+            "not_portable",
+            "an object in a delta must not have the member 'toJSON', because readers would hash it differently",
         )
     try:
         same = is_portable(data) or decode_json(data) == delta
@@ -181,8 +188,8 @@ def _refuse_unportable(delta: Object, data: bytes) -> None:
     if not same:
         raise RequestError(
             "not_portable",
-            "some readers read a number or a name in the delta otherwise: use numbers that need no exponent, at most "
-            "2^53, and no member '__proto__'",
+            "some readers would read a number or a name in the delta differently: use numbers that "
+            "need no exponent, at most 2^53, and no member '__proto__'",
         )
 
 
@@ -190,9 +197,9 @@ def _create(request: Object, profile: Profile) -> Operation:
     suffix_data = check_suffix_data(request["suffixData"], profile)
     delta, data = _sized_delta(request["delta"], profile)
     if not bytes_hash_to(data, suffix_data["deltaHash"]):
-        raise RequestError("delta_hash", "the delta does not hash to the deltaHash in suffixData")
+        raise RequestError("delta_hash", "the hash of the delta does not match deltaHash in suffixData")
     if delta["updateCommitment"] == suffix_data["recoveryCommitment"]:
-        raise RequestError("key_reuse", "the commitments to update and to recovery must differ")
+        raise RequestError("key_reuse", "the update commitment and the recovery commitment must differ")
     return Operation(OperationType.CREATE, hash_of(suffix_data), delta, suffix_data)
 
 
@@ -203,10 +210,10 @@ def _signed_operation(kind: OperationType, request: Object, profile: Profile) ->
     if kind != OperationType.DEACTIVATE:
         delta, data = _sized_delta(request["delta"], profile)
         if not bytes_hash_to(data, signed.payload["deltaHash"]):
-            raise RequestError("delta_hash", "the delta does not hash to the deltaHash in the signed data")
+            raise RequestError("delta_hash", "the hash of the delta does not match deltaHash in the signed data")
     operation = Operation(kind, suffix, delta, reveal_value=reveal_value, signed=signed)
     if not reveals_its_key(operation):
-        raise RequestError("signature", "the operation is not signed by the key whose hash is its revealValue")
+        raise RequestError("signature", "the operation must be signed by the key whose hash is its revealValue")
     _refuse_reuse(operation)
     return operation
 
@@ -219,4 +226,4 @@ def _refuse_reuse(operation: Operation) -> None:
         else (operation.delta or {}).get("updateCommitment")
     )
     if next_commitment == commitment_of(operation.reveal_value):
-        raise RequestError("key_reuse", "the next commitment must be to another key than the one revealed here")
+        raise RequestError("key_reuse", "the next commitment must be to a new key, not to the one revealed here")

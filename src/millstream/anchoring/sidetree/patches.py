@@ -43,7 +43,7 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
     for patch in patches:
         action = patch.get("action") if isinstance(patch, dict) else None
         if not isinstance(action, str) or action not in profile.patches:
-            raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is not an allowed patch action")
+            raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed here")
         member, check = _CHECKS[action]
         if set(patch) != {"action", member}:
             raise _wrong(f"a patch {action!r} must have exactly the members 'action' and {member!r}")
@@ -63,7 +63,7 @@ def apply_patches(document: Document, patches: Iterable[Mapping[str, Any]]) -> D
 
 def _check_document(document: object) -> None:
     if not isinstance(document, dict) or set(document) - {"publicKeys", "services"}:
-        raise _wrong("the document of a replace patch has the members 'publicKeys' and 'services', and no other")
+        raise _wrong("the document of a replace patch may have only the members 'publicKeys' and 'services'")
     for member, check in (("publicKeys", _check_keys), ("services", _check_services)):
         if member in document:
             check(document[member])
@@ -76,16 +76,16 @@ def _check_keys(keys: object) -> None:
                 "invalid public key: its members must be 'id', 'type', 'publicKeyJwk' and optionally 'purposes'"
             )
         if not isinstance(key["publicKeyJwk"], dict) or not isinstance(key["type"], str):
-            raise _wrong("a public key's publicKeyJwk must be an object, and its type text")
+            raise _wrong("the publicKeyJwk of a public key must be an object, and its type must be text")
         _check_purposes(key.get("purposes", []))
     _check_ids([key["id"] for key in _objects(keys, "publicKeys")], unique=True)
 
 
 def _check_purposes(purposes: object) -> None:
     if not isinstance(purposes, list) or any(p not in PURPOSES for p in purposes if isinstance(p, str)):
-        raise _wrong(f"the purposes of a public key are some of {', '.join(PURPOSES)}")
+        raise _wrong(f"the purposes of a public key must be from {', '.join(PURPOSES)}")
     if not all(isinstance(p, str) for p in purposes) or len(set(purposes)) != len(purposes):
-        raise _wrong("the purposes of a public key are texts, each at most once")
+        raise _wrong("the purposes of a public key must be texts, each given once")
 
 
 def _check_services(services: object) -> None:
@@ -93,12 +93,12 @@ def _check_services(services: object) -> None:
         if set(service) != {"id", "type", "serviceEndpoint"}:
             raise _wrong("a service must have exactly the members 'id', 'type' and 'serviceEndpoint'")
         if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
-            raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
+            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
         endpoint = service["serviceEndpoint"]
         if isinstance(endpoint, str):
             check_uri(endpoint)
         if not isinstance(endpoint, dict) and not (isinstance(endpoint, str) and _URI.fullmatch(endpoint)):
-            raise _wrong("a serviceEndpoint is a URI or an object")
+            raise _wrong("a serviceEndpoint must be a URI or an object")
     _check_ids([service["id"] for service in _objects(services, "services")], unique=True)
 
 
@@ -111,16 +111,16 @@ def _check_id_list(ids: object) -> None:
 def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
     for name in ids:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_ID_LENGTH or not is_base64url(name):
-            raise _wrong(f"{str(name)[:60]!r} is not an id: 1 to {MAX_ID_LENGTH} characters of base64url")
+            raise _wrong(f"invalid id {str(name)[:60]!r}: use 1 to {MAX_ID_LENGTH} characters of base64url")
     if unique and len(set(ids)) != len(ids):
-        raise _wrong("an id occurs twice")
+        raise _wrong("an id occurs twice: use each id once")
 
 
 def _check_uris(uris: object) -> None:
     if not isinstance(uris, list) or not all(isinstance(uri, str) and _URI.fullmatch(uri) for uri in uris):
         raise _wrong("'uris' must be a list of URIs")
     if len(set(uris)) != len(uris):
-        raise _wrong("a URI occurs twice")
+        raise _wrong("a URI occurs twice: use each URI once")
 
 
 def _objects(value: object, name: str) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ def decode_native(data: bytes) -> Any:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 class _Fault:
@@ -133,7 +133,7 @@ class _ReferenceParser:
                 stack.pop()
                 result = end.value
             if len(stack) > MAX_DEPTH:
-                raise ReferenceJsonError(f"a value is nested more than {MAX_DEPTH} levels deep")
+                raise ReferenceJsonError(f"a value is nested more than {MAX_DEPTH} levels deep, the limit")
         return result
 
     def _fault(self, message: str) -> _Fault:

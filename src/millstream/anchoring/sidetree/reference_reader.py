@@ -132,7 +132,7 @@ class ReferenceReader:
     ) -> tuple[Sequence[Operation | None], Sequence[Operation | None]]:
         if not recovers and not deactivates:
             if "coreProofFileUri" in index:
-                raise BatchFileError(f"the {CORE_INDEX} names a {CORE_PROOF}, and nothing needs one")
+                raise BatchFileError(f"the {CORE_INDEX} names a {CORE_PROOF}, but none of its operations needs one")
             return [], []
         limit = self._profile.max_proof_bytes
         lists = self._proof_lists(self._uri(index, "coreProofFileUri"), CORE_PROOF, limit, {"recover", "deactivate"})
@@ -144,13 +144,17 @@ class ReferenceReader:
         ]
         # The reference counts both kinds together.
         if len(recover_proofs) + len(deactivate_proofs) != len(recovers) + len(deactivates):
-            raise BatchFileError(f"the {CORE_PROOF} has another number of proofs than the {CORE_INDEX} of operations")
+            raise BatchFileError(
+                f"the number of proofs in the {CORE_PROOF} differs from the number of operations in the {CORE_INDEX}"
+            )
         return _proven(_RECOVER, recovers, recover_proofs), _proven(_DEACTIVATE, deactivates, deactivate_proofs)
 
     def _update_proofs(self, index: Object, updates: Sequence[_Reference]) -> Sequence[Operation | None]:
         if not updates:
             if "provisionalProofFileUri" in index:
-                raise BatchFileError(f"the {PROVISIONAL_INDEX} names a {PROVISIONAL_PROOF}, and nothing needs one")
+                raise BatchFileError(
+                    f"the {PROVISIONAL_INDEX} names a {PROVISIONAL_PROOF}, but none of its operations needs one"
+                )
             return []
         uri = self._uri(index, "provisionalProofFileUri")
         lists = self._proof_lists(uri, PROVISIONAL_PROOF, self._profile.max_proof_bytes, {"update"})
@@ -163,7 +167,7 @@ class ReferenceReader:
         file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
         deltas = file.get("deltas")
         if not isinstance(deltas, list):
-            raise BatchFileError(f"the {CHUNK} needs a list of deltas")
+            raise BatchFileError(f"the {CHUNK} must have a list of deltas")
         checked = [_Delta(delta, is_portable(rules.check_delta(delta, self._profile))) for delta in deltas]
         if len(checked) != count:
             raise BatchFileError(f"the {CHUNK} must have one delta for each of {count} operations")
@@ -173,12 +177,12 @@ class ReferenceReader:
         lock = index.get("writerLockId", "")
         most = self._profile.max_writer_lock_bytes
         if not isinstance(lock, str) or len(lock.encode("utf-8", "surrogatepass")) > most:
-            raise BatchFileError(f"a writerLockId is text of at most {most} bytes")
+            raise BatchFileError(f"writerLockId must be text of at most {most} bytes")
 
     def _chunk_uri(self, index: Object) -> str:
         chunks = index.get("chunks")
         if not isinstance(chunks, list) or len(chunks) != 1 or len(rules.own_members(chunks[0])) != 1:
-            raise BatchFileError(f"the {PROVISIONAL_INDEX} names exactly one {CHUNK}")
+            raise BatchFileError(f"the {PROVISIONAL_INDEX} must name exactly one {CHUNK}")
         return self._uri(rules.own_members(chunks[0]), "chunkFileUri")
 
     def _uri(self, owner: Object, member: str) -> str:
@@ -205,7 +209,7 @@ class ReferenceReader:
         try:
             return decode_json(text)
         except ReferenceJsonError as error:
-            raise BatchFileError(f"the {name} cannot be read: {error}") from error
+            raise BatchFileError(f"cannot read the {name}: {error}") from error
 
 
 def _create(item: object) -> Operation:
@@ -224,7 +228,7 @@ def _update_references(index: Object) -> Sequence[_Reference]:
         return []
     lists = rules.allow_members(index["operations"], {"update"}, f"'operations' of the {PROVISIONAL_INDEX}")
     if "update" not in lists:
-        raise BatchFileError(f"the 'operations' of the {PROVISIONAL_INDEX} have no list of updates")
+        raise BatchFileError(f"the 'operations' of the {PROVISIONAL_INDEX} must have a list 'update'")
     return [_reference(item) for item in _items(lists, "update")]
 
 
@@ -285,7 +289,7 @@ def as_applied(operation: Operation, profile: Profile) -> Operation | None:
 def _items(lists: Object, kind: str) -> list[Any]:
     items = lists.get(kind, [])
     if not isinstance(items, list):
-        raise BatchFileError(f"the operations {kind!r} must be a list")
+        raise BatchFileError(f"the {kind!r} operations must be a list")
     return items
 
 

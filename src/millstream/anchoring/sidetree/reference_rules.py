@@ -64,7 +64,7 @@ def allow_members(value: object, allowed: Set[str], what: str) -> Object:
         unknown = ", ".join(sorted(members.keys() - allowed))[:100]
         raise RequestError("reference", f"{what} has unknown members: {unknown}")
     if value is None:
-        raise RequestError("reference", f"{what} is null")
+        raise RequestError("reference", f"{what} must not be null")
     return members
 
 
@@ -84,9 +84,9 @@ def check_key(value: object) -> Object:
     """
     key = allow_members(value, {"kty", "crv", "x", "y"}, "a public key")
     if (key.get("kty"), key.get("crv")) != ("EC", "secp256k1"):
-        raise RequestError("key_not_allowed", "a public key is an EC key on secp256k1")
+        raise RequestError("key_not_allowed", "a public key must be an EC key on secp256k1")
     if not all(isinstance(key.get(name), str) and utf16_length(key[name]) == _COORDINATE_LENGTH for name in "xy"):
-        raise RequestError("key_invalid", f"'x' and 'y' of a public key have {_COORDINATE_LENGTH} characters")
+        raise RequestError("key_invalid", f"'x' and 'y' of a public key must have {_COORDINATE_LENGTH} characters")
     return key
 
 
@@ -99,7 +99,7 @@ def check_suffix_data(value: object) -> Object:
         check_multihash(data.get(name), f"{name} of suffixData")
     kind = data.get("type", "any")
     if not isinstance(kind, str) or not 0 < len(kind) <= 4 or not is_base64url(kind):
-        raise RequestError("suffix_data", "the type in suffixData has 1 to 4 characters of base64url")
+        raise RequestError("suffix_data", "the type in suffixData must have 1 to 4 characters of base64url")
     return data
 
 
@@ -110,16 +110,20 @@ def check_signed(kind: OperationType, text: object, suffix: object, missing: obj
     """
     parts = split_jws(text)
     if not all(map(is_base64url, parts)) or not _is_es256k(parts[0]):
-        raise RequestError("signed_data_invalid", "signedData must be a compact JWS whose header is the alg ES256K")
+        raise RequestError(
+            "signed_data_invalid", "signedData must be a compact JWS whose header contains only the alg ES256K"
+        )
     try:
         payload = decode_json(decode_base64(parts[1]))
     except ReferenceJsonError as error:
-        raise RequestError("signed_data_invalid", f"the payload of signedData: {error}") from error
+        raise RequestError("signed_data_invalid", f"invalid payload of signedData: {error}") from error
     key, hashes, count = _SIGNED[kind]
     if not isinstance(payload, dict) or len(payload) != count:
-        raise RequestError("signed_data_invalid", f"the signed data of a {kind} has exactly {count} members")
+        raise RequestError(
+            "signed_data_invalid", f"the signed data of a {kind} operation must have exactly {count} members"
+        )
     if kind == OperationType.DEACTIVATE and payload.get("didSuffix", missing) != suffix:
-        raise RequestError("signed_data_invalid", "the signed data of the deactivate is for another DID")
+        raise RequestError("signed_data_invalid", "the signed data of the deactivate operation names another DID")
     check_key(payload.get(key))
     for name in hashes:
         check_multihash(payload.get(name), f"{name} of the signed data")
@@ -132,7 +136,7 @@ def check_delta(value: object, profile: Profile) -> bytes:
         raise RequestError("delta", "a delta must be an object")
     data = canonical(value)
     if len(data) > profile.max_delta_bytes:
-        raise RequestError("delta_too_large", f"a delta has at most {profile.max_delta_bytes:,} bytes")
+        raise RequestError("delta_too_large", f"the delta is larger than {profile.max_delta_bytes:,} bytes, the limit")
     check_delta_members(value, profile)
     return data
 
@@ -167,7 +171,7 @@ def _varint(data: bytes) -> tuple[int | None, bytes]:
 def _check_patch(patch: object, profile: Profile) -> None:
     action = own_members(patch).get("action")
     if not isinstance(action, str) or action not in profile.patches:
-        raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is not an allowed patch action")
+        raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed here")
     if action in _CHECKS:
         _CHECKS[action](own_members(patch))
     else:  # one that the network has added, which the reference does not know
@@ -189,7 +193,7 @@ def _is_es256k(header: str) -> bool:
 
 def _check_replace(patch: Object) -> None:
     if not isinstance(patch.get("document"), dict | list):
-        raise _wrong("a patch 'replace' has an object as document")
+        raise _wrong("the document of a replace patch must be an object")
     document = allow_members(patch["document"], {"publicKeys", "services"}, "the document of a patch 'replace'")
     if "publicKeys" in document:
         _check_keys(document["publicKeys"])
@@ -228,9 +232,9 @@ def _check_keys(keys: object) -> None:
 def _check_purposes(value: object) -> None:
     purposes = _list(value, "purposes")
     if not all(isinstance(purpose, str) and purpose in PURPOSES for purpose in purposes):
-        raise _wrong(f"the purposes of a public key are some of {', '.join(PURPOSES)}")
+        raise _wrong(f"the purposes of a public key must be from {', '.join(PURPOSES)}")
     if len(set(purposes)) != len(purposes):
-        raise _wrong("a public key has a purpose twice")
+        raise _wrong("a purpose of a public key occurs twice: use each purpose once")
 
 
 def _check_services(services: object) -> None:
@@ -242,23 +246,23 @@ def _check_services(services: object) -> None:
         _add_id(service.get("id"), ids)
         kind = service.get("type")
         if not isinstance(kind, str) or utf16_length(kind) > MAX_SERVICE_TYPE_LENGTH:
-            raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
+            raise _wrong(f"the type of a service must be text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
         endpoint = service.get("serviceEndpoint", 0)
         if isinstance(endpoint, str):
             check_uri(endpoint)
         elif not isinstance(endpoint, dict | None):
-            raise _wrong("a serviceEndpoint is text or an object")
+            raise _wrong("a serviceEndpoint must be text or an object")
 
 
 def _add_id(name: object, ids: set[str]) -> None:
     if _check_id(name) in ids:
-        raise _wrong(f"the id {name!r} occurs twice")
+        raise _wrong(f"id {name!r} occurs twice: use each id once")
     ids.add(str(name))
 
 
 def _check_id(name: object) -> str:
     if not isinstance(name, str) or not name or utf16_length(name) > MAX_ID_LENGTH or not is_base64url(name):
-        raise _wrong(f"{str(name)[:60]!r} is not an id: 1 to {MAX_ID_LENGTH} characters of base64url")
+        raise _wrong(f"invalid id {str(name)[:60]!r}: use 1 to {MAX_ID_LENGTH} characters of base64url")
     return name
 
 

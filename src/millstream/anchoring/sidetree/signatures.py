@@ -75,7 +75,7 @@ def read_jws(text: str) -> CompactJws:
 def parse_jws(text: object, profile: Profile) -> CompactJws:
     """The compact JWS *text*. Raises :class:`RequestError` where its form or header is not allowed."""
     if not isinstance(text, str) or len(text) > 4 * profile.max_operation_bytes:
-        raise RequestError("signed_data_invalid", "signedData must be a compact JWS of a reasonable size")
+        raise RequestError("signed_data_invalid", "signedData is too large for a compact JWS of its operation")
     parts = split_jws(text)
     header, payload = (_object(decode(part), name) for part, name in zip(parts, ("header", "payload"), strict=False))
     decode(parts[2])
@@ -86,9 +86,9 @@ def parse_jws(text: object, profile: Profile) -> CompactJws:
         or not set(header) <= profile.header_members
     ):
         allowed = ", ".join(sorted(profile.algorithms))
-        raise RequestError("signed_data_invalid", f"the JWS header must have only alg, one of {allowed}")
+        raise RequestError("signed_data_invalid", f"the JWS header must contain only alg, one of {allowed}")
     if not isinstance(header.get("kid", ""), str):
-        raise RequestError("signed_data_invalid", "the kid of a JWS header must be text")
+        raise RequestError("signed_data_invalid", "the kid in the JWS header must be text")
     return CompactJws(text, algorithm, payload)
 
 

@@ -27,7 +27,7 @@ def check_uri(text: str) -> None:
     assert found is not None, "the pattern matches any text"
     scheme, host, path, query = (found[1] or "").lower(), found[3] or "", found[4], found[5] or ""
     if scheme in ("http", "https") and not host:
-        raise _wrong(f"the serviceEndpoint {text[:60]!r} names no host")
+        raise _wrong(f"serviceEndpoint {text[:60]!r} has no host")
     if scheme == "mailto":
         _check_mailto(path, _decoded(query))
     if scheme == "urn":
@@ -41,15 +41,15 @@ def _check_mailto(path: str, query: str) -> None:
         if name == "to":
             addresses += value.split("=")[0].split(",") if equals else [""]
     if not all("@" in address for address in addresses):
-        raise _wrong("a mailto: URI has an address without '@'")
+        raise _wrong("a mailto: URI must have an address with '@'")
 
 
 def _check_urn(path: str) -> None:
     namespace, colon, name = _decoded(path).partition(":")
     if not namespace or not colon:
-        raise _wrong("a urn: URI has a namespace and a name")
+        raise _wrong("a urn: URI must have a namespace and a name")
     if namespace.lower() == "uuid" and _UUID.fullmatch(name) is None:
-        raise _wrong("a urn:uuid: URI names no UUID")
+        raise _wrong("a urn:uuid: URI must contain a valid UUID")
 
 
 def _decoded(text: str) -> str:

@@ -94,4 +94,4 @@ def _made(place: QueueLocation, kind: str) -> Any:
         module = importlib.import_module(found.module)
         return getattr(module, found.classes + kind)(place)
     except ModuleNotFoundError as error:
-        raise InputError(f"{found.title} takes part with the package {error.name}: pip install it") from error
+        raise InputError(f"{found.title} requires the package {error.name}: install it with pip") from error

@@ -37,21 +37,19 @@ class Choice(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.peers and log_peers() is None:
             raise InputError(
-                f"--peers {','.join(self.peers)} cannot be measured: {ABSENT}. "
-                "Leave --peers out, or run the benchmark in a checkout"
+                f"--peers {','.join(self.peers)} cannot be measured: {ABSENT}. Omit --peers, or run the "
+                "benchmark in a checkout"
             )
         for name, known in (("backends", tuple(OURS)), ("peers", peer_names()), ("modes", MODES)):
             unknown = set(getattr(self, name)) - set(known)
             if unknown:
-                raise InputError(
-                    f"{', '.join(sorted(unknown))}: the {name} that can be measured are {', '.join(known)}"
-                )
+                raise InputError(f"unknown {name} {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
         if not self.contenders:
-            raise InputError("give at least one of our backends or of the peers")
+            raise InputError("nothing to measure: give at least one of our backends or of the peers")
         if not all(1 <= size <= 1 << 20 for size in self.payloads) or not all(
             1 <= size <= 10_000 for size in self.packs
         ):
-            raise InputError("payloads are 1 to 1,048,576 bytes, packs 1 to 10,000 messages")
+            raise InputError("out of range: payloads must be 1 to 1,048,576 bytes, and packs 1 to 10,000 messages")
 
     @property
     def contenders(self) -> list[str]:
@@ -75,7 +73,7 @@ def parse_choice(parts: Mapping[str, str], **defaults: Any) -> Choice:
     try:
         return msgspec.convert({**defaults, **found}, Choice, strict=False)
     except msgspec.ValidationError as error:
-        raise InputError(f"what to measure cannot be read: {error}") from error
+        raise InputError(f"cannot read the benchmark options: {error}") from error
 
 
 def _items(text: str) -> list[str]:

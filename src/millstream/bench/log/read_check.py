@@ -55,7 +55,7 @@ class ReadCheck:
                 raise ReadCheckError(f"ids {ids[0]} to {ids[-1]} after {self.last_id}")
             offsets = offsets_of(body)
             if (np.diff(offsets) != self._payload).any():
-                raise ReadCheckError(f"a body among ids {ids[0]} to {ids[-1]} has not {self._payload} bytes")
+                raise ReadCheckError(f"a body among ids {ids[0]} to {ids[-1]} does not have {self._payload} bytes")
             self.crc = crc32c(memoryview(body.buffers()[2])[int(offsets[0]) : int(offsets[-1])], self.crc)
             self.last_id += len(ids)
 
@@ -86,4 +86,4 @@ def drain(batches: Iterator[pa.RecordBatch], total: int) -> None:
     for batch in batches:
         rows += batch.num_rows
     if rows != total:
-        raise ReadCheckError(f"{rows} rows where {total} were written")
+        raise ReadCheckError(f"{rows} rows were read, but {total} were written")

@@ -150,7 +150,7 @@ class LogRuns:
         sent = (pa.record_batch([np.arange(start, start + POOL), body], names=["id", "body"]) for start in starts)
         expected.add_columns(sent)
         if (seen.last_id, seen.crc) != (expected.last_id, expected.crc):
-            raise ReadCheckError("the Arrow batches that were read are not those that were written")
+            raise ReadCheckError("the Arrow batches read differ from those written")
 
     def _load(self, name: str, payload: int, pack: int) -> tuple[int, int]:
         rate = contender(name).rate(payload)

@@ -99,7 +99,7 @@ def _number(name: str, text: str | None, default: int) -> int:
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--{name} is a whole number from 1 on, not {text!r}")
+        raise InputError(f"--{name}: invalid value {text!r}: write a whole number of at least 1")
     return int(text)
 
 

@@ -29,7 +29,10 @@ def batch_log(demo_run: DemoRun) -> StageResult:
     reasons = Counter(reject.reason for reject in job.rejects())
     messages = demo_run.figures[f"publish-{demo_run.plan.log}"].counts["messages"]
     if batched + reasons.total() != messages:
-        raise DemoError(f"{messages} messages, but {batched} in batches and {reasons.total()} rejected")
+        raise DemoError(
+            f"{messages} messages were stored, but {batched} are in batches and {reasons.total()} were "
+            "rejected: please report this"
+        )
     _check(bool(starts), f"all {messages:,} messages were rejected ({_words(reasons)}); nothing can be anchored")
     hours = HourlyCounts.of(np.array(starts, np.int64))
     facts = {"rejected": dict(reasons), "messages": messages, "per_hour": msgspec.to_builtins(hours)}

@@ -43,7 +43,7 @@ def ingest_files(demo_run: DemoRun) -> StageResult:
     }
     unknown = sum(found.without_checksum for found in recorded.values())
     if unknown:
-        raise DemoError(f"{unknown} items in the first store have no checksum to hold them to")
+        raise DemoError(f"{unknown} items in the first store have no checksum to verify them by")
     size = sum(entry.size for entry in all_entries(store, FILES_SPACE))
     return StageResult({"files": recorded[FILES_SPACE].listed, "anchored files": recorded[CAS_SPACE].listed}, size)
 
@@ -75,7 +75,9 @@ def _work(demo_run: DemoRun, queue: WorkQueue) -> None:
     demo_run.node.mill.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
     if queue.depth().dead:
         cause = queue.dead(limit=1)[0].cause
-        raise DemoError(f"{queue.depth().dead} copies failed; the first: {cause}; see millstream queue dead")
+        raise DemoError(
+            f"{queue.depth().dead} copies failed; the first because of: {cause}; `millstream queue dead` lists them"
+        )
 
 
 def _standard_library() -> list[tuple[str, Path]]:

@@ -119,7 +119,7 @@ def _rows(node: Node, store: str, space: str) -> Iterator[dict[str, Any]]:
 def _damage(node: Node, target: dict[str, str]) -> None:
     store = node.stores.providers[target["store"]]
     if not isinstance(store, LocalStore):
-        raise DemoError(f"the store {target['store']!r} is not a local folder, and is not damaged on purpose")
+        raise DemoError(f"store {target['store']!r} is not a local folder, and the demo damages only local folders")
     try:
         path = store.path_of(target["space"], target["content_id"])
     except ItemNotFoundError:

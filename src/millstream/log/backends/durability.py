@@ -27,7 +27,7 @@ def file_durability(asked: str | None) -> FileDurability:
         return "fsync"
     if asked == "os":
         return "os"
-    raise LogInputError(f"durability of files is fsync or os, not {asked[:40]!r}; memory:// keeps logs in memory")
+    raise LogInputError(f"invalid durability {asked[:40]!r}: use fsync or os; memory:// keeps logs in memory")
 
 
 def durability_option(durability: FileDurability) -> str:

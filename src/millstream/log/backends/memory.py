@@ -88,7 +88,9 @@ class MemoryBackend:
         stored = self._log(log)
         with self._lock:
             if (stored.head.epoch, stored.head.last_id) != (commit.epoch, commit.previous_id):
-                raise FencedError(f"the log {log!r} has a newer writer; the last data of this writer was not stored")
+                raise FencedError(
+                    f"another writer has taken over log {log!r}; the last data of this writer was not stored"
+                )
             stored.first_ids += [block.header.first_id for block in commit.blocks]
             stored.blocks += commit.blocks
             if commit.sequence is not None:
@@ -177,7 +179,9 @@ class MemoryBackend:
         try:
             return self._logs[log]
         except KeyError as error:
-            raise LogNotFoundError(f"there is no log {log!r} in {self.url}; open it with create=True") from error
+            raise LogNotFoundError(
+                f"there is no log {log!r} in {self.url}: open it with create=True to create it"
+            ) from error
 
     def _change_head(self, log: str, expected_epoch: int, **changes: object) -> bool:
         stored = self._log(log)

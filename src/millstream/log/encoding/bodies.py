@@ -30,7 +30,7 @@ def join_bodies(bodies: Sequence[bytes], lengths: int | list[int]) -> Bodies:
     """
     data, count = b"".join(bodies), len(bodies)
     if len(data) != (lengths * count if isinstance(lengths, int) else sum(lengths)):
-        raise TypeError("the items of one of these are not bytes")
+        raise TypeError("a body is not bytes: pass only bytes")
     return Bodies(data, count, lengths if isinstance(lengths, int) else np.array(lengths, np.int64))
 
 

@@ -112,12 +112,12 @@ def from_record_batch(batch: pa.RecordBatch) -> Columns:
     unknown = set(batch.schema.names) - set(MESSAGE_SCHEMA.names)
     if unknown or "body" not in batch.schema.names:
         raise LogInputError(
-            f"a record batch for a log has the columns {', '.join(MESSAGE_SCHEMA.names)} (at least body), "
-            f"not {', '.join(batch.schema.names) or 'none'}"
+            f"invalid columns {', '.join(batch.schema.names) or '(none)'}: a record batch for a log can "
+            f"have {', '.join(MESSAGE_SCHEMA.names)}, and needs at least body"
         )
     body = _column(batch, "body")
     if body.null_count:
-        raise LogInputError("the column body has nulls; a message without a body has an empty one")
+        raise LogInputError("the column body has nulls: use an empty value for a message without a body")
     received, unstamped = _time_column(_column(batch, "received_at"))
     event, undated = _time_column(_column(batch, "event_time"))
     return Columns(
@@ -174,7 +174,7 @@ def _times(values: list[int | None]) -> tuple[Times, npt.NDArray[np.bool_] | Non
     if values.count(first) == len(values) and (first is None or -(2**63) <= first < 2**63):
         return (None if first is None else operator.index(first)), None
     if any(issubclass(kind, float) for kind in set(map(type, values))):  # Arrow alone would cut off the fraction
-        raise TypeError("a time is not a whole number")
+        raise TypeError("a time must be a whole number")
     return _time_column(pa.array(values, pa.int64()))
 
 
@@ -223,7 +223,7 @@ def _text_fault(text: Any) -> str:
 def _only(kind: type, values: list[Any]) -> list[Any]:
     """*values*, all of which must be of *kind*: Arrow alone would take text for bytes and bytes for text."""
     if set(map(type, values)) != {kind}:
-        raise TypeError(f"not all of these are {kind.__name__}")
+        raise TypeError(f"all values must be of type {kind.__name__}")
     return values
 
 
@@ -260,7 +260,7 @@ def _header_column(column: Any) -> Any:
         return None
     pairs = column.flatten()
     if pairs.null_count or any(part.null_count for part in pairs.flatten()):
-        raise LogInputError("the column headers has a header that is null, or without name or value")
+        raise LogInputError("the column headers contains a header that is null, or has no name or value")
     return column.fill_null([]) if column.null_count else column
 
 

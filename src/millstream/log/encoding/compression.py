@@ -52,11 +52,11 @@ def decompress(data: Any, codec: int, size: int) -> Any:
         elif codec == ZSTD:
             raw = pa.Codec("zstd").decompress(data, size)
         else:
-            raise ValueError(f"codec {codec} is unknown to this version")
+            raise ValueError(f"this release does not know codec {codec}")
     except (pa.ArrowException, OSError, lz4.block.LZ4BlockError) as error:
-        raise ValueError(f"{len(data)} bytes do not decompress to {size}: {error}") from error
+        raise ValueError(f"cannot decompress {len(data)} bytes to {size}: {error}") from error
     if raw.size != size:
-        raise ValueError(f"{raw.size} bytes where {size} are announced")
+        raise ValueError(f"the data has {raw.size} bytes after decompression, but {size} were expected")
     return raw
 
 

@@ -25,8 +25,8 @@ def encode_packet(message: Sourced) -> bytes:
         number = int(number) if number.isascii() and number.isdigit() else -1
     if not 0 <= number <= _MOST_TYPE or not 0 <= message.source_id <= _MOST_ID:
         raise LogInputError(
-            f"the layout nerve has a source type of {', '.join(TYPES)} or a number, and an id of 0 to 2^64 - 1, not "
-            f"{message.source_type[:40]!r} and {message.source_id}"
+            f"invalid source {message.source_type[:40]!r} with id {message.source_id}: the nerve layout "
+            f"needs a type of {', '.join(TYPES)} or a number, and an id of 0 to 2^64 - 1"
         )
     fields = [b""]
     if number:
@@ -51,7 +51,7 @@ def decode_packet(data: bytes) -> Sourced:
             continue
         size, position = _size(data, tag, position)
         if position + size > len(data):
-            raise _no_packet("it ends too early")
+            raise _no_packet("it is truncated")
         value_bytes = data[position : position + size]
         payload, name = (value_bytes if tag == _PACKET else payload), (value_bytes if tag == _NAME else name)
         position += size
@@ -64,7 +64,7 @@ def _size(data: bytes, tag: int, position: int) -> tuple[int, int]:
     if fixed is not None:
         return fixed, position
     if tag & 7 != 2:
-        raise _no_packet(f"it has a field of wire type {tag & 7}")
+        raise _no_packet(f"it contains a field of wire type {tag & 7}, which is not supported")
     return _read_varint(data, position)
 
 
@@ -81,13 +81,13 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
-            raise _no_packet("it ends too early")
+            raise _no_packet("it is truncated")
         number |= (data[position] & 0x7F) << shift
         position += 1
         if data[position - 1] < 0x80:
             return number & _MOST_ID, position
-    raise _no_packet("a number in it is too long")
+    raise _no_packet("it contains a number that is too long")
 
 
 def _no_packet(why: str) -> LogInputError:
-    return LogInputError(f"this is not a sourced packet of the document: {why}")
+    return LogInputError(f"not a sourced packet of the nerve layout: {why}")

@@ -53,7 +53,7 @@ def decode_proto(messages: Iterable[Message], kind: type[Proto]) -> Iterator[tup
         try:
             decoded = kind.FromString(message.body)
         except Exception as error:  # each library has an error of its own
-            raise LogInputError(f"message {message.id} is no {wanted.decode()}: {error}") from error
+            raise LogInputError(f"message {message.id} is not a valid {wanted.decode()}: {error}") from error
         yield message.id, decoded
 
 

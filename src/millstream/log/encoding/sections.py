@@ -112,7 +112,7 @@ class SectionReader:
             position += stored + -stored % 8
             announced += raw
         if position != len(data) or announced != raw_bytes or len(self._places) != sections:
-            raise SectionError("the directory of sections does not agree with the header")
+            raise SectionError("the directory of sections does not match the header")
 
     def has(self, column: int, part: int = NUMBERS) -> bool:
         """Whether there is such a section."""

@@ -96,7 +96,7 @@ class Reader(ClosesOnExit):
         Raises :class:`FencedError`.
         """
         if max_messages < 1:
-            raise LogInputError(f"a batch has at least one message, not {max_messages}")
+            raise LogInputError(f"max_messages must be at least 1, not {max_messages}")
         pauses = PollPauses()
         while not self._closed:
             turn, seeks = self._tail.turn, self._seeks
@@ -122,7 +122,7 @@ class Reader(ClosesOnExit):
             self._end = head.last_id
             if not head.first_id <= first_id <= self._end + 1:
                 has = f"{self._log!r} has ids {head.first_id} to {self._end}"
-                raise LogInputError(f"{has}; a reader cannot go to {first_id}")
+                raise LogInputError(f"{has}; a reader cannot start at {first_id}")
             self._frontier = Frontier(first_id - 1)
             self._next = first_id
             self._seeks += 1
@@ -172,7 +172,7 @@ class Reader(ClosesOnExit):
         self.flush()
 
     def __reduce__(self) -> str:
-        raise TypeError("a reader stays in its process; open the store by its URL there")
+        raise TypeError("a reader cannot be passed to another process: open the store by its URL there")
 
     def _note_change(self) -> None:
         if not self._dirty:
@@ -234,13 +234,14 @@ class Reader(ClosesOnExit):
             self._end = self._backend.head(self._log).last_id
         if first < 1 or last > self._end:
             wrong = first if first < 1 else last
-            raise LogInputError(f"id {wrong} cannot be acknowledged: the log {self._log!r} has ids 1 to {self._end}")
+            raise LogInputError(f"cannot acknowledge id {wrong}: log {self._log!r} has ids 1 to {self._end}")
 
     def _check_open(self) -> None:
         if self._fenced:
             raise FencedError(
-                f"a newer reader of {self._log!r} has taken the name {self._consumer!r}; what this one acknowledges is "
-                "not stored. Give each reader a name of its own"
+                f"another reader of log {self._log!r} has taken over the consumer {self._consumer!r}, "
+                "and the acknowledgements of this reader are not stored: give each reader its own "
+                "consumer name"
             )
         if self._closed:
             raise LogError(f"this reader of {self._log!r} is closed; open a new one")
@@ -258,4 +259,7 @@ class Reader(ClosesOnExit):
             return
         self._fenced = True
         if not self._closed:
-            raise FencedError(f"a newer reader of {self._log!r} has taken the name {self._consumer!r}")
+            raise FencedError(
+                f"another reader of log {self._log!r} has taken over the consumer {self._consumer!r}: give "
+                "each reader its own consumer name"
+            )

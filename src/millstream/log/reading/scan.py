@@ -95,7 +95,7 @@ def open_block(log: str, stored: StoredBlock) -> Block:
         )
         raise CorruptBlockError(log, stored.first_id, reason)
     if head.log != log_hash(log):
-        raise CorruptBlockError(log, stored.first_id, "it is a block of another log")
+        raise CorruptBlockError(log, stored.first_id, "the block belongs to another log")
     return block
 
 
@@ -144,7 +144,9 @@ def _cut(
 def _check_columns(columns: Sequence[str] | None) -> None:
     unknown = set(columns or ()) - set(MESSAGE_SCHEMA.names)
     if unknown:
-        raise LogInputError(f"a message has no {', '.join(sorted(unknown))}; it has {', '.join(MESSAGE_SCHEMA.names)}")
+        raise LogInputError(
+            f"unknown columns {', '.join(sorted(unknown))}: a message has {', '.join(MESSAGE_SCHEMA.names)}"
+        )
 
 
 def _groups(blocks: Iterable[Block | Gap], max_messages: int) -> Iterator[list[Block] | Gap]:

@@ -151,7 +151,7 @@ class Outbox:
         for found, size in connection.rows(self._sql.candidates, self._limits.rows):
             if not isinstance(found, int):
                 raise OutboxError(
-                    f"ids in {self.table.name} are {type(found).__name__}: {self.table.id} must be integers"
+                    f"column {self.table.id} of {self.table.name} contains {type(found).__name__}: ids must be integers"
                 )
             total += int(size)
             if chosen and total > self._limits.bytes:
@@ -210,15 +210,15 @@ class Outbox:
         kinds = {str(column): str(kind) for column, kind in rows}
         if not kinds:
             raise OutboxError(
-                f"there is no table {self.table.name} in {self._source.url}; `millstream log relay --create-table` "
-                "makes one"
+                f"table {self.table.name} does not exist in {self._source.url}: create it with "
+                "`millstream log relay --create-table`"
             )
         named = [column for purpose, column in self.table.optional.items() if self.table.is_named(purpose)]
         needed = [self.table.id, self.table.body, *named, *filter(None, [self.table.mark])]
         missing = [column for column in needed if column not in kinds]
         if missing:
             raise OutboxError(
-                f"the table {self.table.name} has no column {', '.join(missing)}; it has {', '.join(kinds)}"
+                f"table {self.table.name} has no column {', '.join(missing)}; its columns are {', '.join(kinds)}"
             )
         return kinds
 
@@ -246,14 +246,17 @@ class Outbox:
     def _refuse_other_target(self, found: RelayProgress) -> None:
         if found.target != self._target:
             raise OutboxTakenError(
-                f"the outbox {self.table.name} in {self._source.url} goes to the log {found.target}, which may "
-                f"have its last batch. Let that relay finish it (--once), or use --adopt if {self._target} is "
-                "the same log"
+                f"the outbox {self.table.name} in {self._source.url} is relayed to log {found.target}, "
+                "which may have its last batch already. Let that relay finish it (--once), or use "
+                f"--adopt if {self._target} is the same log"
             )
 
     def _read_progress(self, connection: DatabaseConnection, statement: str) -> RelayProgress:
         rows = connection.rows(statement)
         if not rows:
-            raise OutboxError(f"{self.table.beside('relay')} in {self._source.url} has lost its row; start again")
+            raise OutboxError(
+                f"the row of this relay in {self.table.beside('relay')} of {self._source.url} is missing: "
+                "start the relay again"
+            )
         outbox, target, number, last_rows = rows[0]
         return RelayProgress(outbox, target, int(number), decode_rows(last_rows))

@@ -71,8 +71,9 @@ def open_outbox_database(
     scheme, separator, _ = url.partition("://")
     if scheme not in _PARTS or not separator:
         raise LogInputError(
-            f"{mask_password(url)[:200]!r} is not a database with an outbox; use sqlite:///path/to/application.db, "
-            "mysql:// or postgresql://user:password@host:port/database"
+            f"invalid URL of an outbox database {mask_password(url)[:200]!r}: use "
+            "sqlite:///path/to/application.db, mysql:// or "
+            "postgresql://user:password@host:port/database"
         )
     address, outbox_dialect, dialect, driver = _PARTS[scheme](url)
     pool = ConnectionPool(address, clock, dialect, wrap_driver(driver), patience=patience)

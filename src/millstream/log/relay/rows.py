@@ -37,7 +37,7 @@ def row_message(purposes: Sequence[str], values: Sequence[Any]) -> Message:
 def check_size(size: int) -> None:
     """Refuse what is larger than a log takes. Raises :class:`RowError`."""
     if size > MAX_MESSAGE_BYTES - _ROOM:
-        raise RowError(f"its {size:,} bytes are more than the {MAX_MESSAGE_BYTES:,} that a log takes")
+        raise RowError(f"its size of {size:,} bytes exceeds the limit of a message, {MAX_MESSAGE_BYTES:,}")
 
 
 def _bytes(value: Any) -> bytes:
@@ -64,7 +64,7 @@ def _time(value: Any) -> int | None:
     if isinstance(value, int):
         if -(2**63) <= value < 2**63:
             return value
-        raise RowError(f"its event time {value} does not fit into 64 bits")
+        raise RowError(f"its event time {value} does not fit into a signed 64-bit integer")
     try:
         moment = datetime.fromisoformat(_text(value, "event time"))
     except ValueError as error:

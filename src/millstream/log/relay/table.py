@@ -56,7 +56,6 @@ class OutboxTable(msgspec.Struct, frozen=True, kw_only=True):
 def _check(name: str, what: str) -> None:
     if not _NAME.fullmatch(name):
         raise OutboxError(
-            f"{name[:80]!r} is not a valid name for a {what} of an outbox: use 1 to 51 letters, digits, '_' "
-            "and '$', and begin "
-            "with a letter or '_'"
+            f"invalid {what} name {name[:80]!r} of an outbox: use 1 to 51 letters, digits, '_' and '$', "
+            "and begin with a letter or '_'"
         )

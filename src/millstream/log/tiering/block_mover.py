@@ -150,8 +150,9 @@ class BlockMover:
             row = seal(self._log, self._policy.folder, self._blocks(ids), file)
             if (row.first_id, row.last_id) != (ids.first, ids.last):
                 raise DamagedLogError(
-                    f"ids {ids.first} to {ids.last} of {self._log!r} were to be sealed, and {row.first_id} to "
-                    f"{row.last_id} were found; `millstream log verify {self._log}` lists all damage"
+                    f"ids {ids.first} to {ids.last} of log {self._log!r} were to be moved to the tier, "
+                    f"but {row.first_id} to {row.last_id} were found; `millstream log verify "
+                    f"{self._log}` lists all damage"
                 )
         except DamagedLogError:
             if self._hot.head(self._log).hot_id > before:
@@ -178,8 +179,8 @@ class BlockMover:
             _log.warning("%s/%s is stored again: %s", self._objects.url, name, fault)
             self._objects.delete(name)
         raise StorageError(
-            f"{self._objects.url}/{name} reads back different from what was written: {fault}. Nothing was "
-            "freed; fix the object store, and run this again"
+            f"{self._objects.url}/{name} reads back differently from what was written: {fault}. Nothing "
+            "was freed; repair the object store, and run the command again"
         )
 
     def _blocks(self, ids: IdRange) -> Iterator[StoredBlock]:

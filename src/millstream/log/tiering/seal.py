@@ -50,16 +50,15 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO)
             write(encode_head(log_hash(log), head.first_id))
         elif head.first_id != entries[-1][1] + 1:
             raise DamagedLogError(
-                f"ids {entries[-1][1] + 1} to {head.first_id - 1} of {log!r} are missing, so that nothing after them "
-                f"can be moved to a tier. Restore them from a backup; `millstream log verify {log}` lists all damage"
+                f"ids {entries[-1][1] + 1} to {head.first_id - 1} of log {log!r} are missing, so later "
+                "messages cannot be moved to a tier. Restore them from a backup; `millstream log "
+                f"verify {log}` lists all damage"
             )
         entries.append(entry_of(head, offset, stored.data))
         write(stored.data)
         offset += len(stored.data)
     if not entries:
-        raise DamagedLogError(
-            f"no block of {log!r} is where some should be; `millstream log verify {log}` lists all damage"
-        )
+        raise DamagedLogError(f"blocks of log {log!r} are missing; `millstream log verify {log}` lists all damage")
     index = encode_index(entries)
     write(index)
     sums = summarize(decode_index(index))

@@ -34,7 +34,7 @@ class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= 4 << 30:
-            raise LogInputError(f"segment_bytes is 1 to 4 GiB, not {self.segment_bytes}")
+            raise LogInputError(f"segment_bytes must be 1 to 4 GiB, not {self.segment_bytes}")
 
 
 class ParquetCopy(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
         before = msgspec.json.decode(state.value, type=Tiering) if state.value else None
         if before is not None and before.url != tiering.url and read_objects(backend, log):
             raise LogInputError(
-                f"the objects of {log!r} are at {before.url}: a log has one location for them. Use that one"
+                f"log {log!r} has its tier at {before.url} already, and a log can have only one: use that URL"
             )
         folder = before.folder if before is not None else f"{log}/{secrets.token_hex(8)}"
         wanted = msgspec.structs.replace(tiering, folder=folder)

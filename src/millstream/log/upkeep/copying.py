@@ -35,8 +35,8 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
     """
     if target.bodies_only and not (source.bodies_only or bodies_only):
         raise LogInputError(
-            f"the copy of {target.name!r} would lose source, key, headers and times: the target stores only "
-            "bodies. Use `--bodies` to copy only the bodies"
+            f"copying to {target.name!r} would lose source, key, headers and times, because the target "
+            "stores only bodies: confirm with `--bodies` to copy only the bodies"
         )
     with target.writer() as writer:
         first, last = writer.last_id + 1, source.last_id
@@ -47,8 +47,8 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> LogCopyR
             ids = writer.append(batch.arrow)
             if ids != batch.ids or not _same(target, batch):
                 raise DamagedLogError(
-                    f"ids {batch.first_id} to {batch.last_id} of {target.name!r} in the copy differ from what "
-                    "was written. Check the disk, and copy into a new store"
+                    f"ids {batch.first_id} to {batch.last_id} of the copy {target.name!r} differ from "
+                    "what was written: check the disk, and copy into a new store"
                 )
         return LogCopyResult(source.name, first, writer.last_id, writer.last_id - first + 1)
 
@@ -65,8 +65,8 @@ def _refuse_trimmed(source: Log, target: Log, next_id: int) -> None:
     first_id = source.first_id
     if next_id < first_id:
         raise LogInputError(
-            f"the log {source.name!r} was trimmed to begin at id {first_id}, but the copy would continue with "
-            f"{next_id}: copy into a store that has no log {target.name!r}"
+            f"log {source.name!r} was trimmed and begins at id {first_id}, but the copy would continue "
+            f"at {next_id}: copy into a store that has no log {target.name!r}"
         )
 
 
@@ -76,8 +76,8 @@ def _refuse_other(source: Log, target: Log, last_id: int, columns: Sequence[str]
     parts = _read(source, ids, columns)
     if source.last_id < last_id or not all(_same(target, batch) for batch in parts):
         raise LogInputError(
-            f"the log {target.name!r} in the copy, with ids up to {last_id}, does not match the beginning of "
-            "the source log; copy into a store that has no such log"
+            f"log {target.name!r}, with ids up to {last_id}, differs from the beginning of the source "
+            "log: copy into a store that has no such log"
         )
 
 

@@ -35,9 +35,9 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
         for name in ("max_age", "max_bytes", "max_count", "cap_bytes"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise LogInputError(f"{name} is 0 or more, not {value}")
+                raise LogInputError(f"{name} must be 0 or more, not {value}")
         if self.cap_bytes is not None and not self.keep_consumers:
-            raise LogInputError("cap_bytes limits what is kept for consumers: ask for keep_consumers as well")
+            raise LogInputError("cap_bytes requires keep_consumers: add keep_consumers")
 
 
 class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ class RetentionEnforcer:
         policy = self._policy or self._log.retention
         if policy is None:
             raise LogInputError(
-                f"the log {self._log.name!r} has no retention policy: give a rule, or store one with the log"
+                f"log {self._log.name!r} has no retention policy: give a rule, or store a policy with the log"
             )
         plan = self._plan(policy, accept_clock)
         for reason in plan.held:

@@ -59,7 +59,7 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Where older messages go; None where it does not say. Raises :class:`LogInputError`."""
         given = {name: getattr(self, name) for name in _MOVED if getattr(self, name) != _UNSAID[name]}
         if given and not self.tier:
-            raise LogInputError(f"{', '.join(given)} need tier: add the URL of the object store")
+            raise LogInputError(f"{', '.join(given)} require tier: add the URL of the object store")
         return Tiering(self.tier, **given) if self.tier else None
 
 

@@ -46,7 +46,7 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
 def make_request(messages: Messages, sequence: int | None = None) -> AppendRequest:
     """The request of *messages*, checked. Raises :class:`LogInputError`."""
     if sequence is not None and sequence < 1:
-        raise LogInputError(f"a producer's sequence begins at 1, not {sequence}")
+        raise LogInputError(f"a producer's sequence must be at least 1, not {sequence}")
     if isinstance(messages, pa.RecordBatch):
         return _request_of_columns(from_record_batch(messages), sequence)
     if isinstance(messages, pa.Table | pa.Array | pa.ChunkedArray | bytes | str) or not isinstance(messages, Iterable):
@@ -63,8 +63,9 @@ def make_request(messages: Messages, sequence: int | None = None) -> AppendReque
 
 def _not_taken(what: str) -> LogInputError:
     return LogInputError(
-        f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {what}: put single values into "
-        "a list, an Arrow array into a record batch as its column body, and append a table by its to_batches()"
+        f"cannot append {what}: a log takes a list of Message, a list of bytes, or an Arrow record "
+        "batch. Put a single value into a list, an Arrow array into a record batch as its column body, "
+        "and append a table by its to_batches()"
     )
 
 
@@ -80,8 +81,8 @@ def require_bodies_only(columns: Sequence[str]) -> None:
     """For a store that keeps nothing else. Raises :class:`LogInputError` where messages have *columns* besides."""
     if columns:
         raise LogInputError(
-            f"this store keeps only the bodies of messages, but these have {', '.join(columns)} too: put the "
-            "data into the body, or append only bodies"
+            f"this store keeps only message bodies, but these messages also have {', '.join(columns)}: "
+            "put the data into the body, or append only bodies"
         )
 
 
@@ -128,12 +129,13 @@ def _request_of_columns(columns: Columns, sequence: int | None) -> AppendRequest
 def _checked(total: int, largest: int) -> int:
     if largest > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
-            f"a message of {largest:,} bytes is larger than the {MAX_MESSAGE_BYTES:,} that a log takes; store it as a "
+            f"a message of {largest:,} bytes exceeds the limit of {MAX_MESSAGE_BYTES:,}: store it as a "
             "content item and append a reference"
         )
     if total > MAX_REQUEST_BYTES:
         raise LogInputError(
-            f"{total:,} bytes in one call are more than {MAX_REQUEST_BYTES:,}; append fewer messages per call"
+            f"{total:,} bytes exceed the limit of one append call, {MAX_REQUEST_BYTES:,}: append fewer "
+            "messages per call"
         )
     return total
 

@@ -66,7 +66,7 @@ class CommitTurn:
     def take(self, thread: int) -> None:
         """*thread* begins to gather what will be stored. It must be free for it."""
         if self.thread not in (0, thread):
-            raise TurnError(f"thread {thread} takes the turn of thread {self.thread}")
+            raise TurnError(f"thread {thread} cannot take the turn of thread {self.thread}")
         self._move(GATHERING, thread)
 
     def assign(self, thread: int) -> None:

@@ -97,7 +97,7 @@ class GroupCommit:
         if self.failure is not None:
             self.refuse_failure()
         if self._closed:
-            raise LogError(f"this writer of {self._name!r} is closed; open a new one")
+            raise LogError(f"this writer of log {self._name!r} is closed: open a new one")
 
     def _add(self, request: AppendRequest) -> IdRange | None:
         if self._rate_limiter.is_unlimited:
@@ -145,7 +145,7 @@ class GroupCommit:
             return
         self.refuse_failure()
         if last_id > self._pending.last_id:
-            raise LogError(f"id {last_id} has not been given yet; the last one is {self._pending.last_id}")
+            raise LogError(f"id {last_id} has not been assigned yet; the last one is {self._pending.last_id}")
 
     def _queue_up(self, waiter: Waiter) -> None:
         """Wait until the ids of *waiter* are durable, or it leads."""
@@ -170,7 +170,7 @@ class GroupCommit:
                 elif left > 0:
                     self._notifier.wait(left)
                 else:
-                    raise DurabilityTimeoutError(f"id {last_id} is not durable after {timeout} seconds; wait again")
+                    raise DurabilityTimeoutError(f"id {last_id} was not durable after {timeout} seconds: wait again")
 
     def _take_over(self, waiter: Waiter) -> None:
         """*waiter* was interrupted: do for others what it should have done."""
@@ -323,6 +323,6 @@ class GroupCommit:
         if isinstance(error, FencedError):
             raise FencedError(str(error)) from error
         raise WriterFailedError(
-            f"a commit to {self._name!r} failed, and nothing after id {self.pointer} was confirmed: "
+            f"a commit to log {self._name!r} failed, and nothing after id {self.pointer} was confirmed: "
             f"{error}. Close this writer, fix the cause, and open a new one"
         ) from error

@@ -31,9 +31,7 @@ class WriterLease:
         holder = encode_holder(this_holder(clock.now()))
         until = now + round(seconds * MICROSECONDS)
         if not backend.take_lease(log, epoch=head.epoch, holder=holder, until=until):
-            raise WriterBusyError(
-                f"the log {log!r} has just been taken by another writer: {current_writer(backend, log)}"
-            )
+            raise WriterBusyError(f"another writer has just taken over log {log!r}: {current_writer(backend, log)}")
         return cls(backend, log, head.epoch + 1, seconds)
 
     def renew(self) -> bool:
@@ -57,8 +55,8 @@ def _refuse_while_held(log: str, head: Head, one_host: bool, now: int) -> None:
     if holder is not None:
         left = (head.lease_until - now) / MICROSECONDS
         raise WriterBusyError(
-            f"the log {log!r} is being written by {holder}; a log has one writer at a time. Write through that "
-            f"process, or stop it; if it hangs, the log is free {left:.1f} seconds from now"
+            f"log {log!r} is being written by {holder}, and a log can have only one writer. Write through that "
+            f"process, or stop it; if it hangs, the log is free in {left:.1f} seconds"
         )
 
 

@@ -58,7 +58,7 @@ class PendingRequests:
             return ids
         if ids.last > MAX_ID:
             raise LogInputError(
-                f"the log {self._spec.name!r} is full: it has no id after {self.last_id}. Begin another"
+                f"log {self._spec.name!r} is full, because there is no id after {self.last_id}: start a new log"
             )
         if not self.requests:
             self.since = now

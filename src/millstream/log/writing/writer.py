@@ -180,7 +180,7 @@ class Writer:
             self.close()
 
     def __reduce__(self) -> str:
-        raise TypeError("a writer cannot be passed to another process; open the store by its URL there")
+        raise TypeError("a writer cannot be passed to another process: open the store by its URL there")
 
     def _request(self, messages: Messages, sequence: int | None = None) -> AppendRequest:
         request = make_request(messages, sequence)
@@ -209,7 +209,9 @@ class Writer:
             return
         try:
             if not self._lease.renew():
-                self._group.fail(FencedError(f"the log {self._spec.name!r} has a newer writer; close this one"))
+                self._group.fail(
+                    FencedError(f"another writer has taken over log {self._spec.name!r}: close this writer")
+                )
         finally:
             self._scheduler.after(self._lease.seconds / 3, self._renew)
 
@@ -221,6 +223,6 @@ def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
     stored = blocks[-1].last_id if blocks else nothing
     if stored != head.last_id:
         raise DamagedLogError(
-            f"the log {log!r} should end at id {head.last_id}, but its last block ends at {stored}. Restore it from a "
-            f"copy; `millstream log verify {log}` lists all damage"
+            f"log {log!r} should end at id {head.last_id}, but its last block ends at {stored}. Restore "
+            f"it from a copy; `millstream log verify {log}` lists all damage"
         )

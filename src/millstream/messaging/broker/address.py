@@ -31,7 +31,7 @@ def parse_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or int(port) > 65_535:
-        raise InvalidAddressError(f"{text[:80]!r} is not a HOST:PORT; write 127.0.0.1:8081")
+        raise InvalidAddressError(f"invalid address {text[:80]!r}: write HOST:PORT, such as 127.0.0.1:8081")
     return Address(host, int(port))
 
 

@@ -251,7 +251,7 @@ class AdminService:
         """The progress of the group *name* in its topics, or of all groups where it is empty."""
         known = sorted(key for key in self._core.journal.state.deliveries if name in ("", key[0]))
         if name and not known and name not in self._core.journal.state.groups:
-            raise GroupNotFoundError(f"no consumer of a group {name} was ever here")
+            raise GroupNotFoundError(f"unknown consumer group {name}: no consumer of it has connected yet")
         return [self._group_info(group, topic) for group, topic in known]
 
     async def configure_group(self, change: GroupConfigRequest) -> GroupSpec:
@@ -311,7 +311,7 @@ class AdminService:
         topic = self._core.topic(verify.topic)
         found = await topic.message_cache.read_ids([verify.id]) if 0 < verify.id <= topic.last_id else {}
         if not found:
-            raise TopicNotFoundError(f"topic {verify.topic} has no message {verify.id}, or no longer has it")
+            raise TopicNotFoundError(f"topic {verify.topic} has no message {verify.id}; it may have been trimmed")
         message = to_wire(found[verify.id], DeliveryInfo(*split_name(verify.topic)))
         answer = await self._core.client_commands.verify(session, message)
         return VerificationResult(enum_name(v2.Code, answer.status.code), answer.status.message)
@@ -319,7 +319,7 @@ class AdminService:
     def _session(self, client_id: str) -> ClientSession:
         found = self._core.sessions.get(client_id)
         if found is None:
-            raise ConnectionNotFoundError(f"there is no client {client_id}; `millstream client list` lists all clients")
+            raise ConnectionNotFoundError(f"unknown client {client_id}; `millstream client list` lists all clients")
         return found
 
     def _topic_info(self, spec: TopicSpec) -> TopicInfo:

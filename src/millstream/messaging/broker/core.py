@@ -78,8 +78,7 @@ class BrokerCore:
             except WriterBusyError as error:
                 raise StatusError(
                     v2.PRECONDITION_FAILED,
-                    f"another process writes to the log of the topic {name}; the topic is available when that "
-                    f"process ends ({error})",
+                    f"another process writes to the log of topic {name}: stop it first ({error})",
                 ) from error
         return found
 
@@ -102,9 +101,12 @@ class BrokerCore:
         """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""
         found = self.journal.state.topics.get(spec.name)
         if found is not None and found.type != spec.type:
-            raise TopicError(f"topic {spec.name} exists already, with {found.type} messages, not {spec.type}")
+            raise TopicError(
+                f"topic {spec.name} already exists with messages of type {found.type}, not {spec.type}: "
+                "choose another name"
+            )
         if found is not None and found.queues > spec.queues:
-            raise TopicError(f"topic {spec.name} has {found.queues} queues; the number cannot be reduced")
+            raise TopicError(f"topic {spec.name} has {found.queues} queues, and the number cannot be reduced")
         if found != spec:
             await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
             self._close_topic(spec.name)

@@ -61,7 +61,9 @@ def read_handle(handle: str) -> tuple[int, int]:
     except ValueError as error:
         from millstream.messaging.protocol import v2
 
-        raise StatusError(v2.INVALID_RECEIPT_HANDLE, "invalid receipt handle: it is not one of this broker") from error
+        raise StatusError(
+            v2.INVALID_RECEIPT_HANDLE, "invalid receipt handle: it was not issued by this broker"
+        ) from error
 
 
 def write_recall(number: int, message_id: str) -> str:
@@ -79,7 +81,7 @@ def read_recall(handle: str) -> tuple[int, str]:
     except (ValueError, binascii.Error) as error:
         from millstream.messaging.protocol import v2
 
-        raise StatusError(v2.BAD_REQUEST, "invalid recall handle: it is not one of this broker") from error
+        raise StatusError(v2.BAD_REQUEST, "invalid recall handle: it was not issued by this broker") from error
 
 
 def write_transaction(number: int, message_id: str) -> str:
@@ -94,4 +96,6 @@ def read_transaction(transaction_id: str) -> int:
     except ValueError as error:
         from millstream.messaging.protocol import v2
 
-        raise StatusError(v2.INVALID_TRANSACTION_ID, "invalid transaction id: it is not one of this broker") from error
+        raise StatusError(
+            v2.INVALID_TRANSACTION_ID, "invalid transaction id: it was not issued by this broker"
+        ) from error

@@ -32,7 +32,7 @@ def check_retries(max_attempts: int, backoff: Sequence[int], where: str) -> None
         raise RetryRuleError(f"{where}: max_attempts must be 1 to {_MOST_ATTEMPTS:,}, not {max_attempts:,}")
     if len(backoff) > _MOST_PAUSES or not all(0 < pause <= _LONGEST_PAUSE for pause in backoff):
         raise RetryRuleError(
-            f"{where}: backoff must be at most {_MOST_PAUSES} durations, each more than 0 and at most 12h"
+            f"{where}: backoff must have at most {_MOST_PAUSES} durations, each more than 0 and at most 12h"
         )
 
 
@@ -71,5 +71,5 @@ class BrokerSettings(Section, frozen=True):
     def __post_init__(self) -> None:
         where = "settings broker.max_attempts and broker.backoff"
         if not self.max_attempts or not self.backoff:
-            raise RetryRuleError(f"{where}: remove them, or give them a value")
+            raise RetryRuleError(f"{where}: give them a value, or remove them")
         check_retries(self.max_attempts, self.backoff, where)

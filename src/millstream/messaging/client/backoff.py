@@ -24,7 +24,7 @@ class Backoff(msgspec.Struct, frozen=True):
     def delay(self, attempt: int) -> float:
         """The seconds to wait after attempt number *attempt* (1 is the first)."""
         if attempt < 1:
-            raise ValueError(f"attempts are counted from 1, not {attempt}")
+            raise ValueError(f"attempt must be at least 1, not {attempt}")
         if self.pauses:
             return self.pauses[min(attempt, len(self.pauses)) - 1]
         try:

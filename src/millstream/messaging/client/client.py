@@ -99,8 +99,9 @@ class Client(abc.ABC):
         except TimeoutError as error:
             await self.close()
             raise StartupError(
-                f"{self.access_point} did not return routes and settings for {', '.join(sorted(self.topics))} within "
-                f"{self.options.startup_timeout:g} seconds; is a server there?"
+                f"{self.access_point} did not return routes and settings for "
+                f"{', '.join(sorted(self.topics))} within {self.options.startup_timeout:g} seconds: "
+                "check the address and that the server runs"
             ) from error
         except BaseException:
             await self.close()
@@ -236,7 +237,9 @@ class Client(abc.ABC):
             text = f"the route of topic {topic} could not be had from {self.access_point}: {error}"
             raise type(error)(text, code=error.code, request_id=error.request_id) from error
         if not response.message_queues:
-            raise ResourceNotFoundError(f"{self.access_point} has no queue of topic {topic}", code=v2.NOT_FOUND)
+            raise ResourceNotFoundError(
+                f"{self.access_point} has no queue of topic {topic}: check the topic name", code=v2.NOT_FOUND
+            )
         return Route(topic, tuple(map(read_queue, response.message_queues)))
 
     def _connect(self, endpoints: Endpoints) -> Transport:
@@ -286,7 +289,7 @@ class Client(abc.ABC):
     def _keep_settings(self, endpoints: Endpoints, settings: v2.Settings) -> None:
         mine, theirs = self._settings().WhichOneof("pub_sub"), settings.WhichOneof("pub_sub")
         if mine != theirs:
-            raise UnsupportedError(f"{endpoints} answered the settings of a {mine} client with those of {theirs}")
+            raise UnsupportedError(f"{endpoints} sent the settings of a {theirs} client to a {mine} client")
         if offers_batches(settings):
             self.batch_servers.add(endpoints)
         else:

@@ -48,7 +48,7 @@ def parse_endpoints(text: str) -> Endpoints:
     schemes = {_scheme(host) for host, _ in found}
     if not found or len(schemes) > 1 or (v2.DOMAIN_NAME in schemes and len(found) > 1):
         raise BadRequestError(
-            f"{text[:80]!r} is not a server address: write host:port, or several IP addresses of one kind"
+            f"invalid server address {text[:80]!r}: write host:port, or several IP addresses of one kind (IPv4 or IPv6)"
         )
     return Endpoints(schemes.pop(), tuple(sorted(found)))
 
@@ -60,7 +60,7 @@ def _split(text: str) -> tuple[str, int]:
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise BadRequestError(f"{text[:80]!r} is not a server address: write host:port")
+        raise BadRequestError(f"invalid server address {text[:80]!r}: write host:port")
     return host, int(port)
 
 

@@ -156,6 +156,6 @@ def call_failure(error: BaseException) -> ClientError:
     """The error of a call that others share and that ended with *error*."""
     if isinstance(error, ClientError):
         return error
-    failure = ClientError(f"the call ended early: {error!r}")
+    failure = ClientError(f"the call failed unexpectedly: {error!r}")
     failure.__cause__ = error
     return failure

@@ -39,19 +39,19 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if not _TOPIC.fullmatch(self.topic):
-            raise BadRequestError(f"{self.topic[:80]!r} is not a valid topic name")
+            raise BadRequestError(f"invalid topic name {self.topic[:80]!r}")
         if not self.body:
-            raise BadRequestError("a message needs a body")
+            raise BadRequestError("the message has no body")
         if self.tag and (not self.tag.strip() or "|" in self.tag):
-            raise BadRequestError(f"{self.tag[:80]!r} is not a tag: it must not be blank or contain '|'")
+            raise BadRequestError(f"invalid tag {self.tag[:80]!r}: it must not be blank or contain '|'")
         if self.keys and not all(key.strip() for key in self.keys):
             raise BadRequestError("a key must not be blank")
         if self.properties and not all(name.strip() and value.strip() for name, value in self.properties.items()):
             raise BadRequestError("a property has a name and a value, neither of them blank")
         if self.message_group and self.deliver_at is not None:
-            raise BadRequestError("a message is either of a message group or delayed, not both")
+            raise BadRequestError("a message cannot have both a message group and a delivery time: omit one")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
-            raise BadRequestError("deliver_at needs a time zone: datetime.now(UTC) + timedelta(minutes=5)")
+            raise BadRequestError("deliver_at has no time zone: write datetime.now(UTC) + timedelta(minutes=5)")
 
     @property
     def kind(self) -> int:

@@ -117,7 +117,9 @@ class Producer(Client):
         if not messages:
             return []
         if len({(each.topic, each.message_group, each.deliver_at is None) for each in messages}) > 1:
-            raise BadRequestError("one call takes messages of one topic, one type, and one message group at most")
+            raise BadRequestError(
+                "the messages of one call must have one topic, one type, and at most one message group"
+            )
         with tracing.span("send", topic=messages[0].topic, messages=len(messages)) as trace:
             traced = messages if trace is None else [_with_trace(each, trace) for each in messages]
             results = await self._send(traced, messages[0].kind)
@@ -140,9 +142,11 @@ class Producer(Client):
         """
         self.require_running()
         if self._checker is None:
-            raise BadRequestError("transactions need a producer with a checker, which says how they ended")
+            raise BadRequestError(
+                "transactions require a producer with a checker, which returns the result of a transaction"
+            )
         if message.kind != v2.NORMAL:
-            raise BadRequestError("a message in a transaction has neither a message group nor a time of delivery")
+            raise BadRequestError("a message in a transaction must not have a message group or a delivery time")
         (result,) = await self._send([message], v2.TRANSACTION)
         if isinstance(result, ClientError):
             raise result
@@ -329,7 +333,7 @@ class Producer(Client):
 def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
     found = Batching(seconds_of(linger), messages, size)
     if found.linger < 0 or messages < 1 or size < 1:
-        raise BadRequestError("linger is zero seconds or more, batch and batch_bytes are one or more")
+        raise BadRequestError("linger must be zero seconds or more, batch and batch_bytes at least one")
     return found
 
 

@@ -56,10 +56,10 @@ class SimpleConsumer(Consumer):
         """
         self.require_running()
         if count < 1:
-            raise BadRequestError(f"a receive asks for one message or more, not {count}")
+            raise BadRequestError(f"count must be at least 1, not {count}")
         topics = sorted(self.subscriptions)
         if not topics:
-            raise BadRequestError("the consumer has no subscription; subscribe to a topic first")
+            raise BadRequestError("the consumer has no subscription: subscribe to a topic first")
         topic = topics[next(self._topic_turns) % len(topics)]
         queue = await self._next_queue(topic)
         request = v2.ReceiveMessageRequest(

@@ -75,7 +75,7 @@ class TelemetryStream:
                 self._settle(error)
             except Exception as error:
                 _log.info("a telemetry stream broke: %s", error)
-                self._settle(TransportError(f"the telemetry stream broke: {error}"))
+                self._settle(TransportError(f"the telemetry stream was interrupted: {error}"))
             except asyncio.CancelledError:
                 if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                     raise

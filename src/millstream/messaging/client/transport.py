@@ -154,7 +154,9 @@ class Transport:
     def _translated(self, name: str, error: Any, headers: Headers) -> TransportError | ThrottledError:
         request_id = headers[-1][1]
         if error.code() is self._exhausted:
-            return ThrottledError(f"{self._target} is busy", code=v2.TOO_MANY_REQUESTS, request_id=request_id)
+            return ThrottledError(
+                f"{self._target} is busy: try again later", code=v2.TOO_MANY_REQUESTS, request_id=request_id
+            )
         reason: str = error.code().name
         text = f"{name} at {self._target}: {reason.lower().replace('_', ' ')}: {error.details()}"
         return TransportError(text, request_id=request_id, reason=reason)

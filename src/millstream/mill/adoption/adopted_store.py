@@ -77,9 +77,11 @@ class AdoptedStore:
 
     def _info(self, space: str, content_id: str, item: AdoptedItem | None) -> ItemInfo | StoreError:
         if item is not None and item.excluded_at is not None:
-            return ItemLeftOutError(f"{content_id!r} in {self.url}/{space} is left out of what is protected")
+            return ItemLeftOutError(f"{content_id!r} in {self.url}/{space} is excluded from protection")
         if item is None or not item.is_there:
-            return ItemNotFoundError(f"{content_id!r} in {self.url}/{space} was not adopted, or has vanished")
+            return ItemNotFoundError(
+                f"{content_id!r} in {self.url}/{space} was not adopted, or has vanished from the source"
+            )
         sums = {"sha256": item.sha256, **item.sums}
         return ItemInfo(
             content_id,
@@ -112,7 +114,7 @@ class AdoptedStore:
         """Raise :class:`ChangedSinceAdoptionError` where the source has another version than was *adopted*."""
         if adopted is None or now is None or not adopted.is_there:
             raise ItemNotFoundError(
-                f"{content_id!r} in {self.url}/{space} was not adopted, is left out, or has vanished"
+                f"{content_id!r} in {self.url}/{space} was not adopted, is excluded, or has vanished from the source"
             )
         if (adopted.size, adopted.version) != (now.size, now.version):
             raise ChangedSinceAdoptionError(
@@ -155,7 +157,9 @@ class AdoptedStore:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise StoreRefusedError(f"{self.url} is a source that other programs write to: nothing is ever written there")
+        raise StoreRefusedError(
+            f"{self.url} is a source that other programs write: Millstream never writes there; choose another store"
+        )
 
 
 class AdoptedBulk:
@@ -183,7 +187,13 @@ class AdoptedBulk:
 
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:  # noqa: ARG002
         """Nothing is ever written."""
-        return [StoreRefusedError(f"{self._store.url} is a source: nothing is ever written there") for _ in items]
+        return [
+            StoreRefusedError(
+                f"{self._store.url} is a source that other programs write: Millstream never writes there; "
+                "choose another store"
+            )
+            for _ in items
+        ]
 
     def _read(self, space: str, content_id: str, row: AdoptedItem | None) -> bytes | StoreError:
         try:
@@ -192,8 +202,12 @@ class AdoptedBulk:
         except StoreError as error:
             return error
         except OSError as error:
-            return StoreError(f"{content_id!r} in {self._store.url}/{space} cannot be read: {error.strerror}")
-        return data if len(data) <= SMALL else StoreInputError(f"{content_id!r} has more than {SMALL:,} bytes")
+            return StoreError(f"cannot read {content_id!r} in {self._store.url}/{space}: {error.strerror}")
+        return (
+            data
+            if len(data) <= SMALL
+            else StoreInputError(f"{content_id!r} is larger than {SMALL:,} bytes, the limit of a bulk read")
+        )
 
 
 def with_adopted_sources(stores: Mapping[str, Store], engine: Callable[[], sa.Engine]) -> dict[str, Store]:
@@ -217,5 +231,8 @@ def adopted_store(store: Store) -> AdoptedStore:
     """The same. Raises :class:`StoreInputError` where it is none."""
     found = find_adopted_store(store)
     if found is None:
-        raise StoreInputError(f"{store.url} records checksums of its own: nothing in it is adopted")
+        raise StoreInputError(
+            f"cannot adopt items of {store.url}, because this store records its own checksums: adopt only "
+            "folders and buckets that other programs write"
+        )
     return found

@@ -64,10 +64,12 @@ def read_checksums(
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise ChecksumFileError(f"{path} has more than {_MOST_BYTES:,} bytes: it is not a list of checksums")
+            raise ChecksumFileError(
+                f"{path} is larger than {_MOST_BYTES:,} bytes, the limit of a checksum file: split it"
+            )
         data = path.read_bytes()
     except OSError as error:
-        raise ChecksumFileError(f"cannot read the list of checksums {path}: {error.strerror}") from error
+        raise ChecksumFileError(f"cannot read the checksum file {path}: {error.strerror}") from error
     return parse_checksums(data, str(path), root=root, content_id=content_id)
 
 
@@ -84,7 +86,7 @@ def parse_checksums(
         if not any(one.algorithm == algorithm for one in before):
             expected[named] = (*before, ExpectedChecksum(algorithm, value, number))
     if not expected:
-        raise ChecksumFileError(f"{origin} has no checksums: write lines as those of sha256sum")
+        raise ChecksumFileError(f"{origin} contains no checksums: write lines in the format of sha256sum")
     return ChecksumList(expected, origin)
 
 
@@ -113,17 +115,19 @@ def _line(number: int, line: bytes, origin: str) -> tuple[int, str, str, bytes]:
         if ALGORITHMS.get(len(value)) != algorithm:
             algorithm = None
     else:
-        raise ChecksumFileError(f"{origin}, line {number}: no checksum and name, as `sha256sum` writes them")
+        raise ChecksumFileError(
+            f"{origin}, line {number}: expected a checksum and a name, in the format of `sha256sum`"
+        )
     if algorithm is None:
         known = ", ".join(ALGORITHMS.values())
-        raise ChecksumFileError(f"{origin}, line {number}: unknown kind of checksum (known: {known})")
+        raise ChecksumFileError(f"{origin}, line {number}: unknown checksum algorithm; use one of {known}")
     return number, algorithm, value.decode("ascii").lower(), _unescape(name) if escaped else name
 
 
 def _hashdeep_line(number: int, line: bytes, columns: list[str], origin: str) -> Iterator[tuple[int, str, str, bytes]]:
     values = line.split(b",", len(columns) - 1)
     if len(values) != len(columns):
-        raise ChecksumFileError(f"{origin}, line {number}: {len(columns)} columns are expected here")
+        raise ChecksumFileError(f"{origin}, line {number}: expected {len(columns)} columns")
     for column, value in zip(columns[1:-1], values[1:-1], strict=True):
         if ALGORITHMS.get(len(value)) == column:
             yield number, column, value.decode("ascii", "replace").lower(), values[-1]
@@ -138,12 +142,12 @@ def _relative(name: bytes, root: Path | None, origin: str, number: int) -> bytes
     if name.startswith(b"/"):
         base = b"" if root is None else str(root).encode("utf-8", "surrogateescape").rstrip(b"/") + b"/"
         if not base or not name.startswith(base):
-            raise ChecksumFileError(f"{origin}, line {number}: {_decode(name)!r} does not lie in the source")
+            raise ChecksumFileError(f"{origin}, line {number}: {_decode(name)!r} is outside the source")
         name = name[len(base) :]
     while name.startswith(b"./"):
         name = name[2:].lstrip(b"/")
     if ".." in PurePosixPath(_decode(name)).parts:
-        raise ChecksumFileError(f"{origin}, line {number}: {_decode(name)!r} does not lie in the source")
+        raise ChecksumFileError(f"{origin}, line {number}: {_decode(name)!r} is outside the source")
     return name
 
 

@@ -82,8 +82,8 @@ class AuditLookup:
             return None
         if self._outbox.open_of(store, space, [content_id]):
             raise ChangePendingError(
-                f"a change of {place} was begun, and its end is not recorded yet: try again once it has ended "
-                "(`millstream mill audit --recover` settles what a process that died left behind)"
+                f"a change of {place} has started and is not recorded as ended: try again later, or "
+                "settle changes of crashed processes with `millstream mill audit --recover`"
             )
         waiting = [event for event in self._outbox.waiting(store, space, content_id) if event.action in CONTENT_CHANGES]
         return waiting[-1] if waiting else self._log.last(store, space, [content_id]).get(content_id)

@@ -214,7 +214,9 @@ class ChangeGuard:
             waiting = {hold.number: hold for hold in (PendingApproval(*row) for row in rows)}
             for number in numbers or ():
                 if number not in waiting:
-                    raise UnknownApprovalError(f"no held plan has the number {number}: see `millstream mill approve`")
+                    raise UnknownApprovalError(
+                        f"no pending approval has the number {number}: `millstream mill approve` lists them"
+                    )
             chosen = list(waiting) if numbers is None else list(dict.fromkeys(numbers))
             for number in chosen:
                 _supersede(connection, waiting[number], now)

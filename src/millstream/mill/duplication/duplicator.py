@@ -134,7 +134,9 @@ class DuplicationProcessor:
             return True
         policies = self._policies()
         if not policies.found:
-            raise NoAnswerError(f"{policies.missing} ({task.space!r} {_pair(task)} waits for them)")
+            raise NoAnswerError(
+                f"{policies.missing}; the copy of space {task.space!r} {_pair(task)} waits for this policy"
+            )
         return policies.asks(task.space, _pair(task))
 
     def _look(self, store: str, task: Duplicate) -> _LookedUpEnd:

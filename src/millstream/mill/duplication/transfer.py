@@ -79,10 +79,13 @@ def transfer(
         reads, writes = (reads + 1, writes) if read != sha256 else (reads, writes + 1)
     if reads >= READ_ATTEMPTS:
         raise DuplicationError(
-            f"{source} was read {reads} times and never matched its checksum {sha256}: it may have rotted; "
-            "check it with `millstream mill check`"
+            f"{source} was read {reads} times, but never matched its checksum {sha256}: it may be "
+            "corrupt; check it with `millstream mill check`"
         )
-    raise DuplicationError(f"{destination} was written {writes} times and never confirmed the checksum {sha256}")
+    raise DuplicationError(
+        f"{destination} was written {writes} times, but never confirmed the checksum {sha256}: "
+        "check the store and try again"
+    )
 
 
 def set_aside(providers: Providers, place: ItemRef, reason: str) -> ItemRef | None:

@@ -33,15 +33,18 @@ def accept_bytes(
     """
     if sources and place.store not in sources:
         raise NotAcceptedError(
-            f"store {place.store!r} has a copy of {place.content_id!r}, whose source is in store "
-            f"{' or '.join(map(repr, sorted(sources)))}: accept the bytes there, or repair the copy"
+            f"the copy of {place.content_id!r} in store {place.store!r} cannot be accepted, because its "
+            f"source is in store {' or '.join(map(repr, sorted(sources)))}: accept the content there, "
+            "or repair the copy"
         )
     info = providers.find(place)
     if info is None:
         raise ItemNotFoundError(f"there is no {place}")
     read, stated = providers.hash(place), info.checksum()
     if stated not in (None, read.sha256):
-        raise NotAcceptedError(f"the bytes of {place} do not match the checksum that its provider states: put it again")
+        raise NotAcceptedError(
+            f"the content of {place} does not match the checksum that its provider states: upload it again"
+        )
     row, now = manifest.get(place.store, place.space, place.content_id), providers.clock.now()
     event = ManifestEvent(
         place.store,

@@ -145,7 +145,7 @@ class BitReportProcessor:
                 late.append(self._checker.check(place))
                 tally.add([late[-1].result])
         except StoreError as error:
-            tally.fail(f"the listing broke off: {error}")
+            tally.fail(f"the listing stopped before its end: {error}")
         more = [one.result for one in late]
         made = self._reporter.make(tally, task.store, task.space, since=task.since, until=until)
         report = self._reporter.keep(made, more)

@@ -68,7 +68,7 @@ def check_space(
                 if on_checked is not None:
                     on_checked(some)
         except StoreError as error:
-            tally.fail(f"the listing broke off: {error}")
+            tally.fail(f"the listing stopped before its end: {error}")
     return tally
 
 

@@ -73,7 +73,9 @@ class WebHookReceiver:
 
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise NoticeError("the web hook of the alarms is not an http or https URL: correct mill.alarms.webhook")
+            raise NoticeError(
+                "the web hook URL of the alarms must begin with http or https: correct mill.alarms.webhook"
+            )
         self._url = url
 
     def tell(self, notice: Notice) -> None:
@@ -101,12 +103,12 @@ class CommandReceiver:
                 self._words, input=msgspec.json.encode(notice), capture_output=True, timeout=SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:  # whose text has the arguments, which are often secret
-            raise NoticeError(f"the alarm command {self._words[0]} did not end within {SECONDS:g} s") from error
+            raise NoticeError(f"the alarm command {self._words[0]} did not finish within {SECONDS:g} s") from error
         except OSError as error:
-            raise NoticeError(f"the alarm command {self._words[0]} could not be run: {error.strerror}") from error
+            raise NoticeError(f"cannot run the alarm command {self._words[0]}: {error.strerror}") from error
         if done.returncode:
             text = done.stderr.decode("utf-8", "replace")[-500:]
-            raise NoticeError(f"the alarm command {self._words[0]} ended with {done.returncode}: {text}")
+            raise NoticeError(f"the alarm command {self._words[0]} exited with code {done.returncode}: {text}")
 
 
 class MailReceiver:

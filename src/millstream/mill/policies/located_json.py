@@ -89,7 +89,7 @@ class _LocatedJsonParser:
     def parse(self) -> LocatedJson:
         root = self._value()
         if self._peek():
-            raise self._error("the file should end here")
+            raise self._error("expected the end of the file")
         return LocatedJson(root, tuple(self._commas))
 
     def _value(self) -> Node:
@@ -106,7 +106,7 @@ class _LocatedJsonParser:
             return node
         scalar = _SCALAR.match(self._text, self._at)
         if scalar is None:
-            raise self._error("a value is expected here")
+            raise self._error("expected a value")
         self._at = scalar.end()
         return JsonScalar(scalar.group(), position)
 
@@ -116,11 +116,11 @@ class _LocatedJsonParser:
         self._at += 1
         while not self._closes("}", after_comma=bool(members)):
             if self._peek() != '"':
-                raise self._error("a name in double quotes is expected here")
+                raise self._error("expected a name in double quotes")
             where = self._position()
             name = self._string()
             if name in members:
-                raise self._error(f"{name!r} stands twice in one object", where)
+                raise self._error(f"name {name!r} occurs twice in one object", where)
             self._expect(":")
             names[name], members[name] = where, self._value()
             self._separate("}")
@@ -151,11 +151,11 @@ class _LocatedJsonParser:
             self._comma = self._position()
             self._at += 1
         elif sign != bracket:
-            raise self._error(f"a comma or {bracket!r} is expected here")
+            raise self._error(f"expected a comma or {bracket!r}")
 
     def _expect(self, sign: str) -> None:
         if self._peek() != sign:
-            raise self._error(f"{sign!r} is expected here")
+            raise self._error(f"expected {sign!r}")
         self._at += 1
 
     def _string(self) -> str:
@@ -165,7 +165,7 @@ class _LocatedJsonParser:
         except json.JSONDecodeError as error:
             raise self._error(error.msg, self._position(error.pos)) from error
         if not _is_text(value):
-            raise self._error("half of a surrogate pair is not text", start)
+            raise self._error("the text contains half of a surrogate pair", start)
         return str(value)
 
     def _peek(self) -> str:

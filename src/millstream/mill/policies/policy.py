@@ -172,7 +172,7 @@ def _pair(node: Node, name: str) -> Pair:
     _only(pair, {SOURCE, DESTINATION}, name)
     for field in (SOURCE, DESTINATION):
         if field not in pair.members:
-            raise _error(name, pair.position, f"this store pair has no {field!r}")
+            raise _error(name, pair.position, f"field {field!r} of this store pair is missing")
     return Pair(_text(pair.members[SOURCE], name), _text(pair.members[DESTINATION], name))
 
 
@@ -183,26 +183,26 @@ def _texts(node: Node, name: str) -> dict[str, SourcePosition]:
 
 def _text(node: Node, name: str) -> str:
     if not isinstance(node, JsonString) or not node.value:
-        raise _error(name, node.position, "a name in double quotes is expected here")
+        raise _error(name, node.position, "expected a name in double quotes")
     return node.value
 
 
 def _items(node: Node, name: str, what: str) -> JsonArray:
     if not isinstance(node, JsonArray):
-        raise _error(name, node.position, f"{what} in square brackets is expected here")
+        raise _error(name, node.position, f"expected {what} in square brackets")
     return node
 
 
 def _members(node: Node, name: str, what: str) -> JsonObject:
     if not isinstance(node, JsonObject):
-        raise _error(name, node.position, f"{what} in curly brackets is expected here")
+        raise _error(name, node.position, f"expected {what} in curly brackets")
     return node
 
 
 def _only(node: JsonObject, known: Iterable[str], name: str) -> None:
     for member, position in node.names.items():
         if member not in known:
-            raise _error(name, position, f"unknown field {member!r}; known are {', '.join(sorted(known))}")
+            raise _error(name, position, f"unknown field {member!r}: use one of {', '.join(sorted(known))}")
 
 
 def _builtin_pairs(pairs: Iterable[Pair]) -> list[dict[str, str]]:

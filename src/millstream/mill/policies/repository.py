@@ -107,7 +107,10 @@ class PolicyRepository:
         name = policy_file(account)
         text = self._text(name)
         if text is None:
-            raise PolicyError(f"{ACCOUNTS_FILE} lists {account!r}, and there is no {name} in {self.place.where}")
+            raise PolicyError(
+                f"{ACCOUNTS_FILE} lists account {account!r}, but {self.place.where} has no {name}: add the "
+                "policy, or remove the account from the list"
+            )
         return text
 
     def _text(self, name: str) -> str | None:
@@ -163,5 +166,5 @@ def check_account(account: str) -> None:
     """Raise :class:`PolicyError` where *account* cannot be a part of a file's name."""
     if not account or any(sign in account for sign in "/\\\0") or account.startswith("."):
         raise PolicyError(
-            f"{account!r} is not a name of an account: it contains a slash, starts with a dot, or is empty"
+            f"invalid account name {account!r}: it must not be empty, contain a slash or start with a dot"
         )

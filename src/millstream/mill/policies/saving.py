@@ -81,7 +81,9 @@ def withdraw_policy(place: PolicyLocation, account: str, *, if_match: str | None
         _check_version(place, name, current, if_match)
         accounts = _listed(place)
         if account not in accounts:
-            raise PolicyError(f"the account {account!r} is not in {ACCOUNTS_FILE}: nothing is copied by its policy")
+            raise PolicyError(
+                f"account {account!r} is not listed in {ACCOUNTS_FILE}, so its policy has no effect: add it there first"
+            )
         _write_accounts(place, [one for one in accounts if one != account])
 
 
@@ -115,8 +117,9 @@ def _keep(place: PolicyLocation, name: str, current: bytes | None, data: bytes) 
 def _check_version(place: PolicyLocation, name: str, current: bytes | None, if_match: str | None) -> None:
     if if_match is not None and if_match != version_of(current):
         raise PolicyConflictError(
-            f"{name} in {place.where} is at version {version_of(current)}, not at {if_match}: another version "
-            "was saved meanwhile; check it with `millstream mill policy show`, and save over that version"
+            f"{name} in {place.where} is at version {version_of(current)}, not {if_match}, because "
+            "another version was saved meanwhile: read it with `millstream mill policy show`, and edit "
+            "that version"
         )
 
 

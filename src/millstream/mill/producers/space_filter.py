@@ -51,11 +51,11 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
             data = file.read(MAX_BYTES + 1)
         text = data.decode("utf-8-sig")
     except OSError as error:
-        raise FilterError(f"{path} cannot be read: {error.strerror}") from error
+        raise FilterError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise FilterError(f"{path} is not UTF-8 text: {error}") from error
     if len(data) > MAX_BYTES:
-        raise FilterError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit of a list of spaces")
+        raise FilterError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit of a space list")
     return tuple(_patterns(text.splitlines(), path))
 
 
@@ -68,13 +68,13 @@ def _patterns(lines: Iterable[str], path: Path) -> Iterable[Pattern]:
 
 def _pattern(text: str, where: str) -> Pattern:
     if not text.startswith("/"):
-        raise FilterError(f"{where}: {text!r} does not begin with a slash; write /account/store/space")
+        raise FilterError(f"{where}: {text!r} must begin with a slash; write /account/store/space")
     parts = tuple(text[1:].split("/"))
     if len(parts) > len(SEGMENTS):
-        raise FilterError(f"{where}: {text!r} has more than account, store and space")
+        raise FilterError(f"{where}: {text!r} has more parts than account, store and space")
     for name, part in zip(SEGMENTS, parts, strict=False):
         if not part or "*" in part[:-1]:
             raise FilterError(
-                f"{where}: the {name} {part!r} is empty or has a * before its end; write name, name* or *"
+                f"{where}: {name} {part!r} must not be empty or have a * before its end; write name, name* or *"
             )
     return Pattern(parts)

@@ -102,7 +102,7 @@ class StateFile(Generic[Morsel]):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ProducerBusyError(f"another producer is using {self._path}") from None
+                raise ProducerBusyError(f"another producer is using {self._path}: wait for it, or stop it") from None
             yield
 
     def load(self) -> LoopState[Morsel]:
@@ -115,7 +115,7 @@ class StateFile(Generic[Morsel]):
             state: LoopState[Morsel] = self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProducerStateError(
-                f"{self._path} is not a state of a producer: {error}; delete it to begin a new loop"
+                f"{self._path} is not a valid state file of a producer: {error}; delete it to start from the beginning"
             ) from error
         return state
 

@@ -135,10 +135,10 @@ class Repairer:
         For a copy that is good. Raises :class:`RepairError` where its store is the source.
         """
         if place.store in (self._sources(place.space) if self._sources else ()):
-            raise RepairError(f"{place} is the source: nothing is written there")
+            raise RepairError(f"{place} is the source, and Millstream never writes there")
         row = self._manifest.get(place.store, place.space, place.content_id)
         if row is None or row.deleted or row.sha256 is None:
-            raise RepairError(f"no checksum of {place} is recorded")
+            raise RepairError(f"no checksum is recorded for {place}, so it cannot be repaired")
         wanted = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
         return self._recorded(wanted, partial(self._write_anew, place, row.sha256, wanted))
 
@@ -186,7 +186,7 @@ class Repairer:
         place = ItemRef(event.store, event.space, event.content_id)
         seen = self._checker.observe(place)
         if seen.provider == SourceAnswer.UNREACHABLE:
-            raise StoreUnavailableError(f"{place} cannot be read now")
+            raise StoreUnavailableError(f"cannot read {place} now: try again later")
         if seen.content != event.sha256 or seen.provider not in (event.sha256, SourceAnswer.NO_CHECKSUM):
             return None
         reason = f"{event.reason} (the process ended before it recorded this)"
@@ -250,7 +250,7 @@ class Repairer:
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
         if recorded != seen.recorded or now != seen.vote or appeared:
-            raise RepairError(f"{bad} was changed while it was repaired, and is left as it is: check it again")
+            raise RepairError(f"{bad} changed during its repair and was not overwritten: check it again")
 
     def _keep(self, bad: ItemRef, reason: str) -> ItemRef | None:
         """Keep the bad bytes, as far as they can be read."""
@@ -260,7 +260,9 @@ class Repairer:
             now = self._checker.observe(bad)
             if now.content == SourceAnswer.UNREADABLE or now.provider == SourceAnswer.DAMAGED_RECORD:
                 return None
-            raise RepairError(f"the bad copy of {bad} could not be kept in quarantine, so it stays: {error}") from error
+            raise RepairError(
+                f"{bad} was not overwritten, because its corrupt content could not be moved to quarantine: {error}"
+            ) from error
 
     def _write(self, good: ItemRef, bad: ItemRef, sha256: str) -> None:
         mimetype, properties = self._describe(good)
@@ -268,7 +270,9 @@ class Repairer:
         transfer(self._providers, good, bad, sha256, mimetype=mimetype, properties=properties)
         read = self._providers.hash(bad)
         if read.sha256 != sha256:
-            raise RepairError(f"{bad} was written and reads back wrong: {read.sha256} instead of {sha256}")
+            raise RepairError(
+                f"{bad} was written, but reads back with SHA-256 {read.sha256}, not {sha256}: check its store"
+            )
 
     def _describe(self, good: ItemRef) -> tuple[str, Mapping[str, str]]:
         """The type and the properties of an item; where its own record of them is damaged, what the manifest has."""

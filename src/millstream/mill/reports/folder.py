@@ -73,7 +73,10 @@ class ReportFolder:
         for number, path in enumerate(self._paths(store, space), start=1):
             report = _read(path)
             if path.stem != f"{number:06d}" or report.previous != previous:
-                raise ReportError(f"{path} does not continue the previous report: one was changed or removed")
+                raise ReportError(
+                    f"{path} does not continue the previous report: a report was changed or removed; "
+                    "restore it from a backup"
+                )
             previous = report.sha256
         return previous
 
@@ -96,4 +99,4 @@ def _read(path: Path) -> IntegrityReport:
     try:
         return msgspec.convert(parse_canonical(path.read_bytes()), IntegrityReport)
     except (CanonicalError, msgspec.ValidationError) as error:
-        raise ReportError(f"{path} is not a report as it was written: {error}") from error
+        raise ReportError(f"{path} differs from the report that was written: {error}") from error

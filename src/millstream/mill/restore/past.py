@@ -45,7 +45,7 @@ class PastListing:
         if first is None or first > at:
             begin = "has no events of it" if first is None else f"begins at {format_timestamp(first)}"
             raise PastUnknownError(
-                f"what the space {self._space!r} held at {format_timestamp(at)} is not known: the audit log {begin}"
+                f"the content of space {self._space!r} at {format_timestamp(at)} is unknown: the audit log {begin}"
             )
         replaced: list[AuditEvent] = []
         for events in groups(self._alive(at, prefix), GROUP):

@@ -87,7 +87,7 @@ class VerifyingReader(HashingReader):
             raise
         if (size < 0 or (size > 0 and not data)) and self.sha256 != self._expected:
             self.has_failed = True
-            raise ChecksumMismatchError(f"{self._place} is damaged: its bytes hash to {self.sha256}")
+            raise ChecksumMismatchError(f"{self._place} is corrupt: its content has SHA-256 {self.sha256}")
         return data
 
 
@@ -133,7 +133,7 @@ class Restorer:
     def _find(self, item: RestorableItem, place: ItemRef) -> ItemInfo:
         info = self._providers.find(place)
         if info is None:
-            raise StoreError(f"{place} is gone")
+            raise StoreError(f"{place} no longer exists")
         # the copy of another item with the same bytes may be what is left of this one
         return msgspec.structs.replace(info, content_id=item.content_id)
 
@@ -184,7 +184,7 @@ def _errors_of_target(reader: VerifyingReader | None = None) -> Iterator[None]:
             raise
         if error.permanent:
             raise _RefusedByTargetError(str(error)) from error
-        raise TargetError(f"the target cannot be written, so the restore was stopped: {error}") from error
+        raise TargetError(f"cannot write the target, so the restore stopped: {error}") from error
 
 
 def sample(items: Iterable[RestorableItem], count: int, seed: str) -> list[RestorableItem]:

@@ -217,7 +217,9 @@ class WorkerManager:
         lease = job.lease
         try:
             if lease.attempts > MOST_LEASES:
-                raise PoisonError(f"leased {lease.attempts} times and never settled: it seems to crash its workers")
+                raise PoisonError(
+                    f"the task was leased {lease.attempts} times and never settled: it probably crashes its workers"
+                )
             job.result = self._registry.process(decode_task(lease.body), lease.attempts)
         except BaseException as error:
             job.error = error

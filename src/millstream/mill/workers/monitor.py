@@ -134,13 +134,13 @@ def serve_metrics(figures: Callable[[], QueueMetrics], host: str, port: int) -> 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path not in ("/workers", "/metrics"):
-                self.send_error(404, "there is /workers and /metrics")
+                self.send_error(404, "unknown path: use /workers or /metrics")
                 return
             try:
                 now = figures()
             except Exception as error:  # of whatever kind: a scraper is told that there are no figures, never old ones
                 _log.warning("the queues could not be counted: %s: %s", type(error).__name__, error)
-                self.send_error(503, "the queues could not be counted; the log of the process says why")
+                self.send_error(503, "the queues could not be counted; the cause is in the log of this process")
                 return
             if self.path == "/workers":
                 self._answer("application/json", msgspec.json.encode(now))

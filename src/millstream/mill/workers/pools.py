@@ -55,8 +55,8 @@ def queues_of(pool: str, own: Mapping[str, Sequence[str]]) -> tuple[QueueName, .
     names = own.get(pool, POOLS.get(pool))
     if names is None:
         known = ", ".join(sorted({*POOLS, *own}))
-        raise UnknownPoolError(f"there is no pool {pool!r} (there are: {known}): add it to the settings mill.pools")
+        raise UnknownPoolError(f"unknown pool {pool!r} (configured are: {known}): add it to the setting mill.pools")
     for name in names:
         if name not in set(QueueName):
-            raise UnknownPoolError(f"the pool {pool!r} names the queue {name!r}; there are {', '.join(QueueName)}")
+            raise UnknownPoolError(f"pool {pool!r} names the unknown queue {name!r}: use {', '.join(QueueName)}")
     return tuple(dict.fromkeys(map(QueueName, names)))

@@ -55,7 +55,7 @@ def try_rules(
     raises as :class:`PipelineError`.
     """
     if not choices:
-        raise PipelineInputError("there are no rules to try: give at least one window and one delay")
+        raise PipelineInputError("no rules to compare: give at least one window and one delay")
     clock = clock or SystemClock()
     began = clock.monotonic()
     wanted = plan_range(store_url, log, first_id, last_id, clock)

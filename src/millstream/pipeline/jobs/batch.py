@@ -103,7 +103,10 @@ class BatchJob(msgspec.Struct, frozen=True):
         """
         found = [row["snapshot"] for row in self._rows("snapshot", ["snapshot"])]
         if not found:
-            raise PipelineError("this job closed every batch at the end of its range: run it without flush")
+            raise PipelineError(
+                "this job closed every batch at the end of its range, so nothing is open to hand over: run "
+                "it without flush"
+            )
         return join_snapshots(found)
 
     def _standing(self, *, final: bool) -> Callable[[pa.RecordBatch], Any]:
@@ -175,9 +178,7 @@ def hand_over(job: BatchJob, output: Log, state: Path) -> None:
     job closed everything.
     """
     if output.sequence("batching") or state.exists():
-        raise PipelineInputError(
-            f"the batches of {output.name!r} have begun already: hand history over to a log of batches that is new"
-        )
+        raise PipelineInputError(f"log {output.name!r} already has batches: hand history over to a new log")
     snapshot, inputs = job.snapshot(), job.record.inputs
     write_origin(output, BatchLogOrigin(inputs["log"], inputs["last_id"], inputs["received_to"]))
     write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))

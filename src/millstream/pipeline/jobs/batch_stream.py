@@ -151,8 +151,8 @@ def save_state(spark: SparkSession, plan: StreamPlan) -> None:
 def _check_source(plan: StreamPlan, source: Log, writer: Writer) -> None:
     if writer.sequence > source.last_id:
         raise PipelineInputError(
-            f"{plan.output!r} holds what came of {plan.log!r} up to message {writer.sequence}, but that log ends at "
-            f"{source.last_id}: it was replaced. Give the job another output"
+            f"log {plan.output!r} was written from {plan.log!r} up to message {writer.sequence}, but "
+            f"{plan.log!r} now ends at {source.last_id}: it was replaced. Give the job another output"
         )
 
 
@@ -212,8 +212,9 @@ def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
         return state.position + 1
     if written and source.first_id > 1:
         raise PipelineInputError(
-            f"{plan.output!r} holds what came of {plan.log!r} up to message {written}, but {plan.state} is not there "
-            f"and the log begins at {source.first_id}: restore the file, or give the job another output"
+            f"log {plan.output!r} was written from {plan.log!r} up to message {written}, but the state "
+            f"file {plan.state} is missing and {plan.log!r} begins at {source.first_id}: restore the "
+            "file, or give the job another output"
         )
     return source.first_id
 

@@ -41,4 +41,4 @@ def _end_of(checkpoint: Path, trigger: int | None) -> int:
     try:
         return int(json.loads(path.read_text("utf-8").splitlines()[-1])["id"])
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise PipelineError(f"{path} cannot be read: {error}; delete the checkpoint to begin anew") from error
+        raise PipelineError(f"cannot read {path}: {error}; delete the checkpoint to start again") from error

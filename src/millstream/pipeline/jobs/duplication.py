@@ -111,7 +111,7 @@ def plan_duplication(
         listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock)
         if unlisted := listed.unlisted():
             first = unlisted[0]
-            raise PipelineError(f"{first.store}/{space} could not be listed, so nothing is planned: {first.error}")
+            raise PipelineError(f"cannot list {first.store}/{space}, so nothing was planned: {first.error}")
         recorded = folder.path / "manifest.parquet"
         with driver_file(spark, recorded) as file:
             _write_manifest(file, manifest, pair, space, _waiting_deletions(outbox, pair.source, space))
@@ -213,7 +213,7 @@ def _record_copies(folder: JobFolder, bins: Bins, manifest: Manifest) -> JobReco
         failed += part.num_rows - part.column("error").null_count
         size += pc.sum(part.column("bytes")).as_py() or 0
     if rows != bins.items:
-        raise PipelineError(f"{bins.items} copies were planned and {rows} tried: please report this")
+        raise PipelineError(f"{bins.items} copies were planned but {rows} were tried: please report this")
     return folder.record(
         rows_in=rows, rows_out=rows - failed, bytes=size, counts={"bins": bins.count, "failed": failed}
     )

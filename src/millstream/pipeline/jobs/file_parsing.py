@@ -96,13 +96,15 @@ def parse_split(split: Split, rules: ParsingRules) -> Iterator[Found]:
     try:
         status = Path(file.path).stat()
         if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
-            raise UnusableFileError(f"{file.path} changed while it was being read: let it be finished, and run again")
+            raise UnusableFileError(
+                f"{file.path} changed while it was read: wait until it is complete, and run the job again"
+            )
         if file.format == "parquet" and rules.shape == "message":
             yield from _message_columns(split, rules)
         else:
             yield from _in_batches(readers[file.format](split), file, rules)
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
-        raise UnusableFileError(f"{file.path} cannot be read: {error}") from error
+        raise UnusableFileError(f"cannot read {file.path}: {error}") from error
 
 
 def refused_message(file: SourceFile, refused: RefusedRow) -> Message:
@@ -149,14 +151,14 @@ def _message(row: SourceRow, file: SourceFile, rules: ParsingRules) -> Message:
     if row.why:
         raise MalformedError(row.reason, row.why)
     if len(row.data) > MAX_ROW_BYTES:
-        raise MalformedError("size", f"the row has more than {MAX_ROW_BYTES:,} bytes")
+        raise MalformedError("size", f"the row is longer than {MAX_ROW_BYTES:,} bytes, the limit of a row")
     if rules.shape == "message":
         message = decode_line(row.data, written=True)
     else:
         (message,) = rules.plain(ReceivedMessage(file.topic, row.data, 0))
     if rules.received == "event":
         if message.event_time is None:
-            raise MalformedError("time", "there is no event time to take for the time it was received")
+            raise MalformedError("time", "the row has no event time to use as its receive time")
         message = msgspec.structs.replace(message, received_at=message.event_time)
     return message
 
@@ -201,7 +203,7 @@ def _table(split: Split, rules: ParsingRules) -> Iterator[SourceRow]:
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         names = next(rows, [])
         if len(set(names)) < len(names) or not all(names):
-            raise UnusableFileError(f"{split.file.path}: the first line must name the columns, each differently")
+            raise UnusableFileError(f"{split.file.path}: the first line must contain the column names, each once")
         while True:
             place = f"line {rows.line_num + 1}"
             try:
@@ -288,7 +290,7 @@ def _message_columns(split: Split, rules: ParsingRules) -> Iterator[Found]:
         names = [name for name in STAGED_SCHEMA.names if name in parquet.schema_arrow.names]
         if "body" not in names:
             raise UnusableFileError(
-                f"{split.file.path} has no column 'body': for rows that are no messages say --shape record"
+                f"{split.file.path} has no column 'body': if its rows are not messages, use --shape record"
             )
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end), columns=names):
@@ -311,7 +313,9 @@ def _as_staged(batch: pa.RecordBatch, file: SourceFile) -> pa.RecordBatch:
                 column = pc.if_else(column.is_valid(), column.cast(field.type), unset)
             arrays.append(column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UnusableFileError(f"{file.path}: column {field.name!r} is {column.type}: {error}") from error
+            raise UnusableFileError(
+                f"{file.path}: column {field.name!r} has the type {column.type}: {error}"
+            ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
 
 

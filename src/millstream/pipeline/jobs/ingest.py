@@ -247,7 +247,7 @@ def _parse(
     parse = partial(parse_part, rules=rules, staging=staging, prefix=work.prefix)
     by_split = {done.split: done for done in _run(spark, splits, parse, SplitResult)}
     if len(by_split) != len(splits):
-        raise PipelineInputError(f"{len(splits)} pieces were to be read and {len(by_split)} were: please report this")
+        raise PipelineInputError(f"{len(splits)} pieces were to be read but {len(by_split)} were: please report this")
     own: dict[str, list[SplitResult]] = {file.path: [] for file, _ in files}
     for split in splits:
         own[split.file.path].append(by_split[split.number])

@@ -100,7 +100,7 @@ def run_inventory(
     """
     clock = clock or SystemClock()
     if not stores:
-        raise PipelineInputError("there is no store to list: name at least one")
+        raise PipelineInputError("no store to list: name at least one")
     named = None if spaces is None else sorted(spaces)
     folder = JobFolder(jobs, "inventory", {"snapshot": snapshot, "stores": dict(stores), "spaces": named})
     with folder.held():

@@ -50,7 +50,9 @@ def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | No
         last_id = info.last_id if last_id is None else min(last_id, info.last_id)
         begin = info.first_id if first_id is None else first_id
         if begin < info.first_id:
-            raise PipelineInputError(f"log {log!r} was trimmed and begins at id {info.first_id}: begin there or later")
+            raise PipelineInputError(
+                f"log {log!r} was trimmed and begins at id {info.first_id}: start at that id or a later one"
+            )
         if last_id < begin:
             what = f"up to {last_id}" if first_id is None else f"from {begin} to {last_id}"
             raise PipelineInputError(f"log {log!r} has no messages {what}: append some first")

@@ -112,8 +112,9 @@ def run_operations(
         writer = held.enter_context(store.log(LogSpec(plan.outcomes)).writer(PRODUCER))
         if writer.sequence > source.last_id:
             raise PipelineInputError(
-                f"{plan.outcomes!r} speaks of {plan.log!r} up to message {writer.sequence}, but that log ends at "
-                f"{source.last_id}: it is not the same any more"
+                f"log {plan.outcomes!r} was written from {plan.log!r} up to message {writer.sequence}, "
+                f"but {plan.log!r} now ends at {source.last_id}: it was replaced. Give the job another "
+                "output"
             )
         began = clock.monotonic()
         sink = OperationSink(acceptance, writer, clock)

@@ -203,7 +203,7 @@ def _space_sweeps(
         tallies.setdefault((result.store, result.space), _SpaceTally()).add_one(result, most)
     for unlisted in judged.unlisted:
         for place in _concerned(unlisted, tallies):
-            tallies.setdefault(place, _SpaceTally()).fail(f"the listing broke off: {unlisted.error}")
+            tallies.setdefault(place, _SpaceTally()).fail(f"the listing stopped before its end: {unlisted.error}")
     for left in judged.left:
         if left.postponed or (left.store, left.space) in tallies:
             tallies.setdefault((left.store, left.space), _SpaceTally()).leave(left)
@@ -277,12 +277,15 @@ class _SpaceTally:
             self._counts.count(Verdict.IGNORE, NOT_DUE, number=left.not_due)
         if left.postponed:
             self._counts.count(Verdict.ERROR, POSTPONED, number=left.postponed)
-            self.fail(f"{left.postponed:,} items of {left.bytes:,} bytes are due and over the budget of this sweep")
+            self.fail(
+                f"{left.postponed:,} due items ({left.bytes:,} bytes) were postponed: they exceed the "
+                "budget of this sweep"
+            )
 
     def close(self, store: str, space: str, most: int) -> SpaceSweep:
         self._keep_first(most)
         if left := self._findings - len(self._first):
-            self.fail(f"{left:,} more findings are not named here: the results of the sweep have them")
+            self.fail(f"{left:,} more findings are only in the results of the sweep")
         named = SpaceTally()
         named.add(self._first)
         self._counts.findings = named.findings

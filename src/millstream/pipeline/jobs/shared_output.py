@@ -66,9 +66,9 @@ def require_shared(spark: SparkSession, folder: Path) -> None:
             path.unlink(missing_ok=True)
     if apart:
         raise PipelineInputError(
-            f"executors on {', '.join(sorted(apart))} have another folder at {folder} than this host: set "
-            "pipeline.results (--results) to s3://… or to a folder that all hosts mount at the same path, or run with "
-            "--master local[*]"
+            f"executors on {', '.join(sorted(apart))} see another folder at {folder} than this host: "
+            "set pipeline.results (--results) to s3://… or to a folder that all hosts mount at the "
+            "same path, or run with --master local[*]"
         )
 
 
@@ -160,9 +160,9 @@ def require_rows(place: Path | str, written: int, found: int) -> None:
     """Raise :class:`PipelineError` unless the rows *found* in *place* are as many as were *written* there."""
     if written != found:
         raise PipelineError(
-            f"tasks wrote {written:,} rows into {place}, and {found:,} are found there: executors on other hosts write "
-            "to a disk of their own. Set pipeline.results (--results) to s3://… or to a folder that all hosts mount at "
-            "the same path, and run the job again"
+            f"tasks wrote {written:,} rows into {place}, but {found:,} were found: executors on other "
+            "hosts wrote to their own disks. Set pipeline.results (--results) to s3://… or to a folder "
+            "that all hosts mount at the same path, and run the job again"
         )
 
 

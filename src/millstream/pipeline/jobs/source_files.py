@@ -56,7 +56,9 @@ def find_files(paths: Sequence[Path], wanted: Format | None = None) -> list[Sour
     """
     found = [file for path in paths for file in _find(path, wanted)]
     if not found:
-        raise PipelineInputError(f"no {' or '.join(_ENDINGS)} file in {', '.join(map(str, paths)) or 'nothing'}")
+        raise PipelineInputError(
+            f"no {' or '.join(_ENDINGS)} file found in {', '.join(map(str, paths)) or 'the empty list of paths'}"
+        )
     return sorted(found, key=lambda file: (file.topic, file.path))
 
 
@@ -104,10 +106,12 @@ def file_content(file: SourceFile) -> FileContent:
 
 def _find(path: Path, wanted: Format | None) -> Iterator[SourceFile]:
     if not path.exists():
-        raise PipelineInputError(f"there is no file or folder {path}")
+        raise PipelineInputError(f"no such file or folder: {path}")
     if path.is_file():
         if wanted is None and _format_of(path) is None:
-            raise PipelineInputError(f"{path} ends with none of {', '.join(_ENDINGS)}: name its --format")
+            raise PipelineInputError(
+                f"unknown file type of {path}: use a name that ends in {', '.join(_ENDINGS)}, or give its --format"
+            )
         yield _describe(path, path.name, wanted)
         return
     for below in sorted(path.rglob("*")):

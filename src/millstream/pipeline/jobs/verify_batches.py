@@ -106,8 +106,9 @@ def verify_batches(
     wanted = plan_range(store_url, log, first_id, known if last_id is None else min(last_id, known), clock)
     if origin is not None and wanted.last_id <= origin.position:
         raise PipelineInputError(
-            f"{output!r} goes on from message {origin.position} of {log!r}, where a job over history handed over: ask "
-            "for a last message beyond that one. What came before is in the files of that job"
+            f"{output!r} continues after message {origin.position} of {log!r}, where the job over "
+            "history handed over: choose a last message after that one. The earlier batches are in the "
+            "files of that job"
         )
     whole = wanted.first_id == 1 and wanted.last_id == known
     part = None if whole else _part(store_url, output, wanted, known, rules, clock=clock)
@@ -194,9 +195,11 @@ def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int,
         batches = store.log(LogSpec(output), create=False)
         known, origin = batches.sequence("batching"), read_origin(batches)
     if not known:
-        raise PipelineInputError(f"log {output!r} holds no batches: name the --output of a batch service or stream")
+        raise PipelineInputError(f"log {output!r} contains no batches: name the --output of a batch service or stream")
     if origin is not None and origin.log != log:
-        raise PipelineInputError(f"{output!r} holds the batches of {origin.log!r}, not of {log!r}: name that log")
+        raise PipelineInputError(
+            f"log {output!r} contains the batches of {origin.log!r}, not of {log!r}: name {origin.log!r}"
+        )
     return known, origin
 
 

@@ -199,7 +199,7 @@ def parse_url(url: str) -> Any:
     Raises :class:`QueueInputError` for another URL, and :class:`QueueError` where pika is missing.
     """
     if urlsplit(url).scheme not in ("amqp", "amqps"):
-        raise QueueInputError("a broker of RabbitMQ is amqp://user:password@host:port/vhost")
+        raise QueueInputError("invalid RabbitMQ URL: write amqp://user:password@host:port/vhost")
     try:
         import pika
     except ImportError as error:

@@ -168,7 +168,7 @@ def message(app: AppContext, request: ApiRequest[MessageQuery, Any]) -> WholeMes
     for batch in found.read(number, number, gaps="all") if number <= last_id else ():
         for each in batch:
             return _whole(found.name, each)
-    raise MessageNotFoundError(f"the log {found.name} has no message {number} (it has {first_id:,} to {last_id:,})")
+    raise MessageNotFoundError(f"log {found.name} has no message {number}: its ids are {first_id:,} to {last_id:,}")
 
 
 @endpoints.post("/logs/{log}/messages", LogQuery, NewMessage)
@@ -177,7 +177,9 @@ def publish(app: AppContext, request: ApiRequest[LogQuery, NewMessage]) -> Publi
     name, new = request.query.log, request.body
     is_topic = app.broker is not None and any(topic.name == name for topic in app.broker.ask(TOPICS, ""))
     if not is_topic and (kind := app.log(name).kind) not in DATA_KINDS:  # the first message of a topic creates its log
-        raise SystemLogError(f"only Millstream itself writes to {name}, a log of the kind {kind!r}")
+        raise SystemLogError(
+            f"{name} has the kind {kind!r}, and only Millstream writes to such logs: choose another log"
+        )
     body = new.body.encode("utf-8", "surrogatepass")
     message = Message(body, new.key, new.source, new.event_time)
     with tracing.entering("publish", [message], log=name) as (traced,):
@@ -191,7 +193,7 @@ def _append(app: AppContext, name: str, new: Message) -> int:
     with app.node.logs.store.log(LogSpec(name), create=False).writer("console") as writer:
         ids = writer.append([new])
     if ids is None:
-        raise WriterBusyError(f"the log {name} accepts no messages")
+        raise WriterBusyError(f"log {name} accepts no messages now: try again")
     return ids.first
 
 

@@ -180,7 +180,7 @@ def policy(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> PolicyDet
     data = _read(app, account)
     if data is None:
         raise UnknownPolicyError(
-            f"unknown account: there is no policy of the account {account!r} in {app.node.policies.location.where}"
+            f"account {account!r} has no policy in {app.node.policies.location.where}: check the name"
         )
     text, texts = data.decode("utf-8", "replace"), _texts(app)
     in_force = account in texts
@@ -268,7 +268,7 @@ def policy_version(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> P
     for found, data in history(app.node.policies.location, account):
         if found == number:
             return PolicyText(data.decode("utf-8", "replace"))
-    raise UnknownPolicyError(f"the policy of {account!r} has no version {number}")
+    raise UnknownPolicyError(f"the policy of account {account!r} has no version {number}")
 
 
 @endpoints.get("/policies/{account}/versions/{number}/plans", VersionQuery)

@@ -99,11 +99,13 @@ class AuditedBulk:
         found: dict[str, ItemInfo | StoreError] = {}
         for content_id, one in zip(ids, self.listed_infos(space, ids), strict=True):
             if isinstance(one, ItemInfo):
-                found[content_id] = AlreadyExistsError(f"{content_id!r} exists in the space {space!r} already")
+                found[content_id] = AlreadyExistsError(f"{content_id!r} already exists in space {space!r}")
             elif not isinstance(one, ItemNotFoundError):
                 found[content_id] = one
         for content_id in self._audited.outbox.open_of(self._audited.name, space, ids):
-            found[content_id] = AuditBusyError(f"a change of {content_id!r} in the space {space!r} is open")
+            found[content_id] = AuditBusyError(
+                f"{content_id!r} in space {space!r} is being changed by another process: try again later"
+            )
         return found
 
     def _put(self, space: str, begun: Sequence[tuple[NewItem, AuditIntent]]) -> dict[str, ItemInfo | StoreError]:

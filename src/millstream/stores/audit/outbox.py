@@ -393,6 +393,6 @@ def _event(number: int, data: bytes) -> AuditEvent:
 def _busy(event: AuditEvent) -> AuditBusyError:
     what = f"{event.content_id!r} in space {event.space!r}" if event.content_id else f"the space {event.space!r}"
     return AuditBusyError(
-        f"{what} of store {event.store!r} is being changed by another process; if that one ended on another machine, "
-        "run `millstream mill audit --recover`"
+        f"another process is changing {what} of store {event.store!r}: try again, or if it crashed on "
+        "another machine, run `millstream mill audit --recover`"
     )

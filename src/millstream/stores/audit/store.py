@@ -250,9 +250,9 @@ class AuditedStore(StoreWrapper):
         """Raise :class:`StoreUnavailableError` where the store lists no space at all: so does an empty mount point."""
         if not self.store.spaces():
             raise StoreUnavailableError(
-                f"whether {event.action.value} of {event.content_id!r} happened cannot be told, since {self.url} lists "
-                f"no space at all: {absence_question(self.url)} Where it is a new one, make the space again "
-                "(`millstream store create`)"
+                f"cannot determine whether {event.action.value} of {event.content_id!r} happened, "
+                f"because {self.url} lists no spaces: {absence_question(self.url)} If it is a new "
+                "store, create the space again with `millstream store create`"
             )
 
     def _look_before(self, space: str, content_id: str, *, required: bool = False) -> ItemInfo | None:

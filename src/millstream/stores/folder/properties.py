@@ -35,7 +35,7 @@ def read_kind(properties: Mapping[str, str]) -> EntryKind:
     """What an item with *properties* is to be restored as. Raises :class:`StoreInputError`."""
     name = properties.get(KIND, EntryKind.FILE)
     if name not in (EntryKind.FILE, EntryKind.SYMLINK, EntryKind.FOLDER):
-        raise StoreInputError(f"the property {KIND!r} is {name!r}: nothing of that kind can be restored")
+        raise StoreInputError(f"cannot restore an entry whose property {KIND!r} is {name!r}: this kind is unknown")
     return EntryKind(name)
 
 

@@ -41,7 +41,7 @@ def restore_item(target: Path, info: ItemInfo, source: BinaryIO, *, replace: boo
                 _place(folder, _New(name, kind, mtime), source, replace)
             os.fsync(folder)
         except FileExistsError as error:
-            raise AlreadyExistsError(f"{info.content_id!r} exists below {target} already") from error
+            raise AlreadyExistsError(f"{info.content_id!r} already exists in {target}") from error
         finally:
             os.close(folder)
 
@@ -96,7 +96,9 @@ def _path_of(info: ItemInfo) -> tuple[list[str], str, EntryKind]:
     path = decode_path(info.content_id)
     kind = read_kind(info.properties)
     if path is None or path.endswith(b"/") != (kind == EntryKind.FOLDER):
-        raise StoreInputError(f"no {kind} of a folder has the id {info.content_id!r}: restore it to a store instead")
+        raise StoreInputError(
+            f"cannot restore a {kind} with id {info.content_id!r} into a folder: restore it to a store instead"
+        )
     *above, name = [os.fsdecode(one) for one in path.removesuffix(b"/").split(b"/")]
     return above, name, kind
 

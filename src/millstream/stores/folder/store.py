@@ -86,7 +86,7 @@ class FolderStore(ReadOnlySource):
         with self._located(space, content_id) as found:
             problem = problem_of(found.entry)
             if problem is not None:
-                raise UnreadableError(f"{content_id!r} in {self.url} cannot be read: {problem.reason}")
+                raise UnreadableError(f"cannot read {content_id!r} in {self.url}: {problem.reason}")
             if found.entry.kind == EntryKind.FILE:
                 return self._open_file(content_id, found, start, length)
             data = os.readlink(found.name, dir_fd=found.folder) if found.entry.kind == EntryKind.SYMLINK else b""
@@ -97,7 +97,7 @@ class FolderStore(ReadOnlySource):
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             file.close()
-            raise ItemChangedError(f"{content_id!r} in {self.url} was replaced while it was opened; read it again")
+            raise ItemChangedError(f"{content_id!r} in {self.url} was replaced while it was opened: read it again")
         return io.BufferedReader(_WatchedReader(file, f"{content_id!r} in {self.url}", start, length))
 
     def hash_versions(self, versions: Sequence[Version]) -> Sequence[str | None]:
@@ -133,7 +133,7 @@ class FolderStore(ReadOnlySource):
                     yield found
             except OSError as error:
                 if error.errno in FORBIDDEN:
-                    raise UnreadableError(f"{content_id!r} in {self.url} cannot be read: {error.strerror}") from error
+                    raise UnreadableError(f"cannot read {content_id!r} in {self.url}: {error.strerror}") from error
                 if error.errno in GONE:
                     self._require_root()
                     raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}") from error
@@ -193,7 +193,7 @@ class _WatchedReader(RangeReader):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         count = super().readinto(buffer)
         if count == 0 and _state(self._watched) != self._before:
-            raise ItemChangedError(f"{self._shown} changed while it was read; read it again")
+            raise ItemChangedError(f"{self._shown} changed while it was read: read it again")
         return count
 
 
@@ -221,6 +221,7 @@ def parse_folder_options(url: str, pairs: Iterable[tuple[str, str]]) -> tuple[st
             space = value
         else:
             raise StoreInputError(
-                f"{url!r}: {name!r} is unknown, empty or given twice; write folder:///path?space=NAME&exclude=GLOB"
+                f"invalid store URL {url!r}: option {name!r} is unknown, empty or given twice; write "
+                "folder:///path?space=NAME&exclude=GLOB"
             )
     return space, exclude

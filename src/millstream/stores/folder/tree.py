@@ -36,7 +36,7 @@ class SourceTree:
             folder = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreUnavailableError(
-                f"there is no folder {self.root}: mount its disk, or correct the path"
+                f"the folder {self.root} does not exist: mount its disk, or correct the path"
             ) from error
         return step_down(folder, names)
 

@@ -112,7 +112,7 @@ class LocalBulk:
         sidecar = self._descriptions.read_from(folders, encode_name(space), content_id)
         after = _status(where)
         if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
-            raise StoreUnavailableError(f"{content_id!r} changed while it was looked at; try again")
+            raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
         return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
 
     def _reading(self, folders: OpenFolders, space: str, content_id: str) -> Reading:
@@ -149,7 +149,7 @@ class LocalBulk:
     def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:
         where, status = self._find(folders, space, content_id)
         if status.st_size > SMALL:
-            raise StoreError(f"{content_id!r} has {status.st_size:,} bytes; at most {SMALL:,} are read in one go")
+            raise StoreError(f"{content_id!r} has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,}")
         handle = os.open(where.name, _READING, dir_fd=where.folder)
         try:
             return _read_whole(handle, status.st_size)
@@ -224,19 +224,19 @@ class LocalBulk:
             folder = folders.get(path[:-1])
             status = None if folder is None else _status(_Target(folder, path[-1]))
             if status is not None and stat.S_ISREG(status.st_mode):
-                raise AlreadyExistsError(f"{content_id!r} exists in the space {space!r} of {self._root} already")
+                raise AlreadyExistsError(f"{content_id!r} already exists in space {space!r} of {self._root}")
             if status is None:
                 free.append(path)
         for path in free:
             with contextlib.suppress(NotADirectoryError):
                 return _Target(folders.make(path[:-1], existing=1), path[-1])
-        raise StoreError(f"a file that is not a content item blocks {content_id!r}")
+        raise StoreError(f"a file that is not a content item is in the place of {content_id!r}: move it away")
 
     @contextlib.contextmanager
     def _folders(self, space: str) -> Iterator[OpenFolders]:
         check_space(space)
         if not Path(self._root).is_dir():
-            raise StoreUnavailableError(f"there is no folder {self._root}: mount its disk")
+            raise StoreUnavailableError(f"the folder {self._root} does not exist: mount its disk")
         with OpenFolders(self._root) as folders, translated(self._doing(space)):
             yield folders
 

@@ -32,11 +32,11 @@ class SpaceFiles:
                 line, _, rest = file.readall().partition(b"\n")
         except FileNotFoundError as error:
             if os.path.lexists(path):
-                raise DamagedRecordError(f"{path} is no plain file: move it away", str(path)) from error
+                raise DamagedRecordError(f"{path} is not a regular file: move it away", str(path)) from error
             return {}
         if rest.strip() != hashlib.sha256(line).hexdigest().encode("ascii"):
             raise DamagedRecordError(
-                f"{self._path(spelled)} is damaged (its checksum differs): set the access list again",
+                f"{self._path(spelled)} is damaged (its checksum does not match): set the access list again",
                 str(self._path(spelled)),
             )
         return msgspec.json.decode(line, type=dict[str, dict[str, SpaceAccess]])["acls"]

@@ -108,7 +108,7 @@ class LocalStore:
 
     def delete_space(self, space: str) -> None:
         if self.entries(space, limit=1):
-            raise SpaceNotEmptyError(f"the space {space!r} in {self._url} still contains items; delete them first")
+            raise SpaceNotEmptyError(f"space {space!r} in {self._url} still contains items: delete them first")
         with translated(f"deleting the space {space!r} in {self._url}"):
             _remove_folders(Path(self._root, encode_name(space)))
         self._descriptions.remove_space(encode_name(space))
@@ -215,14 +215,14 @@ class LocalStore:
                 files: tuple[FileDescription, ...] = (new,)
                 if place.status is not None:
                     if create_only:
-                        raise AlreadyExistsError(f"{content_id!r} exists in {self._url}/{space} already")
+                        raise AlreadyExistsError(f"{content_id!r} already exists in {self._url}/{space}")
                     files = (self._describe_replaced(space, content_id, place, place.status), new)
                 self._write_sidecar(space, Sidecar(content_id, files))
                 draft.place(place.folder, place.path[-1])
                 return
             self._require_space(space)  # else a folder was removed because it was empty: begin again
         raise StoreUnavailableError(
-            f"the folder for {content_id!r} in {self._url}/{space} is removed repeatedly by another process; try again"
+            f"another process keeps removing the folder for {content_id!r} in {self._url}/{space}: try again"
         )
 
     def _describe(self, space: str, content_id: str, place: FileLocation) -> tuple[os.stat_result, FileDescription]:
@@ -235,7 +235,7 @@ class LocalStore:
                 raise self._no_item(space, content_id)
             if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
                 return before, (sidecar and sidecar.of(before)) or unknown_file(before)
-        raise StoreUnavailableError(f"{content_id!r} in {self._url}/{space} keeps changing; try again")
+        raise StoreUnavailableError(f"{content_id!r} in {self._url}/{space} keeps changing: try again")
 
     def _describe_replaced(
         self, space: str, content_id: str, place: FileLocation, status: os.stat_result
@@ -294,7 +294,7 @@ class LocalStore:
         with translated(f"reading {self._url}"):
             if not Path(self._root).is_dir():
                 raise StoreUnavailableError(
-                    f"there is no folder {self._root}: mount its disk, or make the folder where the store is new"
+                    f"the folder {self._root} does not exist: mount its disk, or for a new store, create the folder"
                 )
             yield
 
@@ -305,7 +305,9 @@ def _remove_folders(space: Path) -> None:
         for folder, _, _ in os.walk(space, topdown=False):
             _remove_folder(Path(folder))
     except RecursionError as error:
-        raise SpaceNotEmptyError(f"{space} holds folders nested too deep to be ours; move them away") from error
+        raise SpaceNotEmptyError(
+            f"{space} contains folders that are nested deeper than a store's: move them away"
+        ) from error
 
 
 def _remove_folder(folder: Path) -> None:
@@ -315,4 +317,4 @@ def _remove_folder(folder: Path) -> None:
         if error.errno != errno.ENOTEMPTY:
             raise
         left = min(path.name for path in folder.iterdir())
-        raise SpaceNotEmptyError(f"{folder} holds {left!r}, which is no content item; move it away") from error
+        raise SpaceNotEmptyError(f"{folder} contains {left!r}, which is not a content item: move it away") from error

@@ -78,5 +78,6 @@ def _check_format(path: Path) -> None:
         return
     if found != FORMAT:
         raise StoreError(
-            f"{path} says {found[:60]!r}, but this release writes {FORMAT!r}: use the release that made the store"
+            f"{path} states format {found[:60]!r}, but this release writes {FORMAT!r}: use the release "
+            "that created the store"
         )

@@ -79,7 +79,7 @@ class BulkProcesses(ClosesOnExit):
                 self._lose(child)
             if isinstance(error, ChildEndedError):
                 raise StoreUnavailableError(
-                    f"the process that was at {items} items of a local store {child.ending()}; try again"
+                    f"the child process that was processing {items} items of a local store {child.ending()}: try again"
                 ) from error
             raise
         self._give_back(child)
@@ -176,7 +176,7 @@ class BulkChild:
                 fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         if read_frame(self._replies) != READY:
             self.kill()
-            raise StoreError(f"a process for them {self.ending()} before it could be asked")
+            raise StoreError(f"the child process {self.ending()} before it read the request")
 
     @property
     def pid(self) -> int:

@@ -50,13 +50,13 @@ def parse_address(url: str) -> S3Address:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise StoreInputError(
-            f"the URL of the bucket {parts.netloc.rpartition('@')[2]!r} contains credentials: remove them, and "
-            "reference them with profile=NAME or credentials=NAME"
+            f"the URL of bucket {parts.netloc.rpartition('@')[2]!r} contains credentials: remove them, "
+            "and refer to them with profile=NAME or credentials=NAME"
         )
     pairs, exclude = _split_exclude(parts)
     options = _options(parts, pairs)
     if parts.scheme != "s3" or not parts.netloc or parts.fragment or ":" in parts.netloc:
-        raise StoreInputError(f"{_shown(parts)!r} does not name a bucket: {_FORM}")
+        raise StoreInputError(f"{_shown(parts)!r} has no bucket name: {_FORM}")
     prefix = unquote(parts.path).strip("/")
     return S3Address(
         bucket=parts.netloc,
@@ -76,7 +76,7 @@ def _split_exclude(parts: SplitResult) -> tuple[list[tuple[str, str]], tuple[str
     exclude = tuple(value for name, value in pairs if name == "exclude" and value)
     options = [(name, value) for name, value in pairs if name != "exclude" or not value]
     if exclude and not any(name == "space" for name, _ in options):
-        raise StoreInputError(f"{_shown(parts)!r}: only a bucket that other programs write, space=NAME, can exclude")
+        raise StoreInputError(f"{_shown(parts)!r}: exclude requires space=NAME, for a bucket that other programs write")
     return options, exclude
 
 
@@ -84,10 +84,10 @@ def _options(parts: SplitResult, pairs: Iterable[tuple[str, str]]) -> dict[str, 
     options: dict[str, str] = {}
     for name, value in pairs:
         if name not in _OPTIONS or not value or name in options:
-            raise StoreInputError(f"{_shown(parts)!r}: {name!r} is unknown, empty or given twice; {_FORM}")
+            raise StoreInputError(f"{_shown(parts)!r}: option {name!r} is unknown, empty or given twice; {_FORM}")
         options[name] = value
     if "profile" in options and "credentials" in options:
-        raise StoreInputError(f"{_shown(parts)!r} has both a profile and credentials: keep one of them")
+        raise StoreInputError(f"{_shown(parts)!r} has both profile and credentials: remove one of them")
     _check_endpoint(parts, options.get("endpoint"))
     return options
 
@@ -97,7 +97,7 @@ def _check_endpoint(parts: SplitResult, endpoint: str | None) -> None:
         return
     there = urlsplit(endpoint)
     if there.scheme not in ("http", "https") or not there.hostname or "@" in there.netloc or there.query:
-        raise StoreInputError(f"{_shown(parts)!r}: the endpoint is a plain URL such as https://host:8080")
+        raise StoreInputError(f"{_shown(parts)!r}: the endpoint must be a plain URL such as https://host:8080")
 
 
 def _shown(parts: SplitResult) -> str:

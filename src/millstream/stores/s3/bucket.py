@@ -50,7 +50,7 @@ class BucketStore(ReadOnlySource):
         client: S3Client | None = None,
     ) -> None:
         if address.space is None:
-            raise StoreInputError(f"{address}: name the space, with space=NAME in the URL")
+            raise StoreInputError(f"{address} has no space name: add space=NAME to the URL")
         super().__init__(address.space, address.exclude)
         self._address = address
         self._calls = S3Calls(address, retries, clock or SystemClock(), client)

@@ -52,7 +52,7 @@ class S3Bulk:
         absent = {one for one in content_ids if one not in listed and (end is None or order_key(one) <= end)}
         found = iter(self.infos(space, [one for one in content_ids if one not in absent]))
         return [
-            ItemNotFoundError(f"{one!r} is not listed in the space {space!r}") if one in absent else next(found)
+            ItemNotFoundError(f"{one!r} is not in the listing of space {space!r}") if one in absent else next(found)
             for one in content_ids
         ]
 
@@ -77,7 +77,7 @@ class S3Bulk:
         with self._store.open(space, content_id) as file:
             data = file.read(SMALL + 1)
         if len(data) > SMALL:
-            raise StoreError(f"{content_id!r} has more than the {SMALL:,} bytes that are read in one go")
+            raise StoreError(f"{content_id!r} is larger than {SMALL:,} bytes, the limit of a bulk read")
         return data
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:

@@ -87,5 +87,7 @@ def _keys(name: str | None) -> dict[str, str]:
     }
     keys = {argument: os.environ[variable] for argument, variable in names.items() if os.environ.get(variable)}
     if not {"aws_access_key_id", "aws_secret_access_key"} <= keys.keys():
-        raise StoreInputError(f"set {name}_ACCESS_KEY_ID and {name}_SECRET_ACCESS_KEY in the environment")
+        raise StoreInputError(
+            f"credentials are missing: set {name}_ACCESS_KEY_ID and {name}_SECRET_ACCESS_KEY in the environment"
+        )
     return keys

@@ -26,8 +26,9 @@ class Keys:
         length = len(key.encode("utf-8"))
         if length > MAX_KEY_BYTES:
             raise ContentIdTooLongError(
-                f"the content id {content_id[:100]!r} makes a key of {length:,} bytes, and S3 keeps {MAX_KEY_BYTES:,} "
-                f"with the prefix and the space ({self.marker(space)!r}) in it: shorten the id"
+                f"content id {content_id[:100]!r} makes a key of {length:,} bytes, including the prefix "
+                f"and the space ({self.marker(space)!r}), but the limit of S3 is {MAX_KEY_BYTES:,}: "
+                "shorten the id"
             )
         return key
 

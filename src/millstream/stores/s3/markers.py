@@ -21,7 +21,9 @@ def read_marker(data: bytes, where: str) -> dict[str, SpaceAccess]:
     try:
         return msgspec.json.decode(data, type=_Marker).acls if data else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"the marker of {where} holds no access list ({error}); set it again") from error
+        raise StoreError(
+            f"the marker object of {where} contains no access list ({error}): set the access list again"
+        ) from error
 
 
 def write_marker(acls: Mapping[str, SpaceAccess]) -> bytes:

@@ -51,8 +51,8 @@ def pack(metadata: Metadata) -> dict[str, str]:
     size = sum(len(name) + len(value) for name, value in packed.items())
     if size > MAX_METADATA_BYTES:
         raise StoreInputError(
-            f"the properties need {size:,} bytes of user metadata, and S3 keeps {MAX_METADATA_BYTES:,}: shorten them, "
-            "or put the longest into an item of their own"
+            f"the properties need {size:,} bytes of user metadata, but the limit of S3 is "
+            f"{MAX_METADATA_BYTES:,}: shorten them, or put the longest into an item of its own"
         )
     return packed
 

@@ -110,7 +110,7 @@ class S3Store:
             self._known.discard(space)
         keys = first_keys(self._calls, marker, 2)
         if set(keys) - {marker}:
-            raise SpaceNotEmptyError(f"the space {space!r} in {self._address} still contains items; delete them first")
+            raise SpaceNotEmptyError(f"space {space!r} in {self._address} still contains items: delete them first")
         if not keys and self._head_or_none(marker) is None:
             raise self._no_space(space)
         self._calls("delete_object", Key=marker)
@@ -223,7 +223,7 @@ class S3Store:
                 continue  # replaced or removed meanwhile: look again
             upload = Upload(to_content_id, to_key, seen.mimetype, metadata)
             return self._verified(to_space, upload, seen.metadata.sha256, seen.size)
-        raise StoreUnavailableError(f"{content_id!r} in {self._shown(space)} keeps changing; try again later")
+        raise StoreUnavailableError(f"{content_id!r} in {self._shown(space)} keeps changing: try again later")
 
     def _verified(self, space: str, upload: Upload, sha256: str | None, size: int) -> ItemInfo:
         """What S3 has of the *upload*, which is what was sent. Raises :class:`StoreError` where it is not."""
@@ -235,8 +235,9 @@ class S3Store:
         recorded = {sum_.value for sum_ in seen.checksums if sum_.algorithm == "sha256"}
         if seen.size != size or seen.metadata.sha256 != sha256 or not recorded <= {sha256}:
             raise StoreError(
-                f"{upload.content_id!r} in {self._shown(space)} differs from what was sent: {size:,} bytes of sha256 "
-                f"{sha256} went up, and S3 shows {seen.size:,} bytes of {sorted(recorded)}; put it again"
+                f"{upload.content_id!r} in {self._shown(space)} differs from what was sent: sent were "
+                f"{size:,} bytes with SHA-256 {sha256}, but S3 reports {seen.size:,} bytes with "
+                f"{sorted(recorded)}; put it again"
             )
         return seen.info(upload.content_id)
 
@@ -248,7 +249,7 @@ class S3Store:
         if isinstance(error, ConditionFailedError):
             raise self._exists(space, upload) from error
         raise StoreUnavailableError(
-            f"another process ended the upload of {upload.content_id!r}; put it again"
+            f"another process aborted the upload of {upload.content_id!r}: put it again"
         ) from error
 
     def _head(self, space: str, content_id: str) -> S3Object:
@@ -285,7 +286,7 @@ class S3Store:
         )
 
     def _exists(self, space: str, upload: Upload) -> AlreadyExistsError:
-        return AlreadyExistsError(f"{upload.content_id!r} exists in {self._shown(space)} already")
+        return AlreadyExistsError(f"{upload.content_id!r} already exists in {self._shown(space)}")
 
     def _shown(self, space: str) -> str:
         return f"{self._keys.marker(space)[:-1]} of {self._address}"
@@ -307,4 +308,4 @@ def _unseen(upload: Upload, sha256: str | None, size: int) -> ItemInfo:
 def _check_type(mimetype: str) -> None:
     check_mimetype(mimetype)
     if not mimetype.isascii() or mimetype != mimetype.strip():
-        raise StoreInputError(f"{mimetype!r} is not a mimetype that S3 keeps: write plain ASCII, such as text/plain")
+        raise StoreInputError(f"invalid mimetype {mimetype!r}: S3 requires ASCII, such as text/plain")

@@ -37,12 +37,12 @@ def scratch_beside(url: str, name: str) -> ScratchStore:
         return _folder(scheme, Path(rest[1:]).absolute().parent, name)
     if scheme in {"mysql", "postgresql"}:
         return _database(url, name.replace("-", "_"))
-    raise LogInputError(f"{mask_password(url)[:200]!r} cannot be tested; give a store on a disk or a database server")
+    raise LogInputError(f"cannot test {mask_password(url)[:200]!r}: give a store on a disk or a database server")
 
 
 def _folder(scheme: str, parent: Path, name: str) -> ScratchStore:
     if not parent.is_dir():
-        raise LogNotFoundError(f"there is no folder {parent}; name a store on a disk with --store URL")
+        raise LogNotFoundError(f"the folder {parent} does not exist: name a store on a disk with --store URL")
     folder = parent / name
     try:
         folder.mkdir()
@@ -63,7 +63,7 @@ def _database(url: str, name: str) -> ScratchStore:
             if error.code in _DATABASE_EXISTS:
                 raise _exists(mask_password(own)) from error
             raise StorageError(
-                f"{mask_password(own)}: {error}; the account must be allowed to make a database"
+                f"{mask_password(own)}: {error}; the database user must be allowed to create a database"
             ) from error
 
     execute(f"CREATE DATABASE {name}")
@@ -79,4 +79,4 @@ def _plain(url: str) -> str:
 
 
 def _exists(what: str) -> LogInputError:
-    return LogInputError(f"{what} exists already: the test uses no existing store. Remove it, or use another seed")
+    return LogInputError(f"{what} already exists, and the test uses no existing store: remove it, or use another seed")

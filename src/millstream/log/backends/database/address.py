@@ -69,9 +69,9 @@ def parse_database(url: str, kind: type[AddressT]) -> AddressT:
     if parts.scheme != kind.scheme or not parts.hostname or not parts.username or parts.fragment:
         raise _refusal(url, kind, _QUOTING)
     if not _DATABASE.fullmatch(database):
-        raise _refusal(url, kind, "name a database of 1 to 63 letters, digits, '_', '$' and '-'")
+        raise _refusal(url, kind, "the database name must have 1 to 63 letters, digits, '_', '$' and '-'")
     if set(options) - set(kind.options):
-        raise _refusal(url, kind, f"its options are {', '.join(kind.options)}")
+        raise _refusal(url, kind, f"its query options can be {', '.join(kind.options)}")
     fields = {"host": parts.hostname, "port": port, "user": unquote(parts.username), "database": database, **options}
     password = _password(url, kind, parts, options.get("password_file"))
     try:
@@ -84,20 +84,20 @@ def _password(url: str, kind: type[DatabaseAddress], parts: SplitResult, file: s
     password = unquote(parts.password or "")
     if password == HIDDEN:
         raise LogInputError(
-            f"{mask_password(url)} has a hidden password: replace it by the password, or keep that in a file "
-            "with ?password_file=/path"
+            f"the password in {mask_password(url)} is masked: write the password itself, or keep it in "
+            "a file with ?password_file=/path"
         )
     if file is None:
         return password
     if password:
-        raise _refusal(url, kind, "give the password or a password_file, not both")
+        raise _refusal(url, kind, "give either the password or a password_file")
     try:
         with Path(file).open("rb") as opened:
             return opened.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
-        raise LogInputError(f"the password file {file} of {mask_password(url)} cannot be read: {error}") from error
+        raise LogInputError(f"cannot read the password file {file} of {mask_password(url)}: {error}") from error
 
 
 def _refusal(url: str, kind: type[DatabaseAddress], advice: str) -> LogInputError:
     form = f"{kind.scheme}://user:password@host:port/database"
-    return LogInputError(f"{mask_password(url)[:200]!r} is not a log store; use {form}: {advice}")
+    return LogInputError(f"invalid log store URL {mask_password(url)[:200]!r}: use {form}: {advice}")

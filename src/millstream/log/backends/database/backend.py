@@ -153,7 +153,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
 
         stored, tries = self._pool.counted(lambda pooled: self._store(pooled, table, log, commit))
         if not stored and (tries == 1 or not is_stored()):
-            raise FencedError(f"the log {log!r} has a newer writer; the last data of this writer was not stored")
+            raise FencedError(f"another writer has taken over log {log!r}; the last data of this writer was not stored")
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
         ranges = self._ranges(log, first_id, last_id, _RANGES_AT_ONCE)
@@ -227,7 +227,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
         except LogNotFoundError as error:
             if not create:
                 raise LogNotFoundError(
-                    f"there is no log store at {self.url}; check the URL, or create a log in it first"
+                    f"no log store at {self.url}: check the URL, or create a log in it first"
                 ) from error
             for statement in self.sql.SCHEMA:
                 self._execute(statement)
@@ -235,8 +235,8 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
             version = VERSION
         if version is not None and version > VERSION:
             raise StorageError(
-                f"{self.url} is a log store of format {version}; this Millstream reads format {VERSION}. "
-                "Install a newer one"
+                f"{self.url} is a log store of format {version}, but this release reads format "
+                f"{VERSION}: install a newer release"
             )
 
     def _table(self, log: str) -> str:

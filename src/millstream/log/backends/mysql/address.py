@@ -26,7 +26,8 @@ def parse_address(url: str) -> MysqlAddress:
     address = parse_database(url, MysqlAddress)
     if address.driver == "binary":
         raise LogInputError(
-            f"{address.url} asks for the driver `binary`, which is no longer supported: remove driver=binary from the "
-            "URL. PyMySQL reads and writes the same database (pip install 'millstream[mysql]')"
+            f"the driver `binary` of {address.url} is no longer supported: remove driver=binary from "
+            "the URL, and install PyMySQL (pip install 'millstream[mysql]'), which reads and writes "
+            "the same database"
         )
     return address

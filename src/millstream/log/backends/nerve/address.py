@@ -65,7 +65,7 @@ def _number(url: str, name: str, text: str) -> int:
 
 def _refusal(url: str) -> LogInputError:
     return LogInputError(
-        f"{mask_password(url)[:200]!r} is not a log store; use "
-        "mysql://user:password@host:port/database?layout=nerve&shards=4, "
-        "with pointers= and rps= where the queue has them"
+        f"invalid log store URL {mask_password(url)[:200]!r}: use "
+        "mysql://user:password@host:port/database?layout=nerve&shards=4, and add pointers= and rps= if "
+        "the queue has such tables"
     )

@@ -176,8 +176,8 @@ class NerveBackend:
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         raise LogInputError(
-            f"the queue {log!r} in the layout nerve stores no times: there is no {time} from id {first_id} on. "
-            "Use an id, or copy the queue into another store"
+            f"cannot find {time} in queue {log!r}: the nerve layout stores no times from id {first_id} "
+            "on. Use an id, or copy the queue into another store"
         )
 
     def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
@@ -283,8 +283,8 @@ class NerveBackend:
             return seen
         if seen[1] - seen[0] > MOST_LEFTOVERS:
             raise DamagedLogError(
-                f"the queue {log!r} has rows up to id {seen[1]}, but its writer pointer is {seen[0]}: more "
-                "than one interrupted publisher can leave behind. Restore the pointer from a backup"
+                f"queue {log!r} has rows up to id {seen[1]}, but its writer pointer is {seen[0]}; an "
+                "interrupted publisher cannot cause such a distance. Restore the pointer from a backup"
             )
         self._clock.sleep(WATCH_SECONDS)
         if self._ends(log) != seen:
@@ -308,5 +308,6 @@ def _added(connection: DatabaseConnection, statement: str, *values: Value) -> bo
 
 def _at_work(log: str) -> WriterBusyError:
     return WriterBusyError(
-        f"another publisher writes to the queue {log!r} without a lease. A queue has one publisher: stop it first"
+        f"another publisher is writing to queue {log!r} without a lease, but a queue can have only one "
+        "publisher: stop it first"
     )

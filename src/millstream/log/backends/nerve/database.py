@@ -60,8 +60,7 @@ class NerveDatabase:
             found = choose_tables(self.address, queue, self.queues().get(queue))
             if found is None:
                 raise LogNotFoundError(
-                    f"there is no queue {queue!r} in {self.address.url}; "
-                    "`millstream log list --store URL` lists its logs"
+                    f"unknown queue {queue!r} in {self.address.url}; `millstream log list --store URL` lists its logs"
                 )
             self._tables[queue] = found
         return self._tables[queue]

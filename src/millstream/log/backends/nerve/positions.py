@@ -71,8 +71,8 @@ class ConsumerPositions:
         key = self._tables.key(consumer)
         if len(key) > _LONGEST_KEY:
             raise LogInputError(
-                f"the names of queue and consumer have more than {_LONGEST_KEY - 1} characters together: use a shorter "
-                "name for the consumer"
+                f"the names of queue and consumer together have more than {_LONGEST_KEY - 1} "
+                "characters: use a shorter consumer name"
             )
         return key
 
@@ -82,8 +82,8 @@ def _state(row: Sequence[Any], key: str) -> VersionedValue:
     version, left_at, value, found_key, pointer = row
     if found_key is not None and str(found_key) != key:
         raise LogInputError(
-            f"the consumer of {key!r} would share a pointer with {found_key!r}, which is the same name in this "
-            "database: use another one"
+            f"consumer {key!r} would share a pointer with {found_key!r}, because this database treats "
+            "both names as equal: use another consumer name"
         )
     version, left_at, pointer = int(version or 0), int(left_at or 0), int(pointer or 0)
     if pointer == left_at:

@@ -39,7 +39,8 @@ class NerveQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = self.hosts.get(host)
         if found is None:
             raise LogInputError(
-                f"the queue {self.name!r} is not on {host!r}; it is on {', '.join(self.hosts) or 'no host'}"
+                f"queue {self.name!r} is not on {host!r}; it is on "
+                f"{', '.join(self.hosts) or 'no host'}: connect to that host"
             )
         shown = f"[{host}]" if ":" in host else host
         options = {

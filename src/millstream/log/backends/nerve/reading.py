@@ -109,8 +109,8 @@ class RowReader:
         if len(numbers) > 1 and not (np.diff(numbers) > 0).all():
             twice = int(numbers[1:][np.diff(numbers) <= 0][0])
             raise DamagedLogError(
-                f"id {twice} of the queue {self._tables.queue!r} lies in two tables: one row is in a table where its "
-                f"id does not belong. `millstream log verify {self._tables.queue}` lists all damage"
+                f"id {twice} of queue {self._tables.queue!r} is in two tables, one of which is wrong: "
+                f"`millstream log verify {self._tables.queue}` lists all damage"
             )
         return numbers, bodies.take(pa.array(order))
 

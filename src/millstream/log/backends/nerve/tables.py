@@ -70,8 +70,8 @@ def choose_tables(address: NerveAddress, queue: str, found: FoundTables | None) 
         return None
     if not found.pointers:
         raise DamagedLogError(
-            f"the queue {queue!r} in {address.database.url} has tables for rows ({_listed(found.shards)}) and none for "
-            "pointers. Restore them from a backup"
+            f"queue {queue!r} in {address.database.url} has tables for rows ({_listed(found.shards)}) "
+            "but none for pointers: restore them from a backup"
         )
     shards = _fitting(address, queue, "shards", address.shards, found.shards)
     return QueueTables(queue, shards, _fitting(address, queue, "pointers", address.pointers, found.pointers))
@@ -80,7 +80,7 @@ def choose_tables(address: NerveAddress, queue: str, found: FoundTables | None) 
 def new_tables(address: NerveAddress, queue: str) -> QueueTables:
     """The tables that a new *queue* gets. Raises :class:`LogInputError` where its name is too long for them."""
     if len(queue) > _LONGEST:
-        raise LogInputError(f"a queue in the layout nerve has a name of at most {_LONGEST} characters, not {queue!r}")
+        raise LogInputError(f"queue name {queue!r} is too long for the nerve layout: use at most {_LONGEST} characters")
     return QueueTables(queue, address.shards or NEW_SHARDS, address.pointers or NEW_POINTERS)
 
 
@@ -91,8 +91,8 @@ def _fitting(address: NerveAddress, queue: str, kind: str, wanted: int, found: M
         return next(iter(found))
     asked = f"{kind}={wanted}" if wanted else f"no {kind}="
     raise LogInputError(
-        f"the queue {queue!r} in {address.database.url} has tables for {kind} {_listed(found)}, and the URL has "
-        f"{asked}: use the count that is there, or copy the queue into another database with "
+        f"queue {queue!r} in {address.database.url} has tables for {kind} {_listed(found)}, but the URL "
+        f"states {asked}: use the existing count, or copy the queue into another database with "
         "`millstream log copy`"
     )
 

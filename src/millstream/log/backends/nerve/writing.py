@@ -151,7 +151,7 @@ def _shares(commit: Commit, shards: int) -> Iterator[ShardBatch]:
     bodies = [body for block in commit.blocks for body in _bodies(block.data)]
     first = commit.previous_id + 1
     if len(bodies) != commit.last_id - commit.previous_id:
-        raise LogInputError(f"{len(bodies)} messages cannot take the ids {first} to {commit.last_id}, one each")
+        raise LogInputError(f"{len(bodies)} messages do not match the ids {first} to {commit.last_id}")
     for offset in range(min(shards, len(bodies))):
         start = first + offset
         yield ShardBatch(start % shards, range(start, commit.last_id + 1, shards), bodies[offset::shards])
@@ -160,7 +160,7 @@ def _shares(commit: Commit, shards: int) -> Iterator[ShardBatch]:
 def _bodies(data: bytes) -> list[bytes]:
     block = Block(data)
     if any(lengths_of(column).any() for column in block.decode(_NOT_KEPT).columns):
-        raise LogInputError("the layout nerve keeps the bodies of messages alone, no source, key or headers")
+        raise LogInputError("the nerve layout stores only message bodies: omit source, key and headers")
     found: list[bytes] = block.decode(["body"]).column(0).to_pylist()
     return found
 
@@ -173,8 +173,8 @@ def _packets(share: ShardBatch, packet_bytes: int) -> Iterator[tuple[range, Sequ
         taken = len(body) + body.count(b"\\") + body.count(b"'") + _ROW_BYTES
         if taken > room:
             raise MessageTooLargeError(
-                f"a message of {len(body):,} bytes does not fit into a packet of the server, which takes "
-                f"{packet_bytes:,}: raise its max_allowed_packet"
+                f"a message of {len(body):,} bytes exceeds the server's packet limit of "
+                f"{packet_bytes:,}: increase its max_allowed_packet"
             )
         if size + taken > room or position - start == MOST_ROWS:
             yield share.ids[start:position], share.bodies[start:position]
@@ -184,11 +184,12 @@ def _packets(share: ShardBatch, packet_bytes: int) -> Iterator[tuple[range, Sequ
 
 
 def _fenced(queue: str) -> FencedError:
-    return FencedError(f"the queue {queue!r} has a newer writer; the last data of this writer was not stored")
+    return FencedError(f"another writer has taken over queue {queue!r}; the last data of this writer was not stored")
 
 
 def _foreign(queue: str, first_id: int) -> ForeignPublisherError:
     return ForeignPublisherError(
-        f"somebody else publishes to the queue {queue!r} without a lease: from id {first_id} on its tables are not as "
-        "this writer left them. What this writer sent last was not confirmed. A queue has one publisher: stop the other"
+        f"another publisher is writing to queue {queue!r} without a lease: from id {first_id} on, the "
+        "tables differ from what this writer wrote, and its last messages were not confirmed. A queue "
+        "can have only one publisher: stop the other one"
     )

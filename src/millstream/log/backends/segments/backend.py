@@ -175,7 +175,9 @@ class SegmentsBackend:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
             if read_lease(found.lease).epoch != commit.epoch:
-                raise FencedError(f"the log {log!r} has a newer writer; the last data of this writer was not stored")
+                raise FencedError(
+                    f"another writer has taken over log {log!r}; the last data of this writer was not stored"
+                )
             found.stream.commit(commit)
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
@@ -225,7 +227,7 @@ class SegmentsBackend:
     @retry_with_reserve
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         if key.startswith(_PRODUCER):
-            raise LogInputError(f"the state {key!r} is reserved: only commits write it")
+            raise LogInputError(f"state {key!r} is reserved for commits: use another key")
         found = self._writable(log)
         with translated(self._folder):
             return found.states.put(key, value, version=version)
@@ -247,23 +249,21 @@ class SegmentsBackend:
         marker = self._folder / "store.json"
         if not marker.exists():
             if not create:
-                raise LogNotFoundError(
-                    f"there is no log store at {self._folder}; check the path, or create a log in it first"
-                )
+                raise LogNotFoundError(f"no log store at {self._folder}: check the path, or create a log in it first")
             make_private_folder(self._folder)
             foreign = [path for path in self._folder.iterdir() if path.name != "logs" and path.name[0] != "."]
             if foreign and not marker.exists():  # another process may just have made it
-                raise StorageError(f"{self._folder} is a folder of another program; choose another one")
+                raise StorageError(f"{self._folder} contains files of another program: choose another folder")
             (self._folder / "logs").mkdir(exist_ok=True)
             write_durably(marker, MARKER)
             sync_folder(self._folder.parent)
         elif (found := marker.read_bytes()) not in (MARKER, MARKER_1):
             version = re.search(rb'"version":(\d{1,9})', found)
             if version is None or int(version[1]) <= _VERSION:
-                raise StorageError(f"{marker} is not the file of a log store. Restore it from a backup")
+                raise StorageError(f"{marker} is not a valid marker file of a log store: restore it from a backup")
             raise StorageError(
-                f"{self._folder} is a log store of format {int(version[1])}; this Millstream reads format {_VERSION}. "
-                "Install a newer one"
+                f"{self._folder} is a log store of format {int(version[1])}, but this release reads "
+                f"format {_VERSION}: install a newer release"
             )
 
     def _change_lease(self, log: _OpenLog, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
@@ -309,7 +309,9 @@ class SegmentsBackend:
     def _check_writable(self) -> None:
         self._check_open()
         if self._read_only:
-            raise StorageReadOnlyError(f"{self.url} is read-only, or its folder is not writable")
+            raise StorageReadOnlyError(
+                f"{self.url} is read-only: open it for writing, and give this user the right to write to its folder"
+            )
 
 
 def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:

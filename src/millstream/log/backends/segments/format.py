@@ -86,7 +86,7 @@ def snapshot_size(data: bytes) -> int:
     """How many bytes follow the fixed part of the segment head *data*. Raises :class:`FormatError`."""
     size: int = _unpack(_SEGMENT, SEGMENT_MARK, data)[2]
     if size > MOST_SNAPSHOT_BYTES:
-        raise FormatError(f"a snapshot of {size} bytes is larger than the format allows")
+        raise FormatError(f"a snapshot of {size} bytes exceeds the limit of the format")
     return size
 
 
@@ -117,7 +117,7 @@ def name_size(data: bytes) -> int:
     """How many bytes follow the fixed part of the commit head *data*. Raises :class:`FormatError`."""
     size: int = _unpack(_COMMIT, COMMIT_MARK, data)[0]
     if size > MOST_NAME_BYTES:
-        raise FormatError(f"a name of {size} bytes is longer than the format allows")
+        raise FormatError(f"a name of {size} bytes exceeds the limit of the format")
     return size + -size % 8
 
 
@@ -153,7 +153,7 @@ def encode_footer(entries: Any) -> bytes:
 def footer_size(tail: bytes) -> int:
     """How many bytes the footer has that ends in *tail*. Raises :class:`FormatError`."""
     if len(tail) < _TAIL.size or tail[:4] != FOOTER_MARK:
-        raise FormatError("there is no footer")
+        raise FormatError("the footer is missing")
     size: int = _TAIL.unpack(tail)[2]
     return size
 
@@ -162,7 +162,7 @@ def decode_footer(data: bytes) -> Any:
     """The array of :data:`ENTRY` in a footer. Raises :class:`FormatError`."""
     blocks = _unpack(_FOOTER, FOOTER_MARK, data)[2]
     if len(data) != _FOOTER.size + blocks * ENTRY.itemsize + _TAIL.size:
-        raise FormatError("the footer has another size than it says")
+        raise FormatError("the size of the footer differs from the size it states")
     _check(data[: -_TAIL.size], len(data) - _TAIL.size)
     return np.frombuffer(data, ENTRY, blocks, _FOOTER.size)
 
@@ -201,12 +201,12 @@ def decode_end(data: bytes) -> CommittedEnd:
 def _unpack(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
     """The fields after mark and version, the checksum among them."""
     if len(data) < kind.size:
-        raise FormatError(f"{len(data)} bytes are too few")
+        raise FormatError(f"{len(data)} bytes are too few for the format")
     found, version, *rest = kind.unpack_from(data)
     if found != mark:
         raise FormatError("its magic number is missing")
     if version != VERSION:
-        raise FormatError(f"it has version {version}; this Millstream reads {VERSION}")
+        raise FormatError(f"it has version {version}, but this release reads version {VERSION}")
     return tuple(rest)
 
 

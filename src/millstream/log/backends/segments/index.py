@@ -47,9 +47,9 @@ def read_head(folder: Path, log: int, first_id: int) -> SegmentHead:
     size = SEGMENT_HEAD + snapshot_size(read_part(path, 0, SEGMENT_HEAD))
     head = decode_segment(read_part(path, 0, size))
     if head.log != log:
-        raise FormatError("it is a segment of another log")
+        raise FormatError("the segment belongs to another log")
     if head.first_id != first_id:
-        raise FormatError(f"it is the segment that begins at id {head.first_id}, under another name")
+        raise FormatError(f"the segment begins at id {head.first_id}, which its file name does not state")
     return head
 
 

@@ -103,7 +103,7 @@ class SegmentScan:
             for _ in range(commit.blocks):
                 head = read_header(self._file.get(offset, HEADER.size))
                 if head.first_id != first_id or head.log != self._log:
-                    raise FormatError(f"no block with id {first_id} as its first of this log")
+                    raise FormatError(f"expected a block of this log that begins with id {first_id}")
                 size = HEADER.size + head.stored_bytes
                 if check:
                     Block(self._file.get(offset, size))
@@ -113,7 +113,7 @@ class SegmentScan:
         except BlockError as error:
             raise FormatError(str(error)) from error
         if (offset, first_id) != (self.offset + commit.size + commit.bytes, commit.last_id + 1):
-            raise FormatError("its blocks do not add up to what the commit says")
+            raise FormatError("the blocks do not match the totals that the commit states")
         return entries
 
     def _skip(self, limit: int) -> bool:

@@ -110,13 +110,13 @@ class StateJournal:
         data = read_part(self._path, self._offset, status.st_size - self._offset)
         if self._offset == 0:
             if not data.startswith(MARK):
-                raise self._damage("it is not a journal of states")
+                raise self._damage("the file is not a journal of states")
             self._offset, data = len(MARK), data[len(MARK) :]
         for entry, size in _entries(data):
             self._states[entry.key] = VersionedValue(entry.version, entry.value)
             self._offset += size
         if strict and self._offset < status.st_size and not self._is_torn(status.st_size):
-            raise self._damage(f"what stands at byte {self._offset} is not what was written")
+            raise self._damage(f"the data at byte {self._offset} differs from what was written")
 
     def _is_torn(self, end: int) -> bool:
         """Whether the rest looks like one write that never ended: nothing whole comes after it."""

@@ -68,7 +68,9 @@ class SegmentStream(CommittedSegments):
         """
         end, handle = self._writable()
         if commit.previous_id != end.last_id:
-            raise FencedError(f"the log {self._name!r} has a newer writer; the last data of this writer was not stored")
+            raise FencedError(
+                f"another writer has taken over log {self._name!r}; the last data of this writer was not stored"
+            )
         if end.offset >= self._segment_bytes or len(self._table) >= SEGMENT_BLOCKS:
             end = self._roll(end, handle)
             handle = self._handle(end.segment)
@@ -108,7 +110,7 @@ class SegmentStream(CommittedSegments):
             segments = index.list_segments(self._folder)
             if not segments or segments[-1] < announced.segment:
                 raise self._damage(
-                    f"{index.segment_name(announced.segment)} is missing, and confirmed messages were in it"
+                    f"{index.segment_name(announced.segment)}, which contains confirmed messages, is missing"
                 )
             scan, confirmed = self._open_last(segments[-1], CommittedEnd(segment=0) if unsettled else announced)
             path = self._folder / index.segment_name(segments[-1])
@@ -177,11 +179,11 @@ class SegmentStream(CommittedSegments):
     def _writable(self) -> tuple[CommittedEnd, int]:
         """The end, and the file to write to, which ends there."""
         if self._read_only:
-            raise StorageReadOnlyError(f"{self._folder} is open for reading only")
+            raise StorageReadOnlyError(f"{self._folder} is opened read-only: open it for writing")
         end = self.end()
         status = os.fstat(self._handle(end.segment))
         if not status.st_nlink:
-            raise self._damage(f"{index.segment_name(end.segment)} was deleted while it was being written")
+            raise self._damage(f"{index.segment_name(end.segment)} was deleted while it was written")
         if end.boot != self._boot or status.st_size != end.offset:
             self.recover()
             end = self.end()
@@ -215,7 +217,7 @@ class SegmentStream(CommittedSegments):
 
     def _damage(self, what: str) -> DamagedLogError:
         return DamagedLogError(
-            f"the log {self._name!r} in {self._folder} is damaged: {what}. Restore it from a backup; "
+            f"log {self._name!r} in {self._folder} is damaged: {what}. Restore it from a backup; "
             f"`millstream log verify {self._name}` lists all damage"
         )
 

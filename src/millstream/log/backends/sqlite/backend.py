@@ -82,9 +82,7 @@ class SqliteBackend:
         self._closed = False
         self._reserve = DiskReserve(Path(f"{self._path}-reserve"))
         if not self._path.exists() and (read_only or not create):
-            raise LogNotFoundError(
-                f"there is no log store at {self._path}; check the path, or create a log in it first"
-            )
+            raise LogNotFoundError(f"no log store at {self._path}: check the path, or create a log in it first")
         self._is_frozen = is_on_read_only_disk(self._path)
         with self._translated():
             if not self._is_frozen:
@@ -171,7 +169,9 @@ class SqliteBackend:
             number = self._number(db, log)
             move = (commit.last_id, commit.received_at, number, commit.epoch, commit.previous_id)
             if db.execute(sql.MOVE_POINTER, move).rowcount != 1:
-                raise FencedError(f"the log {log!r} has a newer writer; the last data of this writer was not stored")
+                raise FencedError(
+                    f"another writer has taken over log {log!r}; the last data of this writer was not stored"
+                )
             db.executemany(sql.INSERT_BLOCK.format(number), map(_row, commit.blocks))
             if commit.sequence is not None:
                 db.execute(sql.SET_STATE, (number, producer_key(commit.producer), str(commit.sequence).encode()))
@@ -276,16 +276,16 @@ class SqliteBackend:
         beside = Path(f"{self._path}-wal")
         if beside.exists() and beside.stat().st_size:
             raise StorageReadOnlyError(
-                f"{beside} has commits that are not in {self._path.name} yet, and its disk can only be read: copy both "
-                "files to a disk that can be written, or let this one be written"
+                f"{beside} contains commits that are not in {self._path.name} yet, and the disk is "
+                "read-only: copy both files to a writable disk, or make this disk writable"
             )
 
     def _is_prepared(self) -> bool:
         (version,) = self._writer.execute("PRAGMA user_version").fetchone()
         if version > sql.VERSION:
             raise StorageError(
-                f"{self._path} is a log store of format {version}; this Millstream reads format {sql.VERSION}. "
-                "Install a newer one"
+                f"{self._path} is a log store of format {version}, but this release reads format "
+                f"{sql.VERSION}: install a newer release"
             )
         (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
         # A copy that SQLite itself made (VACUUM INTO) has another mode, in which it can be read as well.
@@ -294,13 +294,13 @@ class SqliteBackend:
     def _prepare(self) -> None:
         """Make the tables of a new file; of several processes that try at once, one does."""
         if self._read_only:
-            raise LogNotFoundError(f"{self._path} is not a log store")
+            raise LogNotFoundError(f"{self._path} is not a log store: check the path")
         self._writer.execute(f"PRAGMA page_size = {sql.PAGE_SIZE}")
         with self._transaction() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    raise StorageError(f"{self._path} is a database of something else; name another file")
+                    raise StorageError(f"{self._path} is a database of another program: name another file")
                 for statement in sql.SCHEMA:
                     db.execute(statement)
         self._writer.execute("PRAGMA journal_mode = WAL")

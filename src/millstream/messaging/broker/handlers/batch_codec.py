@@ -66,7 +66,9 @@ def to_messages(batch: SendBatchRequest) -> list[v2.Message]:
     """The messages of *batch* as the protocol has them. Raises MESSAGE_CORRUPTED where its columns do not match."""
     count = len(batch.ids)
     if len(batch.bodies) != count:
-        raise StatusError(v2.MESSAGE_CORRUPTED, f"{count} messages have {len(batch.bodies)} bodies")
+        raise StatusError(
+            v2.MESSAGE_CORRUPTED, f"the request states {count} messages but contains {len(batch.bodies)} bodies"
+        )
     kind: Any = batch.kind
     found = [v2.Message(body=body) for body in batch.bodies]
     for message, name in zip(found, batch.ids, strict=True):

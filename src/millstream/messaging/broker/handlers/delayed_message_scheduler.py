@@ -71,7 +71,7 @@ class DelayedMessageScheduler:
         number, message_id = read_recall(handle)
         hold = self._delayed.get(number)
         if hold is None or hold.ending or hold.half or hold.topic != topic or hold.message_id != message_id:
-            raise StatusError(v2.NOT_FOUND, "no message to recall: it was delivered or recalled already")
+            raise StatusError(v2.NOT_FOUND, "cannot recall the message: it was delivered or recalled already")
         await self._drop([hold])
         return message_id
 
@@ -79,14 +79,16 @@ class DelayedMessageScheduler:
         """Commit or roll back a transaction of *topic*; to repeat it is safe. Raises :class:`StatusError`."""
         number = read_transaction(transaction_id)
         if resolution not in (v2.COMMIT, v2.ROLLBACK):
-            raise StatusError(v2.BAD_REQUEST, "a transaction ends by COMMIT or ROLLBACK")
+            raise StatusError(v2.BAD_REQUEST, "a transaction must end with COMMIT or ROLLBACK")
         hold = self._delayed.get(number)
         if hold is None or not hold.half or hold.message_id != message_id or hold.topic != topic:
             if self._ended.get(number) == resolution:
                 return
-            raise StatusError(v2.INVALID_TRANSACTION_ID, "unknown transaction, or it has ended differently")
+            raise StatusError(
+                v2.INVALID_TRANSACTION_ID, "the transaction is unknown, or was already ended with the other result"
+            )
         if hold.ending:
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the transaction is being ended by another call")
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, "another call is ending this transaction: try again")
         await (self._release([hold]) if resolution == v2.COMMIT else self._drop([hold]))
         self._ended[number] = resolution
         while len(self._ended) > _REMEMBERED:

@@ -27,13 +27,13 @@ def _filter(kind: int, text: str) -> MessageFilter | None:
         return None
     tags = frozenset(tag.strip() for tag in text.split("||"))
     if not all(tags) or any("|" in tag for tag in tags):
-        raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, f"{text[:80]!r} is not a list of tags: write a || b, or *")
+        raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, f"invalid tag filter {text[:80]!r}: write a || b, or *")
     return lambda message: header(message, TAG) in tags
 
 
 def _by_condition(text: str) -> MessageFilter:
     if not text:
-        raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, "the condition is empty")
+        raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, "the SQL filter is empty: write a condition")
     condition = compile_condition(text)
 
     def wanted(message: Message) -> bool:

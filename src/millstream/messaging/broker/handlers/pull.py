@@ -73,7 +73,7 @@ class PullHandler:
         self._core.topic(topic)
         found = self._core.journal.state.offsets.get((group, topic, queue))
         if found is None:
-            raise StatusError(v2.OFFSET_NOT_FOUND, f"group {group} has stored no offset of queue {queue} of {topic}")
+            raise StatusError(v2.OFFSET_NOT_FOUND, f"group {group} has no stored offset of queue {queue} of {topic}")
         return found
 
     async def _scan(self, pull: PullRequest) -> tuple[list[Message], int]:

@@ -116,7 +116,9 @@ class ReceiveHandler:
             if given or left <= 0 or call.is_repeated:
                 return given
             if self._waiting >= self._core.limits.max_waiting:
-                raise StatusError(v2.TOO_MANY_REQUESTS, f"{self._waiting:,} consumers wait already; try again later")
+                raise StatusError(
+                    v2.TOO_MANY_REQUESTS, f"too many waiting consumers ({self._waiting:,}): try again later"
+                )
             self._waiting += 1
             try:
                 await self._core.notifier.wait(ask.topic, version, min(left, self._until_due(ask)))

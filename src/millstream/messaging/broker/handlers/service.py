@@ -77,7 +77,7 @@ class BrokerService:
         session = self._core.sessions.touch(call.client_id, self._core.clock.now(), connection=call.connection)
         if not session.declared and request.client_type == v2.CLIENT_TYPE_UNSPECIFIED:
             raise StatusError(
-                v2.UNRECOGNIZED_CLIENT_TYPE, "the client type is missing: send it, or send settings first"
+                v2.UNRECOGNIZED_CLIENT_TYPE, "the client type is missing: add it to the request, or send settings first"
             )
         if request.HasField("group"):
             group = full_name(request.group, call.namespace)
@@ -88,10 +88,10 @@ class BrokerService:
 
     async def send_message(self, request: v2.SendMessageRequest, call: CallContext) -> v2.SendMessageResponse:
         if not request.messages:
-            raise StatusError(v2.MESSAGE_CORRUPTED, "there is no message to send")
+            raise StatusError(v2.MESSAGE_CORRUPTED, "the request contains no message")
         names = {full_name(message.topic, call.namespace) for message in request.messages}
         if len(names) > 1:
-            raise StatusError(v2.MESSAGE_CORRUPTED, "all messages of one call go to one topic")
+            raise StatusError(v2.MESSAGE_CORRUPTED, "all messages of one call must be of one topic")
         receipts = await self._sending.send(names.pop(), request.messages)
         response = v2.SendMessageResponse()
         for receipt in receipts:

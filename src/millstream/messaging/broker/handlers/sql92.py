@@ -224,4 +224,4 @@ def _opposite(condition: Condition) -> Condition:
 
 
 def _wrong(reason: str) -> StatusError:
-    return StatusError(v2.ILLEGAL_FILTER_EXPRESSION, f"this is not a condition in SQL: {reason}")
+    return StatusError(v2.ILLEGAL_FILTER_EXPRESSION, f"invalid SQL filter: {reason}")

@@ -38,22 +38,20 @@ _RESERVED: Final = frozenset(
 def check_client_type(kind: int) -> None:
     """Raise UNSUPPORTED where clients of the *kind* (the protocol's ``ClientType``) need what no topic here has."""
     if kind in (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER):
-        raise StatusError(v2.UNSUPPORTED, "this broker has no lite topics; use a topic of its own for each")
+        raise StatusError(v2.UNSUPPORTED, "lite topics are not supported by this broker: use a normal topic for each")
 
 
 def check_topic_name(name: str) -> None:
     """Raise ILLEGAL_TOPIC unless *name* can be a topic's."""
     if not _TOPIC.fullmatch(name):
-        raise StatusError(
-            v2.ILLEGAL_TOPIC, f"{name[:80]!r} is not a valid topic name: use 1 to 127 of % | a-z A-Z 0-9 _ -"
-        )
+        raise StatusError(v2.ILLEGAL_TOPIC, f"invalid topic name {name[:80]!r}: use 1 to 127 of % | a-z A-Z 0-9 _ -")
 
 
 def check_group_name(name: str) -> None:
     """Raise ILLEGAL_CONSUMER_GROUP unless *name* can be a group's."""
     if not _GROUP.fullmatch(name):
         raise StatusError(
-            v2.ILLEGAL_CONSUMER_GROUP, f"{name[:80]!r} is not a valid group name: use 1 to 120 of % | a-z A-Z 0-9 _ -"
+            v2.ILLEGAL_CONSUMER_GROUP, f"invalid group name {name[:80]!r}: use 1 to 120 of % | a-z A-Z 0-9 _ -"
         )
 
 
@@ -68,7 +66,7 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     kind = message_kind(system)
     if kind != spec.kind and kind in (v2.LITE, v2.PRIORITY):
         name = enum_name(v2.MessageType, kind)
-        raise StatusError(v2.UNSUPPORTED, f"messages of the type {name} are not supported by this broker")
+        raise StatusError(v2.UNSUPPORTED, f"this broker does not support messages of type {name}")
     check_body(len(message.body))
     if message.user_properties:
         check_properties(message.user_properties)
@@ -81,7 +79,7 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     if kind != spec.kind:
         raise StatusError(
             v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic {spec.name} takes {spec.type} messages, not {enum_name(v2.MessageType, kind)}",
+            f"topic {spec.name} accepts {spec.type} messages, not {enum_name(v2.MessageType, kind)}",
         )
     if kind == v2.FIFO and not system.message_group:
         raise StatusError(v2.ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
@@ -96,7 +94,7 @@ def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
     due = stamp.seconds * 1_000_000 + stamp.nanos // 1000
     if due > now + limits.max_delay:
         hours = limits.max_delay / 3.6e9
-        raise StatusError(v2.ILLEGAL_DELIVERY_TIME, f"a message can be delayed by {hours:g} hours at most")
+        raise StatusError(v2.ILLEGAL_DELIVERY_TIME, f"the delay of a message must be at most {hours:g} hours")
     return max(due, now)
 
 
@@ -106,7 +104,8 @@ def check_invisible(duration: int, limits: Limits, *, shortest: int | None = Non
     if not least <= duration <= limits.longest:
         raise StatusError(
             v2.ILLEGAL_INVISIBLE_TIME,
-            f"a message is hidden for {least / 1e6:g} to {limits.longest / 1e6:g} seconds, not {duration / 1e6:g}",
+            f"the invisible duration must be {least / 1000000.0:g} to {limits.longest / 1000000.0:g} "
+            f"seconds, not {duration / 1000000.0:g}",
         )
     return duration
 
@@ -124,36 +123,41 @@ def _kind_by_properties(system: v2.SystemProperties) -> int:
 def check_body(size: int) -> None:
     """Raise MESSAGE_BODY_EMPTY or MESSAGE_BODY_TOO_LARGE unless a body may have *size* bytes."""
     if not size:
-        raise StatusError(v2.MESSAGE_BODY_EMPTY, "a message needs a body")
+        raise StatusError(v2.MESSAGE_BODY_EMPTY, "the message has no body")
     if size > MAX_BODY:
-        raise StatusError(v2.MESSAGE_BODY_TOO_LARGE, f"a body of {size:,} bytes is larger than {MAX_BODY:,}")
+        raise StatusError(v2.MESSAGE_BODY_TOO_LARGE, f"a body of {size:,} bytes exceeds the limit of {MAX_BODY:,}")
 
 
 def check_properties(pairs: Mapping[str, str]) -> None:
     """Raise a status unless *pairs* may be the user properties of a message."""
     if len(pairs) > MAX_PROPERTIES:
-        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs)} properties are more than {MAX_PROPERTIES}")
+        raise StatusError(
+            v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs)} properties exceed the limit of {MAX_PROPERTIES}"
+        )
     size = 0
     for name, value in pairs.items():
         if name in _RESERVED or name.startswith(PREFIX) or not name.strip() or _CONTROL.search(name):
-            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name[:80]!r} cannot be the name of a property")
+            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"invalid property name {name[:80]!r}")
         if _CONTROL.search(value):
-            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} has a control character in it")
+            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} must not contain control characters")
         size += len(name) + len(value)
     if size > MAX_PROPERTY_BYTES:
-        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties are too many")
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties exceed the limit")
 
 
 def check_ids(message_ids: Sequence[str]) -> None:
     """Raise ILLEGAL_MESSAGE_ID unless each of *message_ids* can be a message's."""
     if not all(map(str.strip, message_ids)):
-        raise StatusError(v2.ILLEGAL_MESSAGE_ID, "a message needs an id")
+        raise StatusError(v2.ILLEGAL_MESSAGE_ID, "the message has no id")
 
 
 def check_message_group(group: str) -> None:
     """Raise ILLEGAL_MESSAGE_GROUP unless *group* can be a message group."""
     if not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group):
-        raise StatusError(v2.ILLEGAL_MESSAGE_GROUP, f"a message group has 1 to {MAX_GROUP_BYTES} bytes, none control")
+        raise StatusError(
+            v2.ILLEGAL_MESSAGE_GROUP,
+            f"a message group must have 1 to {MAX_GROUP_BYTES} bytes and no control characters",
+        )
 
 
 def check_keys(keys: Sequence[str], tag: str) -> None:
@@ -161,10 +165,10 @@ def check_keys(keys: Sequence[str], tag: str) -> None:
     if tag and (not tag.strip() or "|" in tag or _CONTROL.search(tag)):
         raise StatusError(
             v2.ILLEGAL_MESSAGE_TAG,
-            f"{tag[:80]!r} is not a tag: it must not be blank or contain '|' or control characters",
+            f"invalid tag {tag[:80]!r}: it must not be blank or contain '|' or control characters",
         )
     if sum(map(len, keys)) + len(tag) > MAX_PROPERTY_BYTES:
-        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag have more than 16 KiB")
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag exceed 16 KiB in total")
     for key in keys:
         if not key.strip() or _CONTROL.search(key):
-            raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "a key must not be blank and has no control characters")
+            raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "a key must not be blank or contain control characters")

@@ -98,7 +98,7 @@ def read_keyring(settings: Mapping[str, KeySettings]) -> Keyring:
 def _read_key(name: str, settings: KeySettings) -> AccessKey:
     if not re.fullmatch(r"[^,\s]{1,256}", name):
         raise BrokerCredentialsError(
-            f"setting broker.keys: {name[:80]!r} is not an access key: no blanks and no commas"
+            f"setting broker.keys: invalid access key {name[:80]!r}: it must not contain blanks or commas"
         )
     secret = _read_secret(settings.secret_file, f"broker.keys.{name}.secret_file")
     token = _read_secret(settings.token_file, f"broker.keys.{name}.token_file") if settings.token_file else ""

@@ -33,8 +33,8 @@ def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     """
     if host in ("0.0.0.0", "::"):  # noqa: S104 (nothing listens here)
         raise BrokerCredentialsError(
-            f"no certificate can be made for {host}, which is not a name of this machine: listen on a host name, "
-            "or set broker.tls_certificate and broker.tls_key"
+            f"cannot create a certificate for {host}, which is not a name of this machine: listen on a "
+            "host name, or set broker.tls_certificate and broker.tls_key"
         )
     files = BrokerSettings(tls_certificate=str(folder / CERTIFICATE), tls_key=str(folder / KEY))
     now = datetime.fromtimestamp(clock.now() / MICROSECONDS, UTC)
@@ -50,10 +50,10 @@ def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     except ImportError as error:
         raise MissingExtraError from error
     except ValueError as error:
-        raise BrokerCredentialsError(f"no certificate can be made for {host!r}: {error}") from error
+        raise BrokerCredentialsError(f"cannot create a certificate for {host!r}: {error}") from error
     except OSError as error:
         raise BrokerCredentialsError(
-            f"{folder / CERTIFICATE} cannot be written: {error.strerror}; leave it out with --no-broker-tls, or set "
+            f"cannot write {folder / CERTIFICATE}: {error.strerror}; use --no-broker-tls, or set "
             "broker.tls_certificate and broker.tls_key"
         ) from error
     assert found is not None

@@ -97,7 +97,7 @@ def check_settings(declared: v2.Settings, access: CallerPermissions, namespace: 
 def check_admin(access: CallerPermissions) -> None:
     """Raise FORBIDDEN unless the caller may look after the broker."""
     if not access.admin:
-        raise _refusal(access, "look after topics and groups (admin)")
+        raise _refusal(access, "administer topics and groups (admin)")
 
 
 def _check_topic(name: str, permission: Permission, access: CallerPermissions) -> None:
@@ -113,4 +113,6 @@ def _check_group(name: str, access: CallerPermissions) -> None:
 
 
 def _refusal(access: CallerPermissions, what: str) -> StatusError:
-    return StatusError(v2.FORBIDDEN, f"the key {access.name} may not {what}: see broker.keys in the broker's settings")
+    return StatusError(
+        v2.FORBIDDEN, f"access key {access.name} is not allowed to {what}: see broker.keys in the broker's settings"
+    )

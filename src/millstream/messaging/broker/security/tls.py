@@ -99,7 +99,7 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
     if not settings.tls_certificate and not settings.tls_key:
         if settings.tls_client_ca:
             raise BrokerCredentialsError(
-                "setting broker.tls_client_ca: the broker needs a tls_certificate and a tls_key as well"
+                "setting broker.tls_client_ca requires tls_certificate and tls_key: set them too"
             )
         return None
     certificate = _read(settings.tls_certificate, "tls_certificate")
@@ -110,8 +110,8 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
         )
     except (OSError, ValueError) as error:
         raise BrokerCredentialsError(
-            f"settings broker.tls_certificate and tls_key: {settings.tls_certificate} and {settings.tls_key} "
-            "must be a PEM certificate and its unencrypted private key"
+            f"settings broker.tls_certificate and broker.tls_key: {settings.tls_certificate} and "
+            f"{settings.tls_key} must be a PEM certificate and its unencrypted private key"
         ) from error
     return ServerTls(certificate, key, _read_authority(settings.tls_client_ca), settings)
 
@@ -135,13 +135,13 @@ def _read_authority(path: str) -> bytes | None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode())
     except (OSError, ValueError) as error:
-        raise BrokerCredentialsError(f"setting broker.tls_client_ca: {path} is not a certificate in PEM") from error
+        raise BrokerCredentialsError(f"setting broker.tls_client_ca: {path} is not a PEM certificate") from error
     return data
 
 
 def _read(path: str, name: str) -> bytes:
     if not path:
-        raise BrokerCredentialsError(f"setting broker.{name} is missing: a certificate and its key belong together")
+        raise BrokerCredentialsError(f"setting broker.{name} is missing: set both the certificate and its key")
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -149,4 +149,4 @@ def _read(path: str, name: str) -> bytes:
 
 
 def _no_password() -> bytes:
-    raise ValueError("the key is protected by a password: give a key file without one")
+    raise ValueError("the key is encrypted: give a key file without a password")

@@ -50,14 +50,14 @@ class BrokerServer:
         self._places = [(place, tls)] if tls_place is None else [(place, None), (tls_place, tls)]
         if tls_place is not None and tls is not None and tls.client_ca is not None:
             raise BrokerCredentialsError(
-                f"clients need a certificate (broker.tls_client_ca), but {place} is not encrypted: omit "
-                "--broker-tls to encrypt it"
+                f"broker.tls_client_ca requires TLS, but {place} is not encrypted: omit --broker-tls to encrypt it"
             )
         for where, how in self._places:
             if not is_loopback(where) and not self._keys and (how is None or how.client_ca is None):
                 raise BrokerCredentialsError(
                     f"{where} is reachable from other machines without access control: set access keys "
-                    "(broker.keys), require client certificates (broker.tls_client_ca), or listen on 127.0.0.1"
+                    "(broker.keys), require client certificates (broker.tls_client_ca), or listen on "
+                    "127.0.0.1"
                 )
         self._store = store
         self._clock = clock or SystemClock()
@@ -124,7 +124,9 @@ def _listen(server: grpc.aio.Server, place: Address, tls: ServerTls | None) -> i
     try:
         return server.add_secure_port(str(place), tls.credentials()) if tls else server.add_insecure_port(str(place))
     except RuntimeError as error:
-        raise BrokerError(f"{place} cannot be listened on: is another broker there? Use another port") from error
+        raise BrokerError(
+            f"cannot listen on {place}: stop the program that uses the port, or use another port"
+        ) from error
 
 
 async def _cancel(task: asyncio.Future[None]) -> None:

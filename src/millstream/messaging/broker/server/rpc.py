@@ -51,7 +51,7 @@ class CallAuthorizer:
         access = self.keys.access(headers)
         client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
         if not client_id:
-            raise StatusError(v2.CLIENT_ID_REQUIRED, "a call needs the header x-mq-client-id")
+            raise StatusError(v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
         if access is not UNRESTRICTED:
             client_id = f"{access.name}/{client_id}"  # nobody speaks for a client of another key
             check_call(method, request, access, namespace)
@@ -111,7 +111,7 @@ def _stream(
 
 def _unsupported(method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
     async def behaviour(_request: Any, _context: Any) -> Any:
-        return _refusal(method, StatusError(v2.UNSUPPORTED, f"{method.name} is not supported by this broker"))
+        return _refusal(method, StatusError(v2.UNSUPPORTED, f"this broker does not support the call {method.name}"))
 
     return behaviour
 

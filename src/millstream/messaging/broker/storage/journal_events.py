@@ -163,5 +163,6 @@ def read_event(message: Message) -> Event:
         return _decoder.decode(message.body)
     except msgspec.DecodeError as error:
         raise DamagedJournalError(
-            f"message {message.id} of the broker's journal is not an event of a broker ({error}): is the log another's?"
+            f"message {message.id} of the broker's journal is not a broker event ({error}): check "
+            "whether another program writes to this log"
         ) from error

@@ -43,13 +43,13 @@ class TopicSpec(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise TopicError(
-                f"{self.name[:80]!r} is not a valid topic name: use 1 to 127 letters, digits, '_', '%' and '-', and do "
-                "not begin with '-'"
+                f"invalid topic name {self.name[:80]!r}: use 1 to 127 letters, digits, '_', '%' and "
+                "'-', and do not begin with '-'"
             )
         if self.type not in TYPES:
-            raise TopicError(f"a topic is of the type {', '.join(TYPES)}, not {self.type!r}")
+            raise TopicError(f"invalid topic type {self.type!r}: choose one of {', '.join(TYPES)}")
         if not 1 <= self.queues <= MAX_QUEUES:
-            raise TopicError(f"topic {self.name!r} can have 1 to {MAX_QUEUES} queues, not {self.queues}")
+            raise TopicError(f"topic {self.name!r} must have 1 to {MAX_QUEUES} queues, not {self.queues}")
 
     @property
     def kind(self) -> int:
@@ -191,7 +191,7 @@ def _append_failure(error: BaseException) -> Exception:
     """The error of a call whose messages were to be appended; a cancellation means that the topic was closed."""
     if isinstance(error, Exception):
         return error
-    return StatusError(v2.INTERNAL_SERVER_ERROR, "the topic is being changed; send the message again")
+    return StatusError(v2.INTERNAL_SERVER_ERROR, "the topic is being changed: send the message again")
 
 
 def _ids_of_clients(headers: Any) -> Iterator[tuple[int, bytes]]:
