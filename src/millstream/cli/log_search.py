@@ -95,7 +95,7 @@ def microseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"{text!r} is not a time; write 2013-01-31T12:00Z, or microseconds since the epoch") from error
+        raise InputError(f"invalid time {text!r}: write 2013-01-31T12:00Z, or microseconds since the epoch") from error
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 

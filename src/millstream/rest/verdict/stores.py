@@ -185,4 +185,4 @@ def _require_items(adopted: AdoptedStore, spaces: Sequence[str]) -> None:
     for space in spaces:
         if not adopted.source.entries(space, limit=1) and adopted.entries(space, limit=1):
             question = absence_question(adopted.url)
-            raise StoreUnavailableError(f"{adopted.url} is empty, and items were adopted from it: {question}")
+            raise StoreUnavailableError(f"{adopted.url} is empty, but items were adopted from it before: {question}")
