@@ -113,7 +113,7 @@ def test_a_proof_of_a_log_or_a_message_that_does_not_exist_says_so(data: Path) -
     assert "there is no log 'wether'" in err and "millstream log list" in err
     with Node.open(Settings(data=str(data))) as node, node.logs.store.log(LogSpec("other")).writer() as writer:
         code, _, err = run_command("prove", "other", "1", "--data", str(data))
-        assert (code, "the log 'other' has no message 1: it has none yet" in err) == (3, True)
+        assert (code, "log 'other' has no message 1: it has none yet" in err) == (3, True)
         writer.append([b"one"])
     code, _, err = run_command("prove", "other", "2", "--data", str(data))
     assert (code, "the log 'other' has no message 2: its last one is 1" in err) == (3, True)
