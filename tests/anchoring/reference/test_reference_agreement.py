@@ -48,7 +48,7 @@ class OurReader:
 
         def fetch(uri: str, _limit: int) -> bytes:
             if uri not in contents:
-                raise CidError(f"invalid file URI {uri}")
+                raise CidError(f"{uri} names no file")
             return contents[uri]
 
         try:

@@ -351,7 +351,7 @@ def test_files_that_are_lost_between_the_anchor_and_its_observation_are_written_
     read = sqlite_fleet.cas.get
 
     def lost(cid: str, limit: int) -> bytes:
-        raise CasNotFoundError(f"has no file {cid}")
+        raise CasNotFoundError(f"there is no file {cid}")
 
     sqlite_fleet.cas.get = lost
     with pytest.raises(ObservationBlockedError, match="missing from storage"):

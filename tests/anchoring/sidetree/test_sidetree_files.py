@@ -170,7 +170,7 @@ CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
     "unknown member": ("core index", lambda f: f.update(more=1), "unknown members: more"),
     "unknown kind": ("core index", lambda f: f["operations"].update(update=[]), "unknown members: update"),
     "lists": ("core index", lambda f: f["operations"].update(create={}), "must be (lists|a list)"),
-    "operations": ("core index", lambda f: f.update(operations=None), "must be an object|is null"),
+    "operations": ("core index", lambda f: f.update(operations=None), "must be an object|must not be null"),
     "long lock": ("core index", lambda f: f.update(writerLockId="é" * 101), "writerLockId"),
     "no proof file": ("core index", lambda f: f.pop("coreProofFileUri"), "must be a URI"),
     "null proof file": ("core index", lambda f: f.update(coreProofFileUri=None), "must be a URI"),
