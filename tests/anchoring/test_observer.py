@@ -169,7 +169,7 @@ GOOD = [make_batch([1, 2]), make_batch([3])]
         ({"extra": 1}, "not a manifest"),
         ({"files": []}, "do not add up"),
         ({"files": [{"batches": 2, "bytes": 10**7, "messages": 3, "uri": cid_of(b"")}]}, "outside 1 to 4,000,000"),
-        ({"files": [{"batches": 2, "bytes": 10, "messages": 3, "uri": "../../etc/passwd"}]}, "invalid CID"),
+        ({"files": [{"batches": 2, "bytes": 10, "messages": 3, "uri": "../../etc/passwd"}]}, "CID"),
         ({"rejects": {"count": 1, "files": []}}, "rejects of the files do not add up"),
         ({"config": None}, "not a manifest"),
         ({"rejects": {"count": 2_000_000, "files": [{"bytes": 9, "count": 2_000_000, "uri": cid_of(b"")}]}}, "rejects"),
@@ -234,8 +234,8 @@ def test_a_message_line_in_another_spelling_makes_the_anchor_invalid(road: Any, 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"reason":"late","rejected":0}\n', "not allowed"),
-        (b'{"reason":"Late!","rejected":5}\n', "not allowed"),
+        (b'{"reason":"late","rejected":0}\n', "invalid"),
+        (b'{"reason":"Late!","rejected":5}\n', "invalid"),
         (b'{"rejected":5,"reason":"late"}\n', "not canonical"),
         (b'{"reason":"late","rejected":5,"x":1}\n', "not a reject"),
         (b'{"reason":"late","rejected":5}', "no newline"),
@@ -277,7 +277,7 @@ def test_damage_of_the_storage_stops_the_observer_and_says_nothing_of_the_anchor
     forge.anchor(manifest)
     uri = cid_of(manifest) if kind == "manifest" else msgspec.json.decode(manifest)["files"][0]["uri"]
     road.faults.spoil(uri, damage)
-    with pytest.raises(ObservationBlockedError, match=f"cannot read the files of anchor 1: (no )?file {uri}"):
+    with pytest.raises(ObservationBlockedError, match=f"cannot read the files of anchor 1: .*file {uri}"):
         road.observer.observe()
     assert road.index.anchor(1) is None
     road.faults.put((road.cas.root / uri).read_bytes())

@@ -32,7 +32,7 @@ from millstream.settings import Settings
 REFUSED = [
     ("POST", "/topics", {"name": "no good"}, 400, "invalid topic name"),
     ("POST", "/topics", {"name": "orders", "queue": 8}, 400, "queue"),
-    ("POST", "/topics", {"name": "orders", "type": "DELAY"}, 400, "exists already"),
+    ("POST", "/topics", {"name": "orders", "type": "DELAY"}, 400, "already exists"),
     ("POST", "/topics/delete", {"topic": "absent"}, 404, "there is no topic absent"),
     ("POST", "/topics/delete", {"topic": ""}, 400, "topic"),
     ("GET", "/topics?topic=absent", None, 404, "there is no topic absent"),

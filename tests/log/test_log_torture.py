@@ -124,7 +124,7 @@ def test_the_command_uses_nothing_that_is_there(tmp_path: Path, capfd: pytest.Ca
     (tmp_path / "millstream-torture-00000007").mkdir()
     store = f"segments:///{tmp_path / 'folder'}"
     assert run(["log", "torture", "--store", store, "--seed", "7"]) == 2
-    assert "exists already" in capfd.readouterr().err
+    assert "already exists" in capfd.readouterr().err
     assert run(["log", "torture", "--store", f"sqlite:///{tmp_path}/none/log.db"]) == 3
     assert run(["log", "torture", "--store", store, "--keep", "--private", "mariadb"]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["millstream-torture-00000007"]
@@ -142,7 +142,7 @@ def test_a_database_of_its_own_is_made_on_the_same_server_and_dropped(mariadb: s
     scratch = scratch_beside(url, "millstream-torture-test")
     with open_store(scratch.url) as store:
         store.log(LogSpec(LOG))
-    with pytest.raises(LogInputError, match="exists already"):
+    with pytest.raises(LogInputError, match="already exists"):
         scratch_beside(url, "millstream-torture-test")
     scratch.remove()
     scratch_beside(url, "millstream-torture-test").remove()

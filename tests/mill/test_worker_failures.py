@@ -130,7 +130,7 @@ class _Refusing(MemoryStore):
         ("much too long", "ContentIdTooLongError: the content id has 11 bytes, and this store keeps 10"),
         ("large", "ContentTooLargeError: it has 5 bytes, and this store keeps 4"),
         ("odd type", "StoreInputError: invalid mimetype 'odd'"),
-        ("no space", "StoreInputError: the space name "),
+        ("no space", "StoreInputError: invalid space name "),
     ],
 )
 def test_a_task_that_never_can_succeed_is_dead_at_once_with_the_reason(world: Any, name: str, reason: str) -> None:

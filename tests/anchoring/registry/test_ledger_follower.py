@@ -252,7 +252,7 @@ def test_an_entry_whose_file_no_place_has_is_passed_over_until_it_is_there(sourc
     done = target.follower(source).catch_up()
     assert (done.entries, done.waiting) == (5, 1)
     assert (target.state.position, target.state.behind) == (5, 0)
-    assert "cannot (verify|read).* anchor 3" in (target.state.error or "") and cid in (target.state.error or "")
+    assert "anchor 3" in (target.state.error or "") and cid in (target.state.error or "")
     source.cas.put(data)
     assert target.follower(source).catch_up().waiting == 0
     assert (target.state.position, target.state.behind, target.state.error) == (5, 0, None)

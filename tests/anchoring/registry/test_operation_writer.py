@@ -299,7 +299,7 @@ def test_an_entry_whose_file_is_nowhere_is_read_when_it_is_back(sqlite_fleet: An
     for cid, data in files.items():
         sqlite_fleet.files.overwrite(cid, None)
         assert (other.observer.observe(), other.history.postponed_count()) == (1, 1)
-        assert "cannot read .*anchor 1" in other.history.anchor(1).fault
+        assert "anchor 1" in other.history.anchor(1).fault
         assert other.observer.read_postponed(due=False) == 0
         sqlite_fleet.files.put(data)
         assert other.observer.read_postponed() == 0, "it waits for its turn"
