@@ -228,7 +228,7 @@ PROVISIONAL_CHANGES: dict[str, tuple[str, Change, str]] = {
     "broken proof": ("provisional proof", lambda f: f["operations"]["update"][0].update(signedData=7), "compact JWS"),
     "missing delta": ("chunk", lambda f: f["deltas"].pop(), "one delta for each of 5"),
     "bad delta": ("chunk", lambda f: f["deltas"].__setitem__(0, None), "delta"),
-    "long delta": ("chunk", lambda f: f["deltas"][0].update(updateCommitment="x" * 1000), "larger than 1,000 bytes|limit is 1,000"),
+    "long delta": ("chunk", lambda f: f["deltas"][0].update(updateCommitment="x" * 1000), "than 1,000|limit is 1,000"),
     "unknown in chunk file": ("chunk", lambda f: f.update(more=1), "unknown members"),
 }  # fmt: skip
 
