@@ -103,15 +103,15 @@ def test_what_an_override_does_not_say_is_taken_from_the_options():
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[[", "cannot be read"),
+        ("[[", "cannot read the overrides"),
         ("[override]\nsource = 'p'", "tables named"),
         ("[[rule]]\nsource = 'p'", "tables named"),
         ("[[override]]\nsource = 'p'\nwindwo = 3", "'windwo'"),
         ("[[override]]\nsource = 'p'\nwindow = 'wide'", "override 1 .source 'p'.*window: expected `int`"),
         ("[[override]]\nsource = 7", r"override 1 \(source 7\).*source: expected `str \| null`"),
-        ("[[override]]\nsource = 'p'\nwindow = -3", r"override 1 \(source 'p'\).*window is -3"),
-        ("[[override]]\nkey = 'k'\n[[override]]\nlate = 'side'", r"override 2 cannot be used: grace is None"),
-        ("[[override]]\nkey = 'k'\nmode = 'faithful'", r"override 1 \(key 'k'\) has the member 'mode'"),
+        ("[[override]]\nsource = 'p'\nwindow = -3", r"override 1 \(source 'p'\).*invalid window -3"),
+        ("[[override]]\nkey = 'k'\n[[override]]\nlate = 'side'", r"override 2 is not valid: invalid grace None"),
+        ("[[override]]\nkey = 'k'\nmode = 'faithful'", r"override 1 \(key 'k'\) has the unknown member 'mode'"),
     ],
 )
 def test_a_document_of_overrides_that_is_wrong_is_refused_by_name(text, what):

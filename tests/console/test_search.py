@@ -98,7 +98,7 @@ def test_the_page_says_which_ids_were_searched(node: AskedInProcess) -> None:
     assert re.search(r"Searched ids 1 to ([\d,]+) of \1: nothing found\.", page)
     assert "go-on" not in page
     page = node.page("/messages?log=weather&key=&since=noon")
-    assert "invalid time &#39;noon&#39;: write 2026-11-22 03:04:05" in page
+    assert "nvalid time &#39;noon&#39;: write 2026-11-22 03:04:05" in page
     assert "Fill in at least one field." in node.page("/messages?log=weather&key=")
     page = node.page("/messages?log=weather&since=1970-01-01")
     assert re.search(r"Searched ids 1 to [\d,]+ of [\d,]+: 50 messages found so far\.", page)

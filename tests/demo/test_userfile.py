@@ -74,11 +74,11 @@ def test_parquet_with_timestamps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("r.txt", "x", "ending"),
+        ("r.txt", "x", "ends in"),
         ("r.jsonl", "", "empty"),
         ("r.jsonl", "what\nis this\n", "no row is a valid record; the first trouble is in line 1"),
         ("r.csv", "a,b\n1,2\n", "no column event_time or key"),
-        ("r.parquet", "PAR0", "cannot be read"),
+        ("r.parquet", "PAR0", "cannot read"),
         ("r.csv", "key,event_time,received_at\na,1,2\nb,1,\n", "received_at"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, name: str, text: str
 
 
 def test_an_absent_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserFileError, match="cannot be read"):
+    with pytest.raises(UserFileError, match="cannot read"):
         read_records(tmp_path / "absent.jsonl")
 
 

@@ -155,7 +155,7 @@ def test_certificates_that_are_not_there_are_named(tmp_path):
         ("mqtts://u:geheim@host?tls_key=x", "must be given together"),
         ("mqtt://u:geheim@host?password_file=x", "give either the password"),
         ("mqtt://:geheim@host", "requires a user"),
-        ("mqtt://u@host?password_file=/nowhere/at/all", "/nowhere/at/all cannot be read"),
+        ("mqtt://u@host?password_file=/nowhere/at/all", "cannot read the password file /nowhere/at/all"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_without_its_password(url, what):

@@ -137,7 +137,7 @@ def test_a_forged_number_of_values_is_refused_before_they_are_unpacked() -> None
         if part != BYTES:
             forged = bytearray(data)
             ENTRY.pack_into(forged, at, column, part, *rest[:2], MAX_ITEMS + 1, *rest[3:])
-            with pytest.raises(BlockError, match=f"{MAX_ITEMS + 1} items are exceed the limits of a block"):
+            with pytest.raises(BlockError, match=f"{MAX_ITEMS + 1} items are more than a block holds"):
                 Block(resealed(bytes(forged))).decode()
 
 

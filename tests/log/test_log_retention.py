@@ -182,4 +182,4 @@ def test_the_command_trims_by_id_by_rules_and_by_the_policy_of_the_log(
     assert "nothing to trim" in run("--max-age", "30d", "--max-bytes", "1GB")
     assert "would begin at id 101" in run("--max-bytes", "0", "--dry-run")
     assert "invalid size" in run("--max-bytes", "many", code=2)
-    assert "either" in run("--below", "3", "--max-count", "4", code=2)
+    assert "cannot be combined" in run("--below", "3", "--max-count", "4", code=2)

@@ -221,7 +221,7 @@ def test_a_log_keeps_one_place_for_its_objects(open_log: Callable[[], Log]) -> N
     log.set_tiering(Tiering("memory://elsewhere", segment_bytes=8000))
     log.set_tiering(Tiering(URL, segment_bytes=8000))
     log.move_blocks()
-    with pytest.raises(LogInputError, match="in the tier memory://tier"):
+    with pytest.raises(LogInputError, match="tier at memory://tier"):
         log.set_tiering(Tiering("memory://elsewhere"))
     with pytest.raises(LogInputError, match="segment_bytes"):
         Tiering(URL, segment_bytes=0)

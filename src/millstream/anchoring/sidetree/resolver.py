@@ -139,7 +139,7 @@ class Chain:
     def reason(self, operation: Operation) -> str:
         """Why *operation* has no effect on the present state."""
         if operation.type == OperationType.CREATE:
-            return "the DID was created before"
+            return "the DID already exists"
         if self.state is None:
             return "the DID is not created"
         commitment, kind = commitment_of(operation.reveal_value), _kind(operation)

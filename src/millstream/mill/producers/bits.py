@@ -111,7 +111,9 @@ class BitProducer:
     def give_up(self, morsel: BitMorsel, started_at: int, error: str) -> None:
         """The space gets a report that cannot say SUCCESS."""
         since = morsel.since if morsel.since is not None else started_at
-        self._put_report(BitReport(morsel.store, morsel.space, since, morsel.listed, f"the listing broke off: {error}"))
+        self._put_report(
+            BitReport(morsel.store, morsel.space, since, morsel.listed, f"the listing stopped before its end: {error}")
+        )
 
     def _checks(self, morsel: BitMorsel) -> Chunk[BitMorsel]:
         if morsel.since is None:
