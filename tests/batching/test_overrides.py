@@ -91,7 +91,7 @@ def test_overrides_that_make_no_sense_are_refused(overrides, what):
 
 @pytest.mark.parametrize("name", ["conflict_cut", "mode", "late"])
 def test_a_choice_that_does_not_exist_is_refused_with_those_that_do(name):
-    with pytest.raises(ConfigError, match=f"{name} is 'upside-down': choose one of [a-z]"):
+    with pytest.raises(ConfigError, match=f"invalid {name} 'upside-down': choose one of [a-z]"):
         BatchConfig(50, 20, **{name: "upside-down"})
 
 

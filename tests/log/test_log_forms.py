@@ -40,7 +40,7 @@ def test_bytes_that_are_no_protobuf_are_refused_and_others_need_no_header(log: L
         writer.append([wrappers_pb2.StringValue(value="a").SerializeToString(), b"\xff"])
     found = log.read_proto(wrappers_pb2.StringValue)
     assert next(found)[1].value == "a"
-    with pytest.raises(LogInputError, match=r"message 2 is no google\.protobuf\.StringValue"):
+    with pytest.raises(LogInputError, match=r"message 2 is not a valid google\.protobuf\.StringValue"):
         next(found)
 
 

@@ -97,5 +97,5 @@ def test_both_may_be_set_by_environment() -> None:
 
 @pytest.mark.parametrize("name", ["writer_monitor_interval", "op_queue_notice_visibility"])
 def test_no_time_at_all_is_refused_with_the_name_of_the_setting(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingsError, match=rf"setting registry \(.*millstream.toml\): {name} is 0"):
+    with pytest.raises(SettingsError, match=rf"setting registry \(.*millstream.toml\): {name} must be longer than 0"):
         settings_of(tmp_path, f"{name} = 0")
