@@ -25,6 +25,7 @@ from millstream.mill.tasks import Duplicate, decode_task
 from millstream.node import Node
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs import duplication
 from millstream.pipeline.jobs.duplication import (
     DuplicationPlan,
     copies_cut_short,
@@ -117,6 +118,31 @@ def test_the_plan_and_its_tasks_are_those_of_the_planner_in_process(
     plan_space_duplication(*planner, theirs, outbox=stores.outbox)  # type: ignore[arg-type]
     assert ours.names == theirs.names
     assert stores.plan(spark, tmp_path).reused
+
+
+def test_deletions_that_wait_are_merged_with_the_manifest_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duplication, "_ASKED", 3)
+    monkeypatch.setattr(duplication, "_GROUP_BATCHES", 1)
+    engine = open_engine(f"sqlite:///{tmp_path / 'node.db'}")
+    manifest, outbox = Manifest(engine), AuditOutbox(engine)
+    names = [f"{letter}{number:02}" for letter in ("a", "ü") for number in range(20)]
+    known = names[5:35:2]
+    manifest.writer.record([ManifestEvent("a", "docs", name, 5, "0" * 64, 1) for name in known])
+    for name in [*names[:10], *names[25:]]:
+        outbox.add([AuditEvent(AuditAction.DELETE_CONTENT, "ann", LATER, "me", "a", "file", "docs", name)])
+    deleted = {*names[:10], *names[25:]}
+    monkeypatch.setattr(outbox, "pending", None)  # all names at once
+    file = tmp_path / "manifest.parquet"
+    with file.open("wb") as target, duplication._waiting_deletions(outbox, "a", "docs") as deletions:
+        duplication._write_manifest(target, manifest, PAIR, "docs", deletions)
+    rows = pq.read_table(file).to_pylist()
+    assert sorted((row["store"], row["content_id"], row["deleted"]) for row in rows) == sorted(
+        ("a", name, name in deleted) for name in {*known, *deleted}
+    )
+    groups = pq.ParquetFile(file).metadata
+    assert max(groups.row_group(number).num_rows for number in range(groups.num_row_groups)) <= len(known)
 
 
 def plain(plan: object) -> dict[str, object]:

@@ -70,7 +70,7 @@ def test_the_rows_of_a_part_come_in_order_from_memory_and_from_files(
     monkeypatch.setattr(output_order, "_PIECE_BYTES", 20_000)
     monkeypatch.setattr(output_order, "_HELD_BYTES", held)
     batches = [pa.RecordBatch.from_pylist(rows[first : first + 40], BATCH_SCHEMA) for first in range(0, 300, 40)]
-    parted = pa.Table.from_batches(with_part(batches, [50])).to_batches(max_chunksize=3)
+    parted = pa.Table.from_batches(with_part(batches, [(50, "")])).to_batches(max_chunksize=3)
     assert {number for part in parted for number in part.column("part").to_pylist()} == {0, 1}
     pieces = list(order_part(parted))
     assert len(pieces) > 2
@@ -116,3 +116,40 @@ def test_parts_are_of_about_as_many_messages_where_one_lies_decades_before_the_o
     assert max(rows) < 2 * sum(rows) / len(rows)
     starts = pa.concat_tables(tables)["start"].to_pylist()
     assert starts == sorted(times)
+
+
+@pytest.mark.parametrize("sources", [1, 500])
+def test_batches_of_the_same_start_are_spread_over_parts_in_order(sources: int) -> None:
+    draw = random.Random(8)
+    names = [f"s{number:03}" for number in range(sources)]
+    rows = [
+        dict.fromkeys(BATCH_SCHEMA.names)
+        | {"source": draw.choice(names), "start": 7 if number % 10 else number, "ids": [number]}
+        | {"batch": f"{draw.getrandbits(256):064x}"}
+        for number in range(5000)
+    ]
+    rows.sort(key=lambda row: (row["start"], row["source"], row["batch"]))
+    bounds = [(rows[number * 500]["start"], rows[number * 500]["source"]) for number in range(1, 10)]
+    parted = pa.Table.from_batches(with_part([pa.RecordBatch.from_pylist(rows, BATCH_SCHEMA)], bounds))
+    parts: dict[int, list[pa.RecordBatch]] = {}
+    for part in parted.to_batches(max_chunksize=1):
+        parts.setdefault(part.column("part")[0].as_py(), []).append(part)
+    ordered = [list(order_part(parts[number])) for number in sorted(parts)]
+    assert [row for pieces in ordered for piece in pieces for row in piece.to_pylist()] == rows
+    assert max(sum(map(len, pieces)) for pieces in ordered) < 1100  # all but a tenth would be in one part
+
+
+@pytest.mark.spark
+def test_parts_are_of_about_as_many_messages_where_most_batches_have_the_same_start(
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
+) -> None:
+    times = [BASE if number % 10 else BASE + number for number in range(20_000)]
+    messages = [Message(b"", f"k{n}", f"s{n % 997}", time, 2 * BASE) for n, time in enumerate(times)]
+    write_log(log_url, "in", messages, block_messages=5000)
+    job = run_batch(spark, tmp_path / "jobs", log_url, "in", BatchConfig(10, 3 * BASE, max_count=1))
+    tables = [pq.read_table(path, columns=["start", "source"]) for path in sorted(job.data.glob("*.parquet"))]
+    rows = [len(table) for table in tables if len(table)]
+    assert len(rows) >= 2
+    assert max(rows) < 1.5 * sum(rows) / len(rows)
+    found = pa.concat_tables(tables)
+    assert found.equals(found.sort_by([("start", "ascending"), ("source", "ascending")]))

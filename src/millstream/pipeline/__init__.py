@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     from millstream.pipeline.session import SparkOptions, spark_session, warm_up
     from millstream.pipeline.source import follow_log, read_log, register, write_log
     from millstream.pipeline.stream_progress import StreamLag, stream_lag
+    from millstream.pipeline.tables import (
+        read_anchored_batches,
+        read_anchors,
+        read_batches,
+        read_facts,
+        read_findings,
+        read_rejects,
+    )
 
 __all__ = [
     "AnchorAuditResult",
@@ -66,7 +74,13 @@ __all__ = [
     "find_java",
     "follow_log",
     "plan_duplication",
+    "read_anchored_batches",
+    "read_anchors",
+    "read_batches",
+    "read_facts",
+    "read_findings",
     "read_log",
+    "read_rejects",
     "register",
     "remove_old_jobs",
     "run_batch",

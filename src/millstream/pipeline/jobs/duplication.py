@@ -7,8 +7,11 @@ looping producer, or by Spark itself for bulk first copies.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +27,6 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.mill.duplication.differences import EXAMPLES, DuplicationPlan, ItemDifference
 from millstream.mill.duplication.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
-from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.bins import (
@@ -55,6 +57,8 @@ _GROUP_BATCHES = 64
 
 _ASKED = 1000
 """Items that the outbox is asked about together."""
+
+_DELETION_SCHEMA = pa.schema([pa.field("content_id", pa.string()), pa.field("at", pa.int64())])
 
 
 class PlannedDuplication(msgspec.Struct, frozen=True):
@@ -113,8 +117,8 @@ def plan_duplication(
             first = unlisted[0]
             raise PipelineError(f"cannot list {first.store}/{space}, so nothing was planned: {first.error}")
         recorded = folder.path / "manifest.parquet"
-        with driver_file(spark, recorded) as file:
-            _write_manifest(file, manifest, pair, space, _waiting_deletions(outbox, pair.source, space))
+        with driver_file(spark, recorded) as file, _waiting_deletions(outbox, pair.source, space) as deletions:
+            _write_manifest(file, manifest, pair, space, deletions)
         write_output(compare_copies(spark, listed.data, recorded, pair), folder.data)
         copied = _count_copies(listed.data, pair.destination)
         plan = _plan(folder.data, pair, space, copied)
@@ -225,42 +229,87 @@ def _failures(data: Path) -> Iterator[tuple[str, str]]:
             yield row["content_id"], row["error"]
 
 
-def _write_manifest(file: BinaryIO, manifest: Manifest, pair: Pair, space: str, deletions: Mapping[str, int]) -> None:
+def _write_manifest(file: BinaryIO, manifest: Manifest, pair: Pair, space: str, deletions: _Deletions) -> None:
     """What is recorded of both ends, each in the order of the ids, a row group in memory.
 
-    *deletions* (by id, their times) are taken for recorded at the source; those of unknown items follow as a group.
+    *deletions* are taken for recorded at the source; those of unknown items are row groups of their own.
     """
-    unknown = dict(deletions)
     with pq.ParquetWriter(file, RECORDED_SCHEMA) as writer:
         for store in (pair.source, pair.destination):
             batches = manifest.batches(store, space, columns=RECORDED_SCHEMA.names)
             while group := list(itertools.islice(batches, _GROUP_BATCHES)):
                 rows = pa.Table.from_batches(group, RECORDED_SCHEMA).combine_chunks()
-                writer.write_table(_deleted(rows, unknown) if unknown and store == pair.source else rows)
-        if unknown:
-            columns = zip(*((pair.source, name, None, at, True) for name, at in sorted(unknown.items())), strict=True)
-            writer.write_table(pa.table(list(map(list, columns)), schema=RECORDED_SCHEMA))
+                if store == pair.source:
+                    names = rows["content_id"].combine_chunks()
+                    for some in deletions.upto(names[-1].as_py()):
+                        rows = _deleted(rows, some)
+                        _write_deletions(writer, some.filter(pc.invert(pc.is_in(some["content_id"], names))), store)
+                writer.write_table(rows)
+            if store == pair.source:
+                for some in deletions.upto(None):
+                    _write_deletions(writer, some, store)
 
 
-def _waiting_deletions(outbox: AuditOutbox | None, source: str, space: str) -> Mapping[str, int]:
-    """When items of *space* were deleted, by what waits in *outbox*."""
-    deletions: dict[str, int] = {}
-    if outbox is not None:
-        for names in groups(sorted(outbox.pending(source, space)), _ASKED):
-            deletions |= outbox.deletions(source, space, names)
-    return deletions
+class _Deletions:
+    """Deletions in the order of the ids (:data:`_DELETION_SCHEMA`), read once, some at a time."""
+
+    def __init__(self, parts: Iterable[pa.RecordBatch]) -> None:
+        self._parts = iter(parts)
+        self._ahead: pa.RecordBatch | None = next(self._parts, None)
+
+    def upto(self, last: str | None) -> Iterator[pa.RecordBatch]:
+        """Those that were not given yet, up to the item *last* (None: all)."""
+        while self._ahead is not None:
+            names = self._ahead.column("content_id").to_pylist()
+            count = len(names) if last is None else bisect_right(names, last)
+            found, rest = self._ahead.slice(0, count), self._ahead.slice(count)
+            self._ahead = rest if len(rest) else next(self._parts, None)
+            if len(found):
+                yield found
+            if len(rest):
+                return
 
 
-def _deleted(rows: pa.Table, deletions: dict[str, int]) -> pa.Table:
-    """*rows* with those deleted that *deletions* name; these are taken out of it.
+@contextlib.contextmanager
+def _waiting_deletions(outbox: AuditOutbox | None, source: str, space: str) -> Iterator[_Deletions]:
+    """When items of *space* were deleted, by what waits in *outbox* now: it is put into a temporary file first.
+
+    An event that is processed while the manifest is read leaves the outbox, and its row may have been read before.
+    """
+    with tempfile.TemporaryFile() as file:
+        with pa.ipc.new_stream(file, _DELETION_SCHEMA) as writer:
+            for names in outbox.pending_in_order(source, space, _ASKED) if outbox is not None else ():
+                found = outbox.deletions(source, space, names) if outbox is not None else {}
+                times = [found[name] for name in sorted(found)]
+                writer.write_batch(pa.record_batch([sorted(found), times], schema=_DELETION_SCHEMA))
+        file.seek(0)
+        with pa.ipc.open_stream(file) as parts:
+            yield _Deletions(part for part in parts if len(part))
+
+
+def _deleted(rows: pa.Table, deletions: pa.RecordBatch) -> pa.Table:
+    """*rows* with those deleted that *deletions* name.
 
     A deletion before the last change in the row says nothing of what was added later.
     """
-    names, times = rows.column("content_id").to_pylist(), rows.column("modified")
-    at = pa.array([deletions.pop(name, None) for name in names], pa.int64())
+    names, times, deleted = (rows[name].combine_chunks() for name in ("content_id", "modified", "deleted"))
+    at = deletions["at"].take(pc.index_in(names, deletions["content_id"]))
     later = pc.fill_null(pc.greater_equal(at, times), False)
     place = rows.schema.get_field_index("deleted")
-    return rows.set_column(place, rows.schema.field(place), pc.or_(rows.column("deleted"), later))
+    return rows.set_column(place, rows.schema.field(place), pc.or_(deleted, later))
+
+
+def _write_deletions(writer: pq.ParquetWriter, deletions: pa.RecordBatch, store: str) -> None:
+    """Write *deletions* as tombstones of *store*, a row group."""
+    if count := len(deletions):
+        columns = [
+            [store] * count,
+            deletions["content_id"],
+            pa.nulls(count, pa.string()),
+            deletions["at"],
+            [True] * count,
+        ]
+        writer.write_table(pa.table(columns, schema=RECORDED_SCHEMA))
 
 
 def _count_copies(listed: Path, destination: str) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.batching import Rulebook
 from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
 from millstream.pipeline.jobs.log_range import LogRange
-from millstream.pipeline.jobs.output_order import PARTED_SCHEMA, by_part, find_bounds, order_part, with_part
+from millstream.pipeline.jobs.output_order import PARTED_SCHEMA, Bound, by_part, find_bounds, order_part, with_part
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part, count_rows
 from millstream.pipeline.jobs.shared_output import write_made, write_output
 from millstream.pipeline.reachable import check_reachable
@@ -97,6 +97,6 @@ def _shares_in_turn(
 
 
 def _parted(
-    parts: Iterable[pa.RecordBatch], rules: Rulebook, bound: int, *, flush: bool, bounds: Sequence[int]
+    parts: Iterable[pa.RecordBatch], rules: Rulebook, bound: int, *, flush: bool, bounds: Sequence[Bound]
 ) -> Iterator[pa.RecordBatch]:
     return with_part(batch_part(parts, rules, bound, flush=flush, whole=True), bounds)

@@ -1,8 +1,8 @@
 """The order of a batch job's output: parts that follow each other in time, each of about as many messages.
 
-How many parts there are follows from the number of messages, and where one ends from a sample of their times, which
-tasks take at evenly spaced places of the log. Neither depends on how many executors have joined, and the batches, in
-their order, are the same for any number of parts.
+How many parts there are follows from the number of messages, and where one ends from a sample of their times and
+sources, which tasks take at evenly spaced places of the log. Neither depends on how many executors have joined, and the
+batches, in their order, are the same for any number of parts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +66,16 @@ _ROW_BYTES, _ID_BYTES = 250, 8
 _PIECE_BYTES = 8 << 20
 _HELD_BYTES = 64 << 20
 
-TIMES_SCHEMA = pa.schema([pa.field("time", pa.int64(), nullable=False)])
+SAMPLE_SCHEMA = pa.schema(
+    [pa.field("time", pa.int64(), nullable=False), pa.field("source", pa.string(), nullable=False)]
+)
+"""About where some messages come in the output: by time and, where that is the same, by source."""
+
+_SAMPLE_ORDER = [("time", "ascending"), ("source", "ascending")]
+
+Bound: TypeAlias = tuple[int, str]
+"""The time and the source at which a part begins. One that comes several times is worth as many parts: batches of this
+time and source are dealt to these by their ids, which are hashes."""
 
 Times = npt.NDArray[np.int64]
 
@@ -75,31 +86,32 @@ def part_count(rows: int, cores: int) -> int:
     return max(1, min(wanted, rows // _LEAST_ROWS))
 
 
-def find_bounds(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook) -> list[int]:
-    """The times, ascending, at which each part but the first begins; tasks read a sample of *wanted* for them."""
+def find_bounds(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook) -> list[Bound]:
+    """Where each part but the first begins, ascending; tasks read a sample of *wanted* for it."""
     parts = part_count(wanted.count, spark.sparkContext.defaultParallelism)
     if parts == 1:
         return []
     places = parts * PLACES_A_PART
     sample = partial(sample_part, store_url=store_url, wanted=wanted, rules=rules, places=places)
     numbers = spark.range(places, numPartitions=-(-places // _PLACES_A_TASK))
-    times = numbers.mapInArrow(sample, spark_schema(TIMES_SCHEMA)).toArrow()["time"].to_numpy()
-    bounds: list[int] = np.quantile(times, np.arange(1, parts) / parts).astype(np.int64).tolist()
-    return bounds
+    found = numbers.mapInArrow(sample, spark_schema(SAMPLE_SCHEMA)).toArrow().sort_by(_SAMPLE_ORDER)
+    chosen = found.take(pa.array(np.arange(1, parts) * len(found) // parts))
+    return list(zip(chosen["time"].to_pylist(), chosen["source"].to_pylist(), strict=True))
 
 
 def sample_part(
     numbers: Iterable[pa.RecordBatch], store_url: str, wanted: LogRange, rules: Rulebook, places: int
 ) -> Iterator[pa.RecordBatch]:
-    """Some times (:data:`TIMES_SCHEMA`) of messages at the places *numbers* (``id``) of as many as *places*."""
+    """Some messages (:data:`SAMPLE_SCHEMA`) at the places *numbers* (``id``) of as many as *places*."""
     with open_log_store(store_url, clock=SystemClock()) as store:
         log = store.log(LogSpec(wanted.log), create=False)
         for part in numbers:
             for first, last in sampled_ids(wanted, part.column("id").to_pylist(), places, _PLACE_ROWS):
-                read = log.read(first, last, ["event_time", "received_at"], gaps="none")
-                times = np.sort(np.concatenate([order_times(batch.arrow, rules) for batch in read]))
-                some = times[:: max(1, len(times) // _PLACE_TIMES)]
-                yield pa.RecordBatch.from_arrays([pa.array(some)], schema=TIMES_SCHEMA)
+                read = log.read(first, last, ["event_time", "received_at", "source"], gaps="none")
+                tables = [pa.table([order_times(one.arrow, rules), one.arrow["source"]], SAMPLE_SCHEMA) for one in read]
+                rows = pa.concat_tables(tables).sort_by(_SAMPLE_ORDER)
+                some = rows.take(pa.array(np.arange(0, len(rows), max(1, len(rows) // _PLACE_TIMES))))
+                yield from some.combine_chunks().to_batches()
 
 
 def order_times(messages: pa.RecordBatch, rules: Rulebook) -> Times:
@@ -111,16 +123,31 @@ def order_times(messages: pa.RecordBatch, rules: Rulebook) -> Times:
     return times
 
 
-def with_part(rows: Iterable[pa.RecordBatch], bounds: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def with_part(rows: Iterable[pa.RecordBatch], bounds: Sequence[Bound]) -> Iterator[pa.RecordBatch]:
     """*rows* of ``BATCH_SCHEMA`` as rows of :data:`PARTED_SCHEMA`."""
+    times = np.array([time for time, _ in bounds], np.int64)
     for batch in rows:
-        part = np.searchsorted(bounds, batch.column("start").to_numpy(), "right").astype(np.int32)
+        starts = batch.column("start").to_numpy()
+        part = np.searchsorted(times, starts, "right").astype(np.int32)
+        tied = np.flatnonzero(np.searchsorted(times, starts, "left") < part)
+        if len(tied):
+            rows_there = batch.select(["start", "source", "batch"]).take(pa.array(tied)).to_pylist()
+            part[tied] = [_part_of(bounds, row["start"], row["source"], row["batch"]) for row in rows_there]
         order = np.argsort(part, kind="stable")
         numbers, begins = np.unique(part[order], return_index=True)
         dealt = batch.take(pa.array(order)) if len(numbers) > 1 else batch
         edges = [*begins.tolist(), len(order)]
         shares = [write_share(dealt.slice(begin, end - begin)) for begin, end in itertools.pairwise(edges)]
         yield pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(shares, pa.binary())], schema=PARTED_SCHEMA)
+
+
+def _part_of(bounds: Sequence[Bound], start: int, source: str, batch: str | None) -> int:
+    """The part of a row that begins at the time of a bound; a row that is no batch comes before those that are."""
+    before, upto = bisect_left(bounds, (start, source)), bisect_right(bounds, (start, source))
+    if before == upto:
+        return upto
+    share = int(batch[:8], 16) if batch else 0
+    return before + 1 + (share * (upto - before) >> 32)
 
 
 def by_part(batches: DataFrame, parts: int) -> DataFrame:

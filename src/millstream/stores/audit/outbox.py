@@ -283,6 +283,24 @@ class AuditOutbox:
         with self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
+    def pending_in_order(self, store: str, space: str, size: int) -> Iterator[list[str]]:
+        """The content ids of :meth:`pending` in ascending order, in lists of at most *size*; each list is one query."""
+        query = (
+            sa.select(_outbox.c.content_id)
+            .distinct()
+            .where(_outbox.c.store == store, _outbox.c.space == space)
+            .order_by(_outbox.c.content_id)
+            .limit(size)
+        )
+        names: list[str] = []
+        while True:
+            with self.engine.connect() as connection:
+                page = query.where(_outbox.c.content_id > names[-1]) if names else query
+                names = list(connection.execute(page).scalars())
+            if not names:
+                return
+            yield names
+
     def waiting(self, store: str, space: str, content_id: str) -> Sequence[AuditEvent]:
         """The events of one item that are done and were not processed yet, the oldest first."""
         query = (
