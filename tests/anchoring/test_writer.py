@@ -206,7 +206,7 @@ def test_a_reason_that_no_reject_file_may_hold_is_refused(road: Any) -> None:
 
 
 def test_a_configuration_too_long_for_a_manifest_is_refused(road: Any) -> None:
-    with pytest.raises(BatchFormatError, match="too long"):
+    with pytest.raises(BatchFormatError, match="200,008 characters, too many for a manifest"):
         add(road, [make_batch([1])], config={"x": "y" * 200_000})
     assert road.journal.totals().accepted == 0
 

@@ -254,7 +254,7 @@ def test_a_cap_on_bytes_needs_the_size_of_every_line():
 def test_rules_that_make_no_sense_end_the_command():
     answer = answer_to(GOOD, "--window", "-5")
     assert answer.code == 2
-    assert "window is -5" in answer.err
+    assert "invalid window -5" in answer.err
 
 
 def test_a_missing_file_ends_the_command(tmp_path):

@@ -132,7 +132,11 @@ def test_p5_killed_while_the_log_grows_it_loses_nothing_and_gives_nothing_twice(
 
 @pytest.mark.parametrize(
     ("settings", "code", "what"),
-    [("", 3, "'in'"), ('[batching]\nwindow = "soon"', 2, "window"), ("[batching]\nmax_count = 0", 2, "max_count is 0")],
+    [
+        ("", 3, "'in'"),
+        ('[batching]\nwindow = "soon"', 2, "window"),
+        ("[batching]\nmax_count = 0", 2, "invalid max_count 0"),
+    ],
     ids=["no such log", "a bad duration", "a bad cap"],
 )
 def test_what_cannot_be_served_is_refused_by_name(tmp_path, settings, code, what):

@@ -177,8 +177,8 @@ def test_reject_is_the_default_and_spelled_in_no_identity():
     [
         ({"late": "later"}, "late"),
         ({"grace": 5}, "grace is 5"),
-        ({"late": "side"}, "grace is"),
-        ({"late": "side", "grace": -1}, "grace is -1"),
+        ({"late": "side"}, "invalid grace None"),
+        ({"late": "side", "grace": -1}, "invalid grace -1"),
         ({"late": "amend", "grace": 49}, "at least the window"),
         ({"late": "side", "grace": 9, "mode": "faithful"}, "faithful"),
     ],

@@ -36,5 +36,5 @@ def test_a_fleet_is_made_in_parts_of_which_each_is_in_order_and_none_holds_late_
 
 
 def test_a_mode_that_is_none_is_refused(tmp_path) -> None:
-    with pytest.raises(InputError, match="core, spark, but not sparks"):
+    with pytest.raises(InputError, match="unknown mode sparks; choose from core, spark"):
         next(batching.comparisons("quick", tmp_path, modes="core,sparks"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,17 +37,23 @@ def test_a_size_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         next(mill.comparisons("quick", tmp_path, files=text))
 
 
+def run_floor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "millstream_peers.small_files_floor", *arguments]
+    folder = Path(small_files_floor.__file__).parents[1]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
 def test_the_floor_makes_copies_that_a_store_opens_and_its_sweep_finds_what_is_wrong(tmp_path: Path) -> None:
     assert len(Path(small_files_floor.__file__).read_text("utf-8").splitlines()) <= 200
     source, copy, folder = (str(tmp_path / name) for name in ("source", "copy", "floor"))
     fill(LocalStore(source), small_files(5))
-    assert small_files_floor.main("duplicate", source, copy, folder) == 5
+    assert run_floor("duplicate", source, copy, folder).stdout == "5\n"
     opened = LocalStore(copy)
     names = [entry.content_id for entry in opened.entries(SMALL)]
     assert [opened.info(SMALL, name).checksums for name in names] == [
         LocalStore(source).info(SMALL, name).checksums for name in names
     ]
-    assert small_files_floor.main("sweep", copy, folder) == 5 == small_files_floor.main("adopt", source, folder + "2")
+    assert run_floor("sweep", copy, folder).stdout == "5\n" == run_floor("adopt", source, folder + "2").stdout
     flip_bit(opened.path_of(SMALL, names[2]))
-    with pytest.raises(ValueError, match="not as recorded"):
-        small_files_floor.main("sweep", copy, folder)
+    ended = run_floor("sweep", copy, folder)
+    assert ended.returncode and "ValueError: " in ended.stderr and "not as recorded" in ended.stderr

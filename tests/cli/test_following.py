@@ -206,7 +206,7 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path, capsys: pyt
     assert observe(tmp_path, "--ledger", "ftp://x/y", "--cas", "x") == 2
     assert observe(tmp_path, "--ledger", "x", "--cas", "ftp://x/y") == 2
     assert observe(tmp_path, "--ledger", tmp_path / "nowhere", "--cas", "x") == 1
-    assert "cannot be read" in capsys.readouterr().err
+    assert f"cannot read the ledger {tmp_path / 'nowhere'}: No such file" in capsys.readouterr().err
 
 
 def test_a_node_that_has_its_own_operations_follows_nobody(

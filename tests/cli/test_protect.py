@@ -134,7 +134,7 @@ def test_an_empty_source_is_not_set_up_unless_that_is_meant(
     disks = [part for disk in desk.disks for part in ("--to", str(disk))]
     command = ["protect", str(desk.photos), *disks, "--data", str(desk.data), *arguments]
     assert run(command) == 2
-    assert b"is empty: mount its disk" in capsysbinary.readouterr().err
+    assert b"is empty, and nothing was set up: mount its disk" in capsysbinary.readouterr().err
     assert not desk.data.exists() and not any(disk.exists() for disk in desk.disks)
     assert run([*command, "--allow-empty"]) == 0
     printed = capsysbinary.readouterr().out

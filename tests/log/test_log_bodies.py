@@ -52,7 +52,8 @@ def test_the_size_of_a_pack_is_that_of_its_bodies(packs: list[list[bytes]]) -> N
 def test_what_is_no_bytes_is_refused_by_name(log: Log, messages: list[Any]) -> None:
     with log.writer() as writer:
         with pytest.raises(
-            LogInputError, match=r"a log takes a list of Message, .* not .*(str|Message|int|None|array)"
+            LogInputError,
+            match=r"cannot append a list of [^:]*(str|Message|int|None|array)[^:]*: a log takes a list of Message, ",
         ):
             writer.append(messages)
         assert log.last_id == 0

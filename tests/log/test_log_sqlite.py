@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,7 +151,7 @@ def test_a_url_opens_the_same_file_again(tmp_path: Path, monkeypatch: pytest.Mon
     "url", ["", "sqlite://", "sqlite:///", "sqlite://host/x", "memory://x", "mysql://h/d", "log.db", "sqlite:///a\0b"]
 )
 def test_a_url_of_no_known_form_is_refused(url: str) -> None:
-    with pytest.raises(LogInputError, match="not a log store"):
+    with pytest.raises(LogInputError, match=f"invalid log store URL {re.escape(repr(url))}: use "):
         open_store(url)
 
 

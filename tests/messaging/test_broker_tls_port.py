@@ -160,7 +160,7 @@ def test_the_certificate_is_made_anew_where_it_cannot_be_used(tmp_path: Path) ->
 
 
 def test_a_certificate_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BrokerCredentialsError, match=r"broker-tls.pem cannot be written: No such file"):
+    with pytest.raises(BrokerCredentialsError, match=r"cannot write .*broker-tls\.pem: No such file"):
         generated_tls(tmp_path / "absent", "127.0.0.1", VirtualClock())
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(MissingExtraError, match=r"millstream\[messaging\]"):

@@ -131,7 +131,7 @@ def test_only_queues_that_may_be_used_are_used() -> None:
 )
 def test_pauses_grow_as_the_policy_says(backoff: Backoff, delays: list[float]) -> None:
     assert [backoff.delay(number) for number in range(1, len(delays) + 1)] == delays
-    with pytest.raises(ValueError, match="from 1"):
+    with pytest.raises(ValueError, match="attempt must be at least 1, not 0"):
         backoff.delay(0)
 
 

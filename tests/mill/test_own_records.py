@@ -140,7 +140,7 @@ def test_a_change_that_waits_in_the_outbox_is_not_undone(copies: Copies) -> None
 
 def test_nothing_is_decided_while_it_is_not_known_whether_a_change_happened(copies: Copies) -> None:
     intent = copies.outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "acme", "2", "file", "s", "a"))
-    with pytest.raises(ChangePendingError, match="store '2' was begun") as raised:
+    with pytest.raises(ChangePendingError, match="store '2' has started and is not recorded as ended") as raised:
         copies.repairer().plan("s", "a")
     assert raised.value.transient
     copies.outbox.cancel(intent.event.number)

@@ -72,7 +72,7 @@ def test_p8_an_empty_mount_point_is_neither_filled_nor_taken_for_a_loss(
     LocalStore(tmp_path / "one").put("s", "d", io.BytesIO(b"new"))
     code, _, complaint = millstream("mill", "duplicate", "--json")
     assert code == 1
-    assert "two: the store 'two'" in complaint and "is its disk mounted?" in complaint
+    assert "two: store 'two' at " in complaint and "is its disk mounted?" in complaint
     assert len(LocalStore(tmp_path / "three").entries("s")) == 4
     code, reports, _ = millstream("mill", "check", "--json")
     assert code == 1
@@ -111,7 +111,10 @@ def test_a_folder_that_was_never_made_is_named_with_what_to_do(data: Path, tmp_p
     (tmp_path / "three").rmdir()
     code, _, complaint = millstream("mill", "duplicate")
     assert code == 1
-    assert f"three: there is no folder {tmp_path}/three: mount its disk, or make the folder" in complaint
+    assert (
+        f"three: the folder {tmp_path}/three does not exist: mount its disk, or for a new store, create the folder"
+        in complaint
+    )
     assert not (tmp_path / "three").exists()
     assert len(LocalStore(tmp_path / "two").entries("s")) == 3
 

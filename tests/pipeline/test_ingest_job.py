@@ -383,7 +383,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
     [
         ("x.parquet", b"no Parquet", "is not a Parquet file"),
         ("x.csv", b"a,a\n1,2\n", "must contain the column names"),
-        ("x.jsonl.gz", b"no gzip", "cannot be read"),
+        ("x.jsonl.gz", b"no gzip", r"cannot read .*x\.jsonl\.gz: Not a gzipped file"),
     ],
 )
 def test_files_that_are_not_what_their_ending_says_are_named(
@@ -402,7 +402,7 @@ def test_a_parquet_file_that_rotted_is_named(tmp_path: Path, rules: ParsingRules
     data = bytearray(path.read_bytes())
     data[9000] ^= 1
     path.write_bytes(data)
-    with pytest.raises(UnusableFileError, match=r"x\.parquet cannot be read"):
+    with pytest.raises(UnusableFileError, match=r"cannot read .*x\.parquet: "):
         parsed(tmp_path, rules)
 
 

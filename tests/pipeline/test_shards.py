@@ -163,7 +163,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == (0, 0)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1\n{}\nnonsense")
-    with pytest.raises(PipelineError, match=r"offsets/0 cannot be read"):
+    with pytest.raises(PipelineError, match=r"cannot read .*offsets/0: "):
         read_progress(tmp_path)
 
 

@@ -90,14 +90,14 @@ class TestOnSpark:
 
     def test_columns_that_a_log_does_not_have_are_named(self, spark: SparkSession, log_url: str) -> None:
         with (
-            pytest.raises(PipelineError, match="'body' is int; a log takes binary or string"),
+            pytest.raises(PipelineError, match="'body' has the type int; a log takes binary or string"),
             spark_errors_explained("write"),
         ):
             save(spark.sql("select 1 as body"), log_url, "bad")
         with pytest.raises(PipelineError, match="at least body"), spark_errors_explained("write"):
             save(spark.sql("select 'x' as body, 1 as zeal"), log_url, "bad")
         with (
-            pytest.raises(PipelineError, match=r"'headers' is array<string>; a log takes array<struct<name"),
+            pytest.raises(PipelineError, match=r"'headers' has the type array<string>; a log takes array<struct<name"),
             spark_errors_explained("write"),
         ):
             save(spark.sql("select 'x' as body, array('a', 'b') as headers"), log_url, "bad")

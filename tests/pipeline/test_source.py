@@ -174,7 +174,7 @@ def test_there_are_never_too_many_partitions() -> None:
         ),
         ({"store": "memory://", "log": "x", "since": "noon"}, "'since': invalid time 'noon': write 2013"),
         ({"store": "memory://", "log": "x", "from": "1", "since": "1"}, "'from' and 'since' cannot be combined"),
-        ({"store": "memory://", "log": "x", "to": "1", "until": "1"}, "'to' and 'until' exclude each other"),
+        ({"store": "memory://", "log": "x", "to": "1", "until": "1"}, "'to' and 'until' cannot be combined"),
         ({"store": "memory://", "log": "x", "maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger"),
     ],
 )

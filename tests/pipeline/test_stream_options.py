@@ -15,8 +15,8 @@ HISTORY = [["--to", "5"], ["--flush"]]
 @pytest.mark.parametrize("command", ["batch", "anchor"])
 @pytest.mark.parametrize(
     ("options", "why"),
-    [(given, "only with --stream") for given in STREAM]
-    + [([*given, "--stream", "--output", "out"], "not with --stream") for given in HISTORY]
+    [(given, "can only be used with --stream") for given in STREAM]
+    + [([*given, "--stream", "--output", "out"], "cannot be combined with --stream") for given in HISTORY]
     + [(["--stream"], "--stream requires --output LOG")],
     ids=str,
 )
@@ -31,9 +31,9 @@ def test_options_of_the_other_way_are_refused(command: str, options: list[str], 
 @pytest.mark.parametrize(
     ("command", "options", "why"),
     [
-        ("batch", ["--metrics", "m.prom"], "only with --stream"),
-        ("batch", ["--hand-over", "out", "--stream", "--output", "out"], "not with --stream"),
-        ("anchor", ["--every", "1m"], "only with --stream"),
+        ("batch", ["--metrics", "m.prom"], "can only be used with --stream"),
+        ("batch", ["--hand-over", "out", "--stream", "--output", "out"], "cannot be combined with --stream"),
+        ("anchor", ["--every", "1m"], "can only be used with --stream"),
     ],
 )
 def test_so_are_those_that_one_command_has_alone(command: str, options: list[str], why: str, tmp_path: Path) -> None:

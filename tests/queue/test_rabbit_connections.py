@@ -185,7 +185,10 @@ def test_the_connections_of_a_queue_may_be_set_by_environment() -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("publisher_pool_size = 0", "publisher_pool_size"), ("reconnect_max_interval = 0", "reconnect_max_interval is 0")],
+    [
+        ("publisher_pool_size = 0", "publisher_pool_size"),
+        ("reconnect_max_interval = 0", "reconnect_max_interval must be longer than 0"),
+    ],
 )
 def test_no_connection_and_no_pause_are_refused(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason), node_with(tmp_path, text):

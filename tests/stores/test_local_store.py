@@ -271,7 +271,7 @@ class TestSidecars:
         put(store, "other")
         (other,) = set(sidecars(store, tmp_path)) - {item}
         item.write_bytes(other.read_bytes())
-        with pytest.raises(DamagedRecordError, match="describes 'other'"):
+        with pytest.raises(DamagedRecordError, match="belongs to 'other'"):
             store.info("space", "item")
 
     def test_follow_their_files_to_another_disk(self, store: LocalStore, tmp_path: Path) -> None:

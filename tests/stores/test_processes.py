@@ -156,7 +156,9 @@ def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_
         with started(1) as processes:
             store = AuditedStore(LocalStore(folder, processes=processes), outbox, "1")
             store.create_space(space)
-            with pytest.raises(StoreUnavailableError, match="at 100 items of a local store was killed by SIGKILL"):
+            with pytest.raises(
+                StoreUnavailableError, match="processing 100 items of a local store was killed by SIGKILL"
+            ):
                 put(store, space, items)
             stored = {entry.content_id for entry in store.entries(space)}
             found.add(len(stored))
@@ -202,7 +204,9 @@ def kill_when_asked(processes: BulkProcesses, ask: Callable[[], Answer]) -> Answ
 def test_one_that_was_killed_at_its_work_is_said_so_and_replaced(
     store: LocalStore, processes: BulkProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(StoreUnavailableError, match="at 2 items of a local store was killed by SIGKILL; try again"):
+    with pytest.raises(
+        StoreUnavailableError, match="processing 2 items of a local store was killed by SIGKILL: try again"
+    ):
         kill_when_asked(processes, lambda: store.bulk.put("s", [new("a"), new("b")]))
     assert caplog.messages == ["a process for small files was killed by SIGKILL; another does its work"]
     until(lambda: len(processes.pids) == 1)

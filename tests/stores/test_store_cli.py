@@ -49,7 +49,7 @@ def test_a_damaged_item_is_not_got(
     run(["store", "put", url, "space", str(folder / "a.txt"), "--create"])
     flip_bit(LocalStore(tmp_path / "store").path_of("space", "a.txt"))
     assert run(["store", "get", url, "space", "a.txt", str(tmp_path / "got")]) == 1
-    assert b"is damaged" in capfdbinary.readouterr().err
+    assert b"is corrupt: its content has SHA-256" in capfdbinary.readouterr().err
     assert not (tmp_path / "got").exists()
 
 
@@ -103,7 +103,7 @@ def test_a_store_of_the_settings_is_named_by_its_id(
     assert run(["store", "put", "vault", "space", str(folder / "a.txt"), "--create", "--data", str(data)]) == 0
     assert (data / "vault" / "space" / "a.txt").read_bytes() == b"grain"
     assert run(["store", "list", "cellar", "--data", str(data)]) == 3
-    assert b"there is vault" in capfdbinary.readouterr().err
+    assert b"unknown store 'cellar'; configured are vault" in capfdbinary.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ class LogStoreConformance(GapConformance):
             assert list(log.block_ranges(beyond)) == []
         with pytest.raises(LogInputError):
             log.read(0)
-        with pytest.raises(LogInputError, match="no colour"):
+        with pytest.raises(LogInputError, match="unknown columns colour"):
             log.read(columns=["colour"])
         assert [(r.first_id, r.last_id) for r in log.block_ranges(5, 15)] == [(5, 10), (11, 15)]
 
@@ -352,13 +352,13 @@ class LogStoreConformance(GapConformance):
             read.remove_leftovers,
         ]
         for act in refused:
-            with pytest.raises(SystemLogError, match="Millstream keeps for itself"):
+            with pytest.raises(SystemLogError, match="'system:ledger' is a system log: it can be read, but not"):
                 act()
         assert dict(open_logs().kinds()) == {"system:ledger": "ledger"}
         for create in (True, False):
-            with pytest.raises(LogInputError, match="of the kind 'ledger', not 'queue'"):
+            with pytest.raises(LogInputError, match="is of kind 'ledger', not 'queue'"):
                 store.log(system_log("ledger", "queue"), create=create)
-        with pytest.raises(LogInputError, match="is kept by its store"):
+        with pytest.raises(LogInputError, match="its store recorded the kind"):
             kept.put_metadata("kind", b"application")
 
     def test_a_system_log_is_copied_until_its_keeper_opens_it(self, open_logs: Callable[[], LogStore]) -> None:
@@ -372,7 +372,9 @@ class LogStoreConformance(GapConformance):
             kept = store.log(system_log("ledger", "ledger"))
             assert kept.last_id == 3
             for again in (store, open_logs()):
-                with pytest.raises(SystemLogError, match="is in use in"):
+                with pytest.raises(
+                    SystemLogError, match=r"'system:ledger' in .* is a system log, which only Millstream writes"
+                ):
                     again.log_to_copy(source)
 
     def test_logs_of_users_may_have_the_names_of_system_logs(self, open_logs: Callable[[], LogStore]) -> None:

@@ -131,7 +131,7 @@ class SourceConformance(abc.ABC):
             lambda: source.create_space("other"),
             lambda: source.set_space_acls(self.space, {"ann": SpaceAccess.READ}),
         ):
-            with pytest.raises(StoreRefusedError, match="nothing is ever written"):
+            with pytest.raises(StoreRefusedError, match="Millstream never writes there"):
                 write()
         assert source.entries(self.space) == before
         assert source.space_acls(self.space) == {}

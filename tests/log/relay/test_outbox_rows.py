@@ -43,11 +43,11 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
         ((None, "", "", None, None), "body is NoneType"),
         ((b"", b"\xff", "", None, None), "key is not UTF-8"),
         ((b"", "", "", "noon", None), "invalid event time 'noon'"),
-        ((b"", "", "", 2**63, None), "64 bits"),
+        ((b"", "", "", 2**63, None), f"its event time {2**63} does not fit into a signed 64-bit integer"),
         ((b"", "", "", None, "{"), "headers"),
         ((b"", "", "", None, '{"a": 1}'), "headers"),
         ((b"", "", "", None, b"\xff"), "headers"),
-        ((b"x" * (64 << 20), "", "", None, None), "more than"),
+        ((b"x" * (64 << 20), "", "", None, None), "its size of 67,108,864 bytes exceeds the limit"),
     ],
 )
 def test_a_row_that_is_no_message_says_why(row: tuple[Any, ...], reason: str) -> None:

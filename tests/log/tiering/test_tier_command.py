@@ -76,7 +76,7 @@ def test_the_command_moves_messages_and_says_where_they_are(
         assert main.run(["log", *arguments, "--store", url]) == code
         return "".join(capfd.readouterr())
 
-    assert "--to URL" in run("tier", "weather", code=2)
+    assert "log weather has no tier yet: give the URL of its object store with --to" in run("tier", "weather", code=2)
     out = run("tier", "weather", "--to", "file:cold", "--segment-bytes", "8kB", "--keep-bytes", "4kB")
     assert re.search(r"1\d0 messages moved in \d objects", out)
     assert f"file://{tmp_path}/cold" in out
