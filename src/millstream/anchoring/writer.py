@@ -182,7 +182,7 @@ class BatchWriter:
         """Why batches fit in no file, by their place in the order of adding."""
         limit = self._limits.file_bytes
         return {
-            candidate.seq: f"the batch has {candidate.size:,} bytes; a batch file holds at most {limit:,}"
+            candidate.seq: f"the batch has {candidate.size:,} bytes; the limit of a batch file is {limit:,}"
             for candidate in taken
             if candidate.size > limit
         }
