@@ -152,7 +152,7 @@ def test_p6_a_batch_too_large_for_a_file_is_rejected_and_the_others_go_on(make_r
     assert entry.anchor_string.startswith("2.")
     status = road.journal.status("weather", large.batch)
     assert status.state == BatchState.REJECTED
-    assert "at most 1,000" in status.reason
+    assert "the limit of a batch file is 1,000" in status.reason
     assert road.journal.rejected() == [("weather", large.batch, status.reason)]
 
 
