@@ -107,7 +107,7 @@ def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str
         yield f"  meaning: {issue.meaning}"
         yield f"  what to do: {issue.todo}"
     if serving is None:
-        yield "nothing is watching: no node serves this folder, so nobody is told of a fault; see `millstream serve`"
+        yield "nothing is watching: no node serves this folder, so no alarms are sent; see `millstream serve`"
     if verdict.ok:
         yield "no problem is known"
     else:

@@ -58,6 +58,9 @@ class RecordedItem(Protocol):
     def deleted(self) -> bool: ...
 
 
+_COPIED = (ItemDifference.COPY, ItemDifference.CHANGE)
+
+
 class ComparedItem(NamedTuple):
     """An item of a space, how it differs, its bytes at the source, and whether a recorded copy would be replaced."""
 
@@ -168,14 +171,12 @@ def count_differences(
                 continue
             counts[found.kind] += 1
             replaced += found.replaces
-            if found.kind in (ItemDifference.COPY, ItemDifference.CHANGE):
-                size += found.size
-                if on_copy is not None:
-                    on_copy(found)
-            elif everything and found.kind == ItemDifference.SAME:
+            if found.kind in _COPIED or (everything and found.kind == ItemDifference.SAME):
                 size += found.size
             elif found.kind == ItemDifference.HELD and len(examples) < EXAMPLES:
                 examples.append(found.name)
+            if on_copy is not None and found.kind in _COPIED:
+                on_copy(found)
     return DuplicationPlan(
         pair,
         space,
