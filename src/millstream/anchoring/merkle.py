@@ -1,4 +1,7 @@
-"""Merkle trees as Certificate Transparency has them (RFC 9162 §2.1): root, inclusion path, check of a path."""
+"""Merkle trees as Certificate Transparency has them (RFC 6962 §2.1, RFC 9162 §2.1): roots, paths and their checks.
+
+These functions hold all leaves. A tree that grows for ever is :class:`millstream.anchoring.transparency.MerkleTree`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ leaf_hash = sha256_after(b"\x00")
 
 _node = sha256_after(b"\x01")
 
+EMPTY_ROOT = sha256().digest()
+"""The root of a tree without leaves."""
+
 
 def node_hash(left: bytes, right: bytes) -> bytes:
     """The hash (32 bytes) of the node above *left* and *right* (32 bytes each)."""
@@ -23,8 +29,8 @@ def merkle_root(leaves: Sequence[bytes]) -> bytes:
     """The root over *leaves* (leaf hashes, in order); of no leaves, the hash of nothing."""
     level = leaves
     while len(level) > 1:
-        level = _level_above(level)
-    return level[0] if level else sha256().digest()
+        level = level_above(level)
+    return level[0] if level else EMPTY_ROOT
 
 
 def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
@@ -36,7 +42,7 @@ def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
         sibling = index ^ 1
         if sibling < len(level):
             path.append(level[sibling])
-        level, index = _level_above(level), index >> 1
+        level, index = level_above(level), index >> 1
     return path
 
 
@@ -62,8 +68,64 @@ def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> b
     return node
 
 
-def _level_above(level: Sequence[bytes]) -> list[bytes]:
-    # An odd node at the end moves up unchanged: the same tree as RFC 9162's split at the largest power of two.
+def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> None:
+    """Check that *leaf* (a leaf hash) stands at *index* (from 0) of the tree of *size* leaves with *root*.
+
+    Raises :class:`MerklePathError` where *path* does not prove it.
+    """
+    if root_of_path(leaf, index, size, path) != root:
+        raise MerklePathError(f"the Merkle path does not lead from leaf {index} to the root of the tree of size {size}")
+
+
+def verify_consistency(old_size: int, old_root: bytes, new_size: int, new_root: bytes, path: Sequence[bytes]) -> None:
+    """Check that the tree of *old_size* leaves with *old_root* is the beginning of the new one (RFC 9162 §2.1.4.2).
+
+    Of trees of the same size, and of an empty old tree, *path* is empty. Raises :class:`MerklePathError` where *path*
+    does not prove it.
+    """
+    if not 0 <= old_size <= new_size:
+        raise MerklePathError(f"a tree of {new_size} leaves cannot begin with one of {old_size} leaves")
+    if old_size in (0, new_size):
+        if path:
+            raise MerklePathError("the consistency path is too long")
+        if old_root != (new_root if old_size else EMPTY_ROOT):
+            raise MerklePathError(f"two trees of {old_size} leaves have different roots")
+        return
+    old_node, new_node = _roots_of_consistency(old_size, old_root, new_size, path)
+    if old_node != old_root or new_node != new_root:
+        raise MerklePathError(f"the tree of {new_size} leaves does not begin with the tree of {old_size} leaves")
+
+
+def _roots_of_consistency(old_size: int, old_root: bytes, new_size: int, path: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The roots of the two trees that *path* leads to; *old_root* counts where the old tree is a complete subtree."""
+    index, last, rest = old_size - 1, new_size - 1, list(reversed(path))
+    if old_size & index == 0:
+        rest.append(old_root)
+    while index & 1:
+        index, last = index >> 1, last >> 1
+    if not rest:
+        raise MerklePathError("the consistency path is too short")
+    old_node = new_node = rest.pop()
+    while last:
+        if index == last and not index & 1:  # a node without a sibling moves up as it is
+            index, last = index >> 1, last >> 1
+            continue
+        if not rest:
+            raise MerklePathError("the consistency path is too short")
+        sibling = rest.pop()
+        if index & 1:
+            old_node, new_node = node_hash(sibling, old_node), node_hash(sibling, new_node)
+        else:
+            new_node = node_hash(new_node, sibling)
+        index, last = index >> 1, last >> 1
+    if rest:
+        raise MerklePathError("the consistency path is too long")
+    return old_node, new_node
+
+
+def level_above(level: Sequence[bytes]) -> list[bytes]:
+    """The nodes above those of *level*, of which an odd one at the end moves up as it is."""
+    # This is the same tree as RFC 9162's split at the largest power of two.
     pairs = zip(level[::2], level[1::2], strict=False)
     above = [_node(left + right) for left, right in pairs]  # node_hash, without a call a node
     if len(level) % 2:
