@@ -48,7 +48,7 @@ class Stranger:
                 cut_all(node.registry.instance)
             node.registry.instance.acceptance.close()
         capsys.readouterr()
-        assert run(["anchor", "ledger", "--registry", "--json", "--data", str(self.folder)]) == 0
+        assert run(["anchor", "ledger", "--ledger", "registry", "--json", "--data", str(self.folder)]) == 0
         self.ledger.write_text(capsys.readouterr().out, "utf-8")
 
     @property

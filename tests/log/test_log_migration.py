@@ -168,7 +168,7 @@ async def _recovered(node: Node) -> object:
 def test_a_ledger_with_somebodys_message_is_repaired(folder: Path) -> None:
     if folder.name == "segments":
         (folder / "millstream.toml").write_text(f'[log]\nstore = "{url_of(folder)}"\n')
-    words = ("anchor", "ledger", "--registry", "--data", str(folder))
+    words = ("anchor", "ledger", "--ledger", "registry", "--data", str(folder))
     code, _, error = run_command(*words)
     assert (code, "message 2 of log 'system:registry.ledger' is not a ledger entry" in error) == (1, True)
     assert "anchor ledger --repair" in error

@@ -351,7 +351,7 @@ def test_p6_what_was_taken_before_the_end_is_anchored_by_the_next_instance(
     assert json.loads(capfd.readouterr().out)["state"] == "accepted"
     assert run(["anchor", "cut", "--force", "--json", *data]) == 0
     assert json.loads(capfd.readouterr().out)["anchor_string"].startswith("1.")
-    assert run(["anchor", "ledger", "--registry", "--json", *data]) == 0
+    assert run(["anchor", "ledger", "--ledger", "registry", "--json", *data]) == 0
     assert json.loads(capfd.readouterr().out)["number"] == 1
     assert run(["did", "resolve", f"did:sidetree:{person.suffix}", *data]) == 0
     assert json.loads(capfd.readouterr().out)["didDocumentMetadata"]["method"]["published"] is True

@@ -19,7 +19,12 @@
     ├── ObservationBlockedError  an anchor cannot be read until a file is restored
     ├── NotAnchoredError      no proof exists for this message (NotFoundError)
     │   └── NotBatchedError     no batch with it is known here
-    └── ProofError            the proof does not hold
+    ├── ProofError            the proof does not hold
+    └── TransparencyError     signatures of ledgers and what they sign
+        ├── NoteError           not a signed note or a key, or a signature that does not hold (InputError)
+        │   └── CheckpointError   the note is not a checkpoint
+        ├── TrustPolicyError    the policy says not whom to trust (InputError)
+        └── LedgerKeyError      the key of a ledger cannot be used (InputError)
 """
 
 from __future__ import annotations
@@ -112,3 +117,23 @@ class NotBatchedError(NotAnchoredError):
 
 class ProofError(AnchoringError):
     """The proof does not hold."""
+
+
+class TransparencyError(AnchoringError):
+    """A signature of a ledger, or what it signs, cannot be used."""
+
+
+class NoteError(TransparencyError, InputError):
+    """What was read is not a signed note or a key, or a signature does not hold."""
+
+
+class CheckpointError(NoteError):
+    """The note is not a checkpoint, or not of the ledger that was asked for."""
+
+
+class TrustPolicyError(TransparencyError, InputError):
+    """The trust policy (tlog-policy) cannot be read."""
+
+
+class LedgerKeyError(TransparencyError, InputError):
+    """The signing key of a ledger is missing, cannot be read, or cannot be made."""

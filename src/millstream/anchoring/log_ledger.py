@@ -132,8 +132,8 @@ class LogLedger:
                 raise
             raise LedgerError(
                 f"message {message_id} of log {self._log.name!r} is not a ledger entry: exclude "
-                "messages of other writers with `millstream anchor ledger --repair` (add --registry or "
-                "--reports for those ledgers)"
+                "messages of other writers with `millstream anchor ledger --repair` (add --ledger "
+                "registry or --ledger reports for those ledgers)"
             ) from error
         if entry.number != number:
             raise LedgerError(

@@ -10,8 +10,12 @@ class AnchoringSettings(Section, frozen=True):
 
     ``cas`` is the URL of the storage provider whose space ``cas`` holds the files (``s3://…``); empty means the folder
     ``cas`` in the data folder.
+
+    ``key_folder`` has the files of the keys that sign the ledgers (``anchors.json``, ``reports.json``,
+    ``registry.json``); empty means the folder ``keys`` in the data folder.
     """
 
     max_batches: int = 10_000
     file_bytes: int = 4_000_000
     cas: str = ""
+    key_folder: str = ""

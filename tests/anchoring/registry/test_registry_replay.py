@@ -70,7 +70,7 @@ def test_it_is_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monk
     assert run(["anchor", "submit", str(operations)]) == 0
     assert run(["anchor", "cut", "--force"]) == 0
     capfd.readouterr()
-    assert run(["anchor", "replay", "--registry"]) == 0
+    assert run(["anchor", "replay", "--ledger", "registry"]) == 0
     assert capfd.readouterr().out == "1 anchors and 3 files replayed, 0 findings\n"
     assert run(["anchor", "status", f"did:sidetree:{person.suffix}"]) == 0
     assert "observed, anchor 1 at 0" in capfd.readouterr().out
@@ -79,5 +79,5 @@ def test_it_is_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monk
     chunk = max((tmp_path / "node" / "cas").iterdir(), key=lambda file: file.stat().st_size)
     chunk.chmod(0o600)
     chunk.write_bytes(b"damage")
-    assert run(["anchor", "replay", "--registry"]) == 1
+    assert run(["anchor", "replay", "--ledger", "registry"]) == 1
     assert "(anchor 1)" in capfd.readouterr().out

@@ -1,0 +1,238 @@
+"""Signed notes (c2sp.org/signed-note@v1.0.0): a text and signatures under it, and the keys that make and check them.
+
+Ed25519 signatures (type 0x01) and timestamped Ed25519 cosignatures (type 0x04, c2sp.org/tlog-cosignature@v1.0.1) are
+verified; signatures of other keys are carried along and ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from millstream.anchoring.errors import NoteError
+
+ED25519 = 0x01
+COSIGNATURE = 0x04
+"""The types of keys that are used here; the number stands in the key, before the 32 bytes of the public key."""
+
+MAX_SIGNATURES = 64
+"""The most signatures of a note that are read; the specification asks for 16 at least."""
+
+MAX_NOTE_BYTES = 512 << 10
+"""The most bytes of a note that are read: room for ``MAX_SIGNATURES`` signatures of post-quantum keys."""
+
+_MAX_TIME = 2**63 - 1
+_MARK = "\u2014 "
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
+_KEY_ID = re.compile(r"[0-9a-f]{8}")
+
+
+class NoteSignature(msgspec.Struct, frozen=True):
+    """A signature line: the ``name`` of the key, its ``key_id`` (4 bytes), and the bytes of the signature."""
+
+    name: str
+    key_id: bytes
+    value: bytes
+
+
+class SignedNote(msgspec.Struct, frozen=True):
+    """A ``text``, which ends in a newline, and its signatures in the order of their lines."""
+
+    text: str
+    signatures: tuple[NoteSignature, ...]
+
+
+class VerifierKey(msgspec.Struct, frozen=True):
+    """A public key (32 bytes) of type ``kind`` (:data:`ED25519` or :data:`COSIGNATURE`), known as ``name``."""
+
+    name: str
+    kind: int
+    public: bytes
+
+    @property
+    def key_id(self) -> bytes:
+        """The 4 bytes that name the key in a signature line."""
+        return sha256(self.name.encode() + b"\n" + bytes([self.kind]) + self.public).digest()[:4]
+
+    def __str__(self) -> str:
+        """The key as it is published: ``name+hex(key id)+base64(type and public key)``."""
+        return f"{self.name}+{self.key_id.hex()}+{encode_base64(bytes([self.kind]) + self.public)}"
+
+
+class VerifiedSignature(msgspec.Struct, frozen=True):
+    """A signature that holds; ``time`` is when a cosignature was made (seconds since the epoch, UTC), else None."""
+
+    key: VerifierKey
+    time: int | None = None
+
+
+class SigningKey(msgspec.Struct, frozen=True):
+    """A private Ed25519 key: the ``name`` it signs with, and its ``seed`` (32 bytes)."""
+
+    name: str
+    seed: bytes
+
+    def __repr__(self) -> str:
+        return f"SigningKey(name={self.name!r})"  # without the seed, wherever it is printed
+
+    @property
+    def verifier_key(self) -> VerifierKey:
+        """The public half."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return VerifierKey(
+            self.name, ED25519, Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
+        )
+
+    def sign(self, text: str) -> NoteSignature:
+        """The signature (type 0x01) over *text*, which ends in a newline."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        value = Ed25519PrivateKey.from_private_bytes(self.seed).sign(text.encode())
+        return NoteSignature(self.name, self.verifier_key.key_id, value)
+
+
+def encode_signing_key(key: SigningKey) -> str:
+    """*key* as Go's ``sumdb/note`` writes it: ``PRIVATE+KEY+name+hex(key id)+base64(type and seed)``."""
+    return f"PRIVATE+KEY+{key.name}+{key.verifier_key.key_id.hex()}+{encode_base64(bytes([ED25519]) + key.seed)}"
+
+
+def parse_signing_key(text: str) -> SigningKey:
+    """The private key in *text*, as :func:`encode_signing_key` writes it. Raises :class:`NoteError` without the key."""
+    if not text.startswith("PRIVATE+KEY+"):
+        raise NoteError("not a private key of the form PRIVATE+KEY+<name>+<key id>+<key>")
+    name, kind, seed, key_id = _split_key(text.removeprefix("PRIVATE+KEY+"), "the private key")
+    key = SigningKey(name, seed)
+    if kind != ED25519 or key.verifier_key.key_id != key_id:
+        raise NoteError(f"the private key {name!r} is damaged: its key id does not match; restore it from a backup")
+    return key
+
+
+def parse_verifier_key(text: str) -> VerifierKey:
+    """The verifier key in *text*. Raises :class:`NoteError`."""
+    name, kind, public, key_id = _split_key(text, f"the verifier key {text[:80]!r}")
+    key = VerifierKey(name, kind, public)
+    if key.key_id != key_id:
+        raise NoteError(f"the verifier key {text[:80]!r} is damaged: its key id does not match; copy it again")
+    return key
+
+
+def _split_key(text: str, what: str) -> tuple[str, int, bytes, bytes]:
+    """Name, type, 32 bytes of key and key id of a key."""
+    name, _, rest = text.partition("+")
+    key_id, _, encoded = rest.partition("+")
+    if not is_key_name(name) or not _KEY_ID.fullmatch(key_id):
+        raise NoteError(f"{what} does not have the form <name>+<key id in hex>+<key in base64>")
+    data = decode_base64(encoded, what)
+    kind = data[0] if data else 0
+    if kind not in (ED25519, COSIGNATURE):
+        raise NoteError(f"{what} has type 0x{kind:02x}: use an Ed25519 key (0x01) or a cosignature key (0x04)")
+    if len(data) != 33:
+        raise NoteError(f"{what} has {len(data) - 1} bytes: an Ed25519 key has 32")
+    return name, kind, data[1:], bytes.fromhex(key_id)
+
+
+def is_key_name(name: str) -> bool:
+    """Whether *name* can be the name of a key: not empty, and without spaces, control characters and ``+``."""
+    return bool(name) and "+" not in name and not any(map(str.isspace, name)) and not _CONTROL.search(name)
+
+
+def parse_note(data: bytes) -> SignedNote:
+    """The signed note in *data*, its form checked and no signature. Raises :class:`NoteError`."""
+    if len(data) > MAX_NOTE_BYTES:
+        raise NoteError(f"the signed note has more than {MAX_NOTE_BYTES:,} bytes")
+    try:
+        note = data.decode()
+    except UnicodeDecodeError as error:
+        raise NoteError(f"the signed note is not UTF-8: {error}") from error
+    if _CONTROL.search(note):
+        raise NoteError("the signed note contains a control character other than a newline")
+    body, blank, lines = note.rpartition("\n\n")
+    if not blank or not lines.endswith("\n"):
+        raise NoteError("a signed note ends with an empty line and signature lines: the file is cut off or not a note")
+    rows = lines[:-1].split("\n")
+    if len(rows) > MAX_SIGNATURES:
+        raise NoteError(f"the signed note has {len(rows)} signatures: at most {MAX_SIGNATURES} are read")
+    return SignedNote(body + "\n", tuple(map(_parse_signature, rows)))
+
+
+def _parse_signature(line: str) -> NoteSignature:
+    name, _, encoded = line.removeprefix(_MARK).partition(" ")
+    if not line.startswith(_MARK) or not is_key_name(name):
+        raise NoteError(f"{line[:80]!r} is not a signature line: it has the form '\u2014 <key name> <base64>'")
+    data = decode_base64(encoded, f"the signature of {name[:80]!r}")
+    if len(data) < 5:
+        raise NoteError(f"the signature of {name[:80]!r} is too short")
+    return NoteSignature(name, data[:4], data[4:])
+
+
+def encode_note(note: SignedNote) -> bytes:
+    """The bytes of *note*."""
+    lines = "".join(f"{_MARK}{each.name} {encode_base64(each.key_id + each.value)}\n" for each in note.signatures)
+    return f"{note.text}\n{lines}".encode()
+
+
+def sign_note(text: str, keys: Iterable[SigningKey]) -> SignedNote:
+    """*text*, which ends in a newline, signed with each of *keys*."""
+    return SignedNote(text, tuple(key.sign(text) for key in keys))
+
+
+def verify_note(note: SignedNote, keys: Sequence[VerifierKey]) -> list[VerifiedSignature]:
+    """The signatures of *note* that *keys* made; there is one at least. Signatures of other keys are ignored.
+
+    Raises :class:`NoteError` where none of *keys* signed it, and where the signature of one of them does not hold.
+    """
+    known = {(key.name, key.key_id): key for key in keys}
+    verified = [
+        _verify_signature(note.text, signature, known[signature.name, signature.key_id])
+        for signature in note.signatures
+        if (signature.name, signature.key_id) in known
+    ]
+    if not verified:
+        signers = ", ".join(sorted({f"{each.name}+{each.key_id.hex()}" for each in note.signatures})[:5])
+        wanted = ", ".join(f"{key.name}+{key.key_id.hex()}" for key in keys[:5])
+        raise NoteError(f"signed by {signers}, and not by the trusted key {wanted}")
+    return verified
+
+
+def _verify_signature(text: str, signature: NoteSignature, key: VerifierKey) -> VerifiedSignature:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    value, message, time = signature.value, text.encode(), None
+    if key.kind == COSIGNATURE:
+        time, value = int.from_bytes(value[:8]), value[8:]
+        message = cosigned_message(text, time)
+        if time > _MAX_TIME:
+            raise NoteError(f"the cosignature of {key.name}+{key.key_id.hex()} has a time after 2^63 - 1 seconds")
+    try:
+        Ed25519PublicKey.from_public_bytes(key.public).verify(value, message)
+    except (InvalidSignature, ValueError) as error:
+        raise NoteError(f"the signature of {key.name}+{key.key_id.hex()} does not match the text") from error
+    return VerifiedSignature(key, time)
+
+
+def cosigned_message(text: str, time: int) -> bytes:
+    """What a cosignature at *time* (seconds since the epoch, UTC) of the checkpoint *text* signs."""
+    return f"cosignature/v1\ntime {time}\n{text}".encode()
+
+
+def encode_base64(data: bytes) -> str:
+    """*data* in standard base64 with padding."""
+    return base64.b64encode(data).decode()
+
+
+def decode_base64(text: str, what: str) -> bytes:
+    """The bytes of *text*, which must be the one spelling in base64 that they have. Raises :class:`NoteError`."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise NoteError(f"{what} is not base64") from error
+    if encode_base64(data) != text:
+        raise NoteError(f"{what} is not base64 in its canonical form")
+    return data

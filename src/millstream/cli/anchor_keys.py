@@ -1,0 +1,87 @@
+"""``millstream anchor key``: the keys that sign the ledgers."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.anchoring.transparency.signed_note import parse_verifier_key
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.parameter_types import Duration
+from millstream.core.amounts import format_duration
+from millstream.core.clock import SystemClock
+from millstream.core.private_files import make_private_folder
+from millstream.core.timestamps import format_timestamp
+from millstream.node.ledgers import LEDGERS, LedgerName, ledger_keys
+from millstream.settings import Settings
+
+ledger_option = click.option(
+    "--ledger",
+    "ledger_name",
+    type=click.Choice(LEDGERS),
+    default=LEDGERS[0],
+    show_default=True,
+    help="Ledger of event batches, of integrity reports, or of identifiers.",
+)
+
+
+@click.group()
+def key() -> None:
+    """Make, show and replace the keys that sign the ledgers."""
+
+
+@key.command()
+@click.option(
+    "--origin", metavar="NAME", help="Name of the ledger, such as example.org/anchors (default: a random one)."
+)
+@click.option(
+    "--replaces", multiple=True, metavar="KEY", help="Verifier key of the lost key of this ledger; repeatable."
+)
+@ledger_option
+@data_options
+def create(settings: Settings, origin: str | None, replaces: tuple[str, ...], ledger_name: LedgerName) -> None:
+    """Make the key of a ledger and print its verifier key, which you publish.
+
+    The origin is part of every checkpoint and cannot be changed later. A key with a random origin is made at first use.
+    --replaces makes a key in place of a lost one, with the same origin.
+    """
+    make_private_folder(settings.folder)
+    lost = [parse_verifier_key(each) for each in replaces]
+    print(ledger_keys(settings, ledger_name, SystemClock()).create(origin, replaces=lost))
+
+
+@key.command()
+@ledger_option
+@json_option
+@data_options
+def show(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
+    """Print the verifier keys of a ledger: those that sign, the newest first.
+
+    With --json also those of earlier keys (retired), which verify what they signed.
+    """
+    keys = ledger_keys(settings, ledger_name, SystemClock())
+    signing = keys.signing_until()
+    if as_json:
+        shown = [{"key": str(each), "until": until} for each, until in signing]
+        retired = [str(each) for each in keys.retired()]
+        print_json({"ledger": ledger_name, "origin": keys.origin(), "signing": shown, "retired": retired})
+        return
+    for verifier_key, until in signing:
+        print(verifier_key)
+        if until is not None:
+            click.echo(f"signs until {format_timestamp(until)}", err=True)
+
+
+@key.command()
+@click.option(
+    "--overlap", type=Duration(), default="30d", show_default=True, help="How long the key before it signs as well."
+)
+@ledger_option
+@data_options
+def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
+    """Make a new key of the same origin and print its verifier key.
+
+    Both keys sign during --overlap, so that readers can change to the new one. Then the old private key is deleted; its
+    verifier key goes on verifying what it signed.
+    """
+    print(ledger_keys(settings, ledger_name, SystemClock()).rotate(overlap))
+    click.echo(f"the key before it signs for {format_duration(overlap)} more", err=True)
