@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+import sqlalchemy as sa
 from adopted_folder import SPACE, SourceFolder
 
 from millstream.mill.adoption.deletions import forget_renamed
@@ -77,3 +78,16 @@ def test_the_old_name_is_forgotten_only_once_the_new_copy_was_read_and_is_good(c
     assert forget_renamed(target, SPACE, ["there"]) == ["before"]
     row = copy.folder.manifest.get("here", SPACE, "before")
     assert row is not None and row.deleted
+
+
+def test_the_index_by_sums_of_an_earlier_version_is_removed_and_renames_are_found(folder: SourceFolder) -> None:
+    for name, data in (("a", b"one"), ("b", b"two"), ("c", b"three")):
+        folder.write(name, data)
+    folder.adopt()
+    index = "mill_adopted_items_sum"
+    with folder.catalog.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE INDEX {index} ON mill_adopted_items (store, space, sha256)")
+    for name in ("a", "c"):
+        (folder.root / name).rename(folder.root / f"{name}-renamed")
+    assert folder.adopt().renames == [("a", "a-renamed"), ("c", "c-renamed")]
+    assert index not in {one["name"] for one in sa.inspect(folder.catalog.engine).get_indexes("mill_adopted_items")}

@@ -134,6 +134,7 @@ class Adopter:
         :class:`~millstream.stores.StoreError` where the source cannot be listed; what was committed stays.
         """
         now = self._clock.now()
+        self._catalog.drop_unused_index()
         known = self._catalog.space(self._store, space)
         self._catalog.save_space(msgspec.structs.replace(known, begun_at=now))
         until = self._reread_until(space, reading, now if known.ended_at is None else known.ended_at, now)

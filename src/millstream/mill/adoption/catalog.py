@@ -19,6 +19,7 @@ from millstream.mill.merge_join import groups
 
 _PAGE = 1_000
 _VARIABLES = 500
+_SUMS_A_SCAN = 100_000
 
 
 class ChecksumEvidence(enum.StrEnum):
@@ -62,7 +63,6 @@ items_table = sa.Table(
     sa.Column("vanished_at", sa.BigInteger),
     sa.Column("renamed_to", sa.Text),
     sa.Column("excluded_at", sa.BigInteger),
-    sa.Index("mill_adopted_items_sum", "store", "space", "sha256"),
     sqlite_with_rowid=False,
 )
 
@@ -169,6 +169,14 @@ class AdoptionCatalog:
         self.engine = engine
         make_tables(engine, metadata)
 
+    def drop_unused_index(self) -> None:
+        """Remove the index by sums, which earlier versions made and kept."""
+        with self.engine.connect() as connection:
+            known = connection.scalar(sa.text("SELECT 1 FROM sqlite_master WHERE name = :name"), {"name": _OLD_INDEX})
+        if known:
+            with writing(self.engine) as connection:
+                connection.exec_driver_sql(f"DROP INDEX IF EXISTS {_OLD_INDEX}")
+
     def get_many(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, AdoptedItem]:
         """The items among *content_ids* that were adopted, vanished ones included, by id."""
         found: dict[str, AdoptedItem] = {}
@@ -223,8 +231,10 @@ class AdoptionCatalog:
     def holders(self, store: str, space: str, sums: Iterable[str]) -> Sequence[AdoptedItem]:
         """The items with one of these SHA-256 sums, vanished ones included."""
         found: list[AdoptedItem] = []
-        for some in groups(sums, _VARIABLES):
-            found += self._select(_of(items_table, store, space).where(items_table.c.sha256.in_(some)))
+        for some in groups(sums, _SUMS_A_SCAN):  # an index by sums would cost an adoption more than all it writes
+            listed = sa.func.json_each(msgspec.json.encode(some).decode()).table_valued("value")
+            query = _of(items_table, store, space).where(items_table.c.sha256.in_(sa.select(listed.c.value)))
+            found += self._select(query.order_by(items_table.c.content_id))
         return found
 
     def totals(self, store: str, space: str) -> SpaceTotals:
@@ -299,6 +309,7 @@ class AdoptionCatalog:
             return [_item(row) for row in connection.execute(query)]
 
 
+_OLD_INDEX = "mill_adopted_items_sum"
 _COLUMNS = tuple(column.name for column in items_table.columns)
 _REPLACE = "ON CONFLICT (store, space, content_id) DO UPDATE SET " + ", ".join(
     f"{name} = excluded.{name}" for name in _COLUMNS[3:]
