@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -38,15 +38,35 @@ class LogLedger:
         self._log = store.log(system_log(name, "ledger"))
         self._clock = clock
         self._writing = threading.Lock()
+        self._appended: Callable[[LedgerEntry | None], object] = lambda _: None
+
+    def on_append(self, call: Callable[[LedgerEntry | None], object]) -> None:
+        """Call *call* at the end of each append, while the lease is held; what it raises is the append's error.
+
+        It gets the entry, which is durable and the last one; None where the anchor was in the ledger already.
+        """
+        self._appended = call
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep all other writers, also those of other processes, from the ledger while the block runs.
+
+        Raises a ``BusyError`` while another process writes.
+        """
+        with self._writing, self._log.writer(producer="ledger"):
+            yield
 
     def append(self, anchor_string: str, *, after: int = 0) -> LedgerEntry:
         with self._writing, self._log.writer(producer="ledger") as writer:
             entry = self.find(anchor_string, after=after)
-            if entry is None:
-                if self._log.retention is None:
-                    self._log.set_retention(Retention(keep_all=True))  # a chain without its beginning proves nothing
-                entry = next_entry(self.head(), anchor_string, self._clock.now())
-                writer.append([Message(encode_entry(entry), source="ledger", event_time=entry.time)])
+            if entry is not None:
+                self._appended(None)
+                return entry
+            if self._log.retention is None:
+                self._log.set_retention(Retention(keep_all=True))  # a chain without its beginning proves nothing
+            entry = next_entry(self.head(), anchor_string, self._clock.now())
+            writer.append([Message(encode_entry(entry), source="ledger", event_time=entry.time)])
+            self._appended(entry)
             return entry
 
     def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
@@ -74,7 +94,7 @@ class LogLedger:
         where the others are no whole chain, or fewer than the *known* entries, or where a message looks like an entry
         that was changed: then only a copy helps.
         """
-        with self._writing, self._log.writer(producer="ledger"):
+        with self.exclusive():
             foreign = [message_id for message_id, body in self._bodies(1) if not is_entry(body)]
             self._refuse_entries(foreign)
             aside = _runs(foreign)

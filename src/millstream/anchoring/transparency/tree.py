@@ -75,6 +75,10 @@ class MerkleTree:
             raise MerklePathError(f"leaf {index} does not exist: the tree has {self._size} leaves")
         return self._subtree(0, index)
 
+    def tile(self, level: int, number: int) -> bytes:
+        """The hashes of a tile, at least those of this tree."""
+        return self._tiles.tile(level, number)
+
     def extend(self, leaves: Sequence[bytes]) -> None:
         """Add *leaves* (leaf hashes of 32 bytes each) at the end, and put the changed tiles into the tile store."""
         if not leaves:

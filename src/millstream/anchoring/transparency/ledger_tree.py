@@ -1,0 +1,314 @@
+"""The durable tree of one ledger: it follows the ledger, and one step signs its head (docs/formats/ledger-tree.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.ledger import LedgerEntry, checked_chain, encode_entry
+from millstream.anchoring.log_ledger import LogLedger
+from millstream.anchoring.merkle import leaf_hash
+from millstream.anchoring.transparency.published_files import PublishedFiles
+from millstream.anchoring.transparency.signer import CheckpointSigner
+from millstream.anchoring.transparency.tiles import CHECKPOINT, CHECKPOINT_MEDIA, TilePublisher
+from millstream.anchoring.transparency.tree import MerkleTree
+from millstream.anchoring.transparency.tree_tables import (
+    DatabaseTiles,
+    SignedCheckpoint,
+    TreeState,
+    make_tree_tables,
+    read_state,
+    write_state,
+)
+from millstream.core.errors import MillstreamError
+from millstream.core.sql import writing
+
+CHUNK = 1 << 16
+"""So many entries are added in one transaction where a tree is built anew."""
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+
+class TreePlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the newest checkpoint is kept outside the node's folder (``copy``), and where tiles are published."""
+
+    copy: PublishedFiles | None = None
+    tiles: PublishedFiles | None = None
+
+
+class TreeStatus(msgspec.Struct, frozen=True):
+    """How far the tree of a ledger is: entries of the ledger, leaves of the tree, size of the newest checkpoint.
+
+    ``problem`` is why the last attempt of this process to sign or publish failed.
+    """
+
+    entries: int
+    size: int
+    signed: int | None
+    problem: str | None = None
+
+
+class TreeRoot(msgspec.Struct, frozen=True):
+    """The ``root`` (32 bytes) of the tree of ``size`` leaves."""
+
+    size: int
+    root: bytes
+
+
+class _KnownTree(msgspec.Struct):
+    """The tree as this process wrote it last: nothing of it has to be read again while nobody else writes."""
+
+    tiles: DatabaseTiles
+    tree: MerkleTree
+    head: LedgerEntry | None
+    """The entry of the last leaf."""
+
+
+class LedgerTree:
+    """The tree of *ledger*, known as *name* in the database of *engine*, and its newest checkpoint. Thread-safe.
+
+    Once :meth:`follow` was called, each append to the ledger extends the tree and, where there is a *signer*, signs its
+    head.
+    """
+
+    def __init__(
+        self,
+        ledger: LogLedger,
+        engine: sa.Engine,
+        name: str,
+        *,
+        signer: CheckpointSigner | None = None,
+        places: TreePlaces | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._engine = engine
+        self._name = name
+        self._signer = signer
+        self._places = places or TreePlaces()
+        self._publisher = TilePublisher(self._places.tiles) if self._places.tiles else None
+        self._turn = threading.Lock()
+        self._known: _KnownTree | None = None
+        self._problem: str | None = None
+        make_tree_tables(engine)
+
+    def follow(self) -> None:
+        """Let each append to the ledger extend the tree, sign its head and publish it.
+
+        What fails then is logged, and done at the next append or by :meth:`checkpoint`: an entry that was appended
+        stands.
+        """
+        self._ledger.on_append(self._follow)
+
+    def checkpoint(self) -> SignedCheckpoint:
+        """Extend the tree to the ledger's end, and return its checkpoint: the newest one, or one that is signed now.
+
+        When it returns, the checkpoint is durable, in the copy outside the folder, and published. Raises
+        :class:`LedgerError` where the ledger, the copy or what is published does not fit the tree,
+        :class:`LedgerUnavailableError` where a place outside the folder cannot be used, a ``BusyError`` while another
+        process writes to the ledger.
+        """
+        if self._signer is None:
+            raise LedgerError(f"the ledger {self._name!r} has no key to sign with")
+        with self._ledger.exclusive():
+            signed = self._advance(None)
+        assert signed is not None
+        return signed
+
+    def extend(self) -> int:
+        """Extend the tree to the ledger's end without signing; returns its size. Errors: see :meth:`checkpoint`."""
+        with self._ledger.exclusive(), self._turn:
+            self._extend(None, None, signer=None)
+        return self.size
+
+    def newest(self) -> SignedCheckpoint | None:
+        """The newest checkpoint that was signed, None before the first."""
+        return self._read(lambda state, _: state.checkpoint)
+
+    @property
+    def size(self) -> int:
+        """How many leaves the tree has; the ledger may have more entries."""
+        return self._read(lambda state, _: state.size)
+
+    def root(self, size: int | None = None) -> bytes:
+        """The root (32 bytes) of the first *size* entries. Raises :class:`MerklePathError`."""
+        return self._read(lambda _, tree: tree.root(size))
+
+    def inclusion_path(self, index: int, size: int | None = None) -> list[bytes]:
+        """See :meth:`MerkleTree.inclusion_path`; the entry at *index* has number *index* + 1."""
+        return self._read(lambda _, tree: tree.inclusion_path(index, size))
+
+    def consistency_path(self, old: int, new: int | None = None) -> list[bytes]:
+        """See :meth:`MerkleTree.consistency_path`."""
+        return self._read(lambda _, tree: tree.consistency_path(old, new))
+
+    def status(self) -> TreeStatus:
+        """How far the tree is."""
+        state = self._read(lambda state, _: state)
+        signed = state.checkpoint.size if state.checkpoint else None
+        return TreeStatus(self._ledger.last_number, state.size, signed, self._problem)
+
+    def verify(self) -> None:
+        """Compare every entry of the ledger with its leaf. Raises :class:`LedgerError` that names the first changed."""
+        with self._engine.connect() as connection:
+            tree = MerkleTree(DatabaseTiles(self._name, connection), read_state(connection, self._name).size)
+            compared = 0
+            for entry in itertools.islice(checked_chain(self._ledger.entries()), tree.size):
+                self._require_leaf(tree, entry)
+                compared = entry.number
+        if compared < tree.size:
+            raise self._shorter(compared, tree.size)
+
+    def _read(self, query: Callable[[TreeState, MerkleTree], Result]) -> Result:
+        with self._engine.connect() as connection:
+            state = read_state(connection, self._name)
+            return query(state, MerkleTree(DatabaseTiles(self._name, connection), state.size))
+
+    def _follow(self, entry: LedgerEntry | None) -> None:
+        try:
+            self._advance(entry)
+        except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as error:
+            self._problem = str(error)
+            _log.warning("the ledger %s has entries without a published checkpoint: %s", self._name, error)
+
+    def _advance(self, entry: LedgerEntry | None) -> SignedCheckpoint | None:
+        """Extend, sign, write the copy, publish, in this order; the lease of the ledger is held."""
+        with self._turn:
+            signer, copy = self._signer, self._places.copy
+            copied = copy.read(CHECKPOINT) if copy and signer else None
+            signed = self._extend(entry, copied, signer=signer)
+            if signed is None or signer is None:
+                return None
+            if copy and copied != signed.data:
+                copy.put(CHECKPOINT, signed.data, CHECKPOINT_MEDIA)
+            if self._publisher:
+                with self._engine.connect() as connection:
+                    tree = MerkleTree(DatabaseTiles(self._name, connection), signed.size)
+                    self._publisher.publish(signed, signer, tree, lambda first: self._lines(first, entry))
+            self._problem = None
+            return signed
+
+    def _lines(self, index: int, entry: LedgerEntry | None) -> Iterator[bytes]:
+        """The entries from *index* (from 0) on, as lines; *entry* is the last one, where it is known."""
+        if entry is not None and entry.number == index + 1:
+            return iter([encode_entry(entry)])
+        return map(encode_entry, self._ledger.entries(index + 1))
+
+    def _extend(
+        self, entry: LedgerEntry | None, copied: bytes | None, *, signer: CheckpointSigner | None
+    ) -> SignedCheckpoint | None:
+        """Extend the tree to the ledger's end, whose last entry is *entry* where it is known, and sign it."""
+        try:
+            while True:
+                known = self._known = self._known or self._load()
+                entries = self._new_entries(known, entry)
+                is_end = len(entries) < CHUNK
+                with self._transaction(known) as connection:
+                    state = read_state(connection, self._name)
+                    if state.size != known.tree.size:  # another process was here
+                        self._known = None
+                        continue
+                    before = TreeRoot(state.size, known.tree.root())
+                    self._add(known, entries)
+                    signed = state.checkpoint
+                    if is_end and signer is not None:
+                        signed = self._sign(known.tree, before, state.checkpoint, copied, signer)
+                    if entries or signed is not state.checkpoint:
+                        write_state(connection, self._name, TreeState(known.tree.size, signed))
+                if is_end:
+                    return signed
+        except BaseException:
+            self._known = None  # it may have leaves that were not committed
+            raise
+
+    @contextlib.contextmanager
+    def _transaction(self, known: _KnownTree) -> Iterator[sa.Connection]:
+        with writing(self._engine) as connection:
+            known.tiles.connection = connection
+            try:
+                yield connection
+            finally:
+                known.tiles.connection = None
+
+    def _load(self) -> _KnownTree:
+        """The tree as it is in the database, whose last leaf must be that entry of the ledger."""
+        with self._engine.connect() as connection:
+            tiles = DatabaseTiles(self._name, connection)
+            tree = MerkleTree(tiles, read_state(connection, self._name).size)
+            head = self._require_last(tree) if tree.size else None
+            tiles.connection = None
+        return _KnownTree(tiles, tree, head)
+
+    def _new_entries(self, known: _KnownTree, entry: LedgerEntry | None) -> Sequence[LedgerEntry]:
+        """The entries after the last leaf, fewer than CHUNK where these are all."""
+        if entry is not None and entry.number == known.tree.size + 1:
+            return list(checked_chain([entry], known.head))
+        coming = checked_chain(self._ledger.entries(known.tree.size + 1), known.head)
+        entries = list(itertools.islice(coming, CHUNK))
+        if not entries and self._ledger.last_number < known.tree.size:
+            raise self._shorter(self._ledger.last_number, known.tree.size)
+        return entries
+
+    def _add(self, known: _KnownTree, entries: Sequence[LedgerEntry]) -> None:
+        if entries:
+            known.tree.extend([leaf_hash(encode_entry(entry)) for entry in entries])
+            known.head = entries[-1]
+
+    def _sign(
+        self,
+        tree: MerkleTree,
+        before: TreeRoot,
+        newest: SignedCheckpoint | None,
+        copied: bytes | None,
+        signer: CheckpointSigner,
+    ) -> SignedCheckpoint:
+        """The checkpoint of *tree*, which must begin with the trees of the *newest* one and of the copied one."""
+        if newest is not None:
+            self._require_prefix(tree, before, TreeRoot(newest.size, newest.root), "the newest checkpoint in node.db")
+        if copied is not None and (newest is None or copied != newest.data):
+            head = signer.read(copied)
+            self._require_prefix(tree, before, TreeRoot(head.size, head.root), f"the checkpoint in {self._places.copy}")
+        if newest is not None and newest.size == tree.size and signer.is_current(newest.data):
+            return newest
+        root = tree.root()
+        return SignedCheckpoint(signer.sign(tree.size, root), tree.size, root)
+
+    def _require_prefix(self, tree: MerkleTree, before: TreeRoot, signed: TreeRoot, where: str) -> None:
+        if signed == before or (signed.size <= tree.size and tree.root(signed.size) == signed.root):
+            return
+        raise LedgerError(
+            f"{where} is of {signed.size:,} entries, and those are not the first of the {tree.size:,} entries of the "
+            f"ledger {self._name!r}: the node was restored from an older backup, or its ledger was changed. Nothing is "
+            "signed, for one key must not sign two different ledgers. Restore the newer log.db; if it is lost, begin a "
+            "ledger with another key (docs/formats/ledger-tree.md)"
+        )
+
+    def _require_last(self, tree: MerkleTree) -> LedgerEntry:
+        """The entry of the tree's last leaf."""
+        last = next(self._ledger.entries(tree.size), None)
+        if last is None:
+            raise self._shorter(self._ledger.last_number, tree.size)
+        self._require_leaf(tree, last)
+        return last
+
+    def _require_leaf(self, tree: MerkleTree, entry: LedgerEntry) -> None:
+        if tree.leaf(entry.number - 1) != leaf_hash(encode_entry(entry)):
+            raise LedgerError(
+                f"entry {entry.number} of the ledger {self._name!r} is another one than that in its tree: the ledger "
+                "was changed. Restore log.db, or node.db if that is the wrong one, from a backup"
+            )
+
+    def _shorter(self, entries: int, size: int) -> LedgerError:
+        return LedgerError(
+            f"the ledger {self._name!r} has {entries:,} entries, but its tree has {size:,}: the ledger was restored "
+            "from an older backup, or cut off. Restore the newer log.db"
+        )

@@ -1,0 +1,130 @@
+"""The tree of a ledger as static files, by the specification `tlog-tiles` of C2SP (version 1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.transparency.published_files import PublishedFiles
+from millstream.anchoring.transparency.signer import CheckpointSigner
+from millstream.anchoring.transparency.tree import HASH_BYTES, TILE_HEIGHT, TILE_WIDTH, MerkleTree
+from millstream.anchoring.transparency.tree_tables import SignedCheckpoint
+
+CHECKPOINT = "checkpoint"
+CHECKPOINT_MEDIA = "text/plain; charset=utf-8"
+TILE_MEDIA = "application/octet-stream"
+
+_GROUP = 1000
+_MAX_ENTRY_BYTES = 0xFFFF
+_PATH = re.compile(r"tile/(?:entries|[0-9]|[1-5][0-9]|6[0-3])/(?:x[0-9]{3}/)*[0-9]{3}(?:\.p/([1-9][0-9]{0,2}))?")
+
+ReadLines = Callable[[int], Iterator[bytes]]
+"""The entries of the ledger, as lines without their newline, from the one at an index (from 0) on."""
+
+
+def tile_path(level: int | str, number: int, width: int = TILE_WIDTH) -> str:
+    """The path of a tile of *width* hashes at *level*, or of a bundle of entries (level ``entries``)."""
+    groups = f"{number % _GROUP:03}"
+    while number := number // _GROUP:
+        groups = f"x{number % _GROUP:03}/{groups}"
+    part = "" if width == TILE_WIDTH else f".p/{width}"
+    return f"tile/{level}/{groups}{part}"
+
+
+def is_tile_path(path: str) -> bool:
+    """Whether *path* has the form of a tile's or a bundle's."""
+    found = _PATH.fullmatch(path)
+    return found is not None and (found[1] is None or int(found[1]) < TILE_WIDTH)
+
+
+def bundle_of(lines: Iterable[bytes]) -> bytes:
+    """Entries as a bundle has them: each after its length, a big-endian integer of two bytes."""
+    return b"".join(map(_sized, lines))
+
+
+def _sized(line: bytes) -> bytes:
+    if len(line) > _MAX_ENTRY_BYTES:
+        raise LedgerError(f"a ledger entry has {len(line):,} bytes; a bundle takes {_MAX_ENTRY_BYTES:,}")
+    return len(line).to_bytes(2) + line
+
+
+class TilePublisher:
+    """Publishes the tree of one ledger as *files*: first tiles and bundles, then the checkpoint over them.
+
+    What is published already is what the published checkpoint says, so publishing resumes where a killed process or
+    another one stopped. Not thread-safe.
+    """
+
+    def __init__(self, files: PublishedFiles) -> None:
+        self.files = files
+        self._published: int | None = None
+        self._bundle: list[bytes] = []
+        """The entries after the last full bundle of what is published, if this process wrote them."""
+
+    def publish(
+        self, checkpoint: SignedCheckpoint, signer: CheckpointSigner, tree: MerkleTree, lines: ReadLines
+    ) -> None:
+        """Publish *checkpoint* and what is missing below it. The same again changes nothing.
+
+        Raises :class:`LedgerError` where the published checkpoint is of another tree, or of a larger one;
+        :class:`LedgerUnavailableError`.
+        """
+        data = self.files.read(CHECKPOINT) if self._published is None else None
+        if data is not None:
+            self._published = self._check_published(data, checkpoint, signer, tree)
+        old = self._published or 0
+        if data == checkpoint.data:
+            return
+        try:
+            if checkpoint.size != old:
+                self._put_bundles(old, checkpoint.size, lines)
+                self._put_tiles(old, checkpoint.size, tree)
+            self.files.put(CHECKPOINT, checkpoint.data, CHECKPOINT_MEDIA)
+        except BaseException:
+            self._published, self._bundle = None, []
+            raise
+        self._published = checkpoint.size
+
+    def _check_published(
+        self, data: bytes, checkpoint: SignedCheckpoint, signer: CheckpointSigner, tree: MerkleTree
+    ) -> int:
+        published = signer.read(data)
+        if published.size > checkpoint.size or tree.root(published.size) != published.root:
+            raise LedgerError(
+                f"the checkpoint published in {self.files}, of {published.size:,} entries, does not belong to the tree "
+                f"of this ledger, of {checkpoint.size:,} entries: this node was restored from an older backup, or "
+                "another one publishes there. Restore the newer ledger, or publish to an empty folder"
+            )
+        return published.size
+
+    def _put_bundles(self, old: int, new: int, lines: ReadLines) -> None:
+        is_known = len(self._bundle) == old % TILE_WIDTH
+        bundle = self._bundle if is_known else []
+        coming = lines(old if is_known else old - old % TILE_WIDTH)
+        for number in range(old // TILE_WIDTH, -(-new // TILE_WIDTH)):
+            width = min(TILE_WIDTH, new - number * TILE_WIDTH)
+            bundle.extend(_sized(next(coming)) for _ in range(width - len(bundle)))
+            self._put("entries", number, width, b"".join(bundle))
+            bundle = bundle if width < TILE_WIDTH else []
+        self._bundle = bundle
+
+    def _put_tiles(self, old: int, new: int, tree: MerkleTree) -> None:
+        level = 0
+        while new:
+            if new != old:
+                for number in range(old // TILE_WIDTH, -(-new // TILE_WIDTH)):
+                    width = min(TILE_WIDTH, new - number * TILE_WIDTH)
+                    self._put(str(level), number, width, tree.tile(level, number)[: width * HASH_BYTES])
+                self._drop_partials(str(level), old, new)
+                if not level:
+                    self._drop_partials("entries", old, new)
+            level, old, new = level + 1, old >> TILE_HEIGHT, new >> TILE_HEIGHT
+
+    def _put(self, level: str, number: int, width: int, data: bytes) -> None:
+        self.files.put(tile_path(level, number, width), data, TILE_MEDIA)
+
+    def _drop_partials(self, level: str, old: int, new: int) -> None:
+        """Remove the partial tiles of the tile that was the last one and is full now."""
+        if old % TILE_WIDTH and old // TILE_WIDTH < new // TILE_WIDTH:
+            self.files.delete_below(f"{tile_path(level, old // TILE_WIDTH)}.p")

@@ -1,0 +1,107 @@
+"""The durable trees of the ledgers, in the node's database: their tiles, sizes and newest checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.anchoring.database import metadata
+from millstream.anchoring.errors import LedgerError
+from millstream.core.sql import make_tables
+
+_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+trees = sa.Table(
+    "anchor_trees",
+    metadata,
+    sa.Column("ledger", sa.Text, primary_key=True),
+    sa.Column("size", _number, nullable=False),
+    sa.Column("checkpoint", sa.LargeBinary),
+    sa.Column("checkpoint_size", _number),
+    sa.Column("checkpoint_root", sa.LargeBinary),
+)
+tiles = sa.Table(
+    "anchor_tree_tiles",
+    metadata,
+    sa.Column("ledger", sa.Text, primary_key=True),
+    sa.Column("level", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("tile", _number, primary_key=True, autoincrement=False),
+    sa.Column("hashes", sa.LargeBinary, nullable=False),
+)
+"""A tile that is not full has fewer hashes; hashes are only ever added to it."""
+
+_STATE = "SELECT size, checkpoint, checkpoint_size, checkpoint_root FROM anchor_trees WHERE ledger = ?"
+_PUT_STATE = (
+    "INSERT INTO anchor_trees (ledger, size, checkpoint, checkpoint_size, checkpoint_root) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT (ledger) DO UPDATE SET size = excluded.size, checkpoint = excluded.checkpoint, "
+    "checkpoint_size = excluded.checkpoint_size, checkpoint_root = excluded.checkpoint_root"
+)
+_TILE = "SELECT hashes FROM anchor_tree_tiles WHERE ledger = ? AND level = ? AND tile = ?"
+_PUT_TILE = (
+    "INSERT INTO anchor_tree_tiles (ledger, level, tile, hashes) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (ledger, level, tile) DO UPDATE SET hashes = excluded.hashes"
+)
+
+
+class SignedCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint as it was signed: the tree of ``size`` leaves has this ``root`` (32 bytes)."""
+
+    data: bytes
+    size: int
+    root: bytes
+
+
+class TreeState(msgspec.Struct, frozen=True):
+    """How many leaves a tree has, and its newest checkpoint."""
+
+    size: int = 0
+    checkpoint: SignedCheckpoint | None = None
+
+
+def make_tree_tables(engine: sa.Engine) -> None:
+    """Make the tables of the trees where they are absent."""
+    make_tables(engine, metadata, [trees, tiles])
+
+
+def read_state(connection: sa.Connection, ledger: str) -> TreeState:
+    """The state of the tree of *ledger*; that of an empty one where there is none."""
+    row = connection.exec_driver_sql(_STATE, (ledger,)).first()
+    if row is None:
+        return TreeState()
+    size, data, signed_size, root = row
+    return TreeState(size, None if data is None else SignedCheckpoint(data, signed_size, root))
+
+
+def write_state(connection: sa.Connection, ledger: str, state: TreeState) -> None:
+    """Keep the *state* of the tree of *ledger*."""
+    signed = state.checkpoint
+    newest = (None, None, None) if signed is None else (signed.data, signed.size, signed.root)
+    connection.exec_driver_sql(_PUT_STATE, (ledger, state.size, *newest))
+
+
+class DatabaseTiles:
+    """The tiles of the tree of *ledger*, read and written through ``connection``, which the user sets."""
+
+    def __init__(self, ledger: str, connection: sa.Connection | None = None) -> None:
+        self._ledger = ledger
+        self.connection = connection
+
+    def tile(self, level: int, number: int) -> bytes:
+        row = self._connected().exec_driver_sql(_TILE, (self._ledger, level, number)).first()
+        if row is None:
+            raise LedgerError(
+                f"tile {number} of level {level} is missing from the tree of the ledger {self._ledger!r}: another "
+                "program changed the node's database; restore node.db from a backup"
+            )
+        hashes: bytes = row[0]
+        return hashes
+
+    def put(self, tiles: Mapping[tuple[int, int], bytes]) -> None:
+        rows = [(self._ledger, level, number, hashes) for (level, number), hashes in tiles.items()]
+        self._connected().exec_driver_sql(_PUT_TILE, rows)
+
+    def _connected(self) -> sa.Connection:
+        assert self.connection is not None
+        return self.connection
