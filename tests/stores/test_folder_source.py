@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 import shutil
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,7 @@ from millstream.stores import (
     open_provider,
 )
 from millstream.stores.folder import decode_path, encode_path
+from millstream.stores.folder.versions import hash_versions
 from millstream.testing.sources import SourceConformance
 
 S = "space"
@@ -119,8 +122,12 @@ def test_only_what_is_not_utf8_or_ambiguous_is_escaped(path: bytes, content_id: 
 @pytest.mark.parametrize(
     "content_id", ["", "/", "//", "a//b", "/a", ".", "..", "a/../b", "./a", "\0", "\udc80", "%C3%A4"]
 )
-def test_ids_that_name_no_path_lead_nowhere(content_id: str) -> None:
+def test_ids_that_name_no_path_lead_nowhere(content_id: str, tmp_path: Path) -> None:
     assert decode_path(content_id) is None
+    for path in (b"a/a", b"a/b", b"b", "\xe4".encode()):
+        write(tmp_path, path)
+        os.utime(os.fsencode(tmp_path) + b"/" + path, ns=(0, 0))
+    assert hash_versions(str(tmp_path), [("b", 0, "0"), (content_id, 0, "0")])[1] is None
 
 
 def random_tree(root: Path, seed: int) -> dict[bytes, bytes | None]:
@@ -151,6 +158,18 @@ def random_tree(root: Path, seed: int) -> dict[bytes, bytes | None]:
     return found
 
 
+def in_columns(store: FolderStore, most: int = 3) -> list[Entry]:
+    """What a listing in columns has, as entries without their times in microseconds."""
+    runs = list(store.columns(S, most=most))
+    assert all(len(run.sizes) == most for run in runs[:-1])
+    rows = [row for run in runs for row in zip(*run, strict=True)]
+    return [Entry(name, size, None, version or None, EntryKind(kind)) for name, size, version, kind in rows]
+
+
+def without_times(store: FolderStore) -> list[Entry]:
+    return [msgspec.structs.replace(entry, modified=None) for entry in all_entries(store, S)]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_listing_has_what_walking_the_tree_finds(tmp_path: Path, seed: int) -> None:
     tree = random_tree(tmp_path, seed)
@@ -159,6 +178,10 @@ def test_a_listing_has_what_walking_the_tree_finds(tmp_path: Path, seed: int) ->
     assert {decode_path(entry.content_id) for entry in listed} == tree.keys()
     keys = [entry.content_id.encode("utf-8") for entry in listed]
     assert keys == sorted(set(keys))
+    assert in_columns(store, 1 + 2 * seed) == without_times(store)
+    files = [(one.content_id, one.size, one.version or "") for one in listed if one.kind == EntryKind.FILE]
+    bodies = [tree[decode_path(name) or b""] or b"" for name, _, _ in files]
+    assert hash_versions(str(tmp_path), files) == [hashlib.sha256(body).hexdigest() for body in bodies]
     rng = random.Random(seed)
     for _ in range(60):
         start = rng.choice(keys)
@@ -241,6 +264,7 @@ def test_special_files_are_named_and_never_opened(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "socket"))
         store = FolderStore(tmp_path, space=S)
         assert kinds(store) == {"fifo": EntryKind.SPECIAL, "socket": EntryKind.SPECIAL}
+        assert in_columns(store) == without_times(store)
         assert [problem.content_id for problem in find_problems(store, S)] == ["fifo", "socket"]
         assert all("exclude" in problem.reason for problem in find_problems(store, S))
         for content_id in ("fifo", "socket"):
@@ -266,6 +290,7 @@ def test_an_item_whose_id_would_be_too_long_is_named(tmp_path: Path) -> None:
         (3 * 128 + 255, EntryKind.FILE),
         (3 * 128 + 252, EntryKind.FILE),
     ] or {kind for _, kind in found} == {EntryKind.NAME_TOO_LONG, EntryKind.FILE}
+    assert in_columns(store) == without_times(store)
     long = store.entries(S)[0].content_id
     with pytest.raises(StoreInputError):
         store.open(S, long)
@@ -297,6 +322,7 @@ def test_files_without_the_right_to_them_are_named(tmp_path: Path, forbidding: s
     forbidding.add(b"closed")
     store = FolderStore(tmp_path, space=S)
     assert kinds(store) == {"closed": EntryKind.UNREADABLE, "open": EntryKind.FILE}
+    assert in_columns(store) == without_times(store)
     with pytest.raises(UnreadableError, match="right"):
         store.open(S, "closed")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
@@ -61,6 +64,18 @@ class ManifestEvent(msgspec.Struct, frozen=True, gc=False):
     size: int = 0
     mimetype: str = "application/octet-stream"
     deleted: bool = False
+
+
+class AddedItems(NamedTuple):
+    """Content items of one space of a store that were added together, *at* one time (microseconds), in columns."""
+
+    store: str
+    space: str
+    at: int
+    content_ids: Sequence[str]
+    sums: Sequence[str]
+    sizes: Sequence[int]
+    mimetypes: Sequence[str]
 
 
 class ManifestRow(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, writing
 from millstream.mill.check_outcomes import ManifestAction, Verdict
-from millstream.mill.manifest_table import CheckResult, ManifestEvent
+from millstream.mill.manifest_table import AddedItems, CheckResult, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
 from millstream.mill.merge_join import groups
 
@@ -31,6 +31,15 @@ class ManifestWriter:
         check found is kept while the checksum stays the same. (Reference mill, "Manifest event".)
         """
         self._insert([_event_row(event) for event in sorted(events, key=lambda e: e.at)], _RECORD_COLUMNS, _RECORD)
+
+    def record_added(self, items: AddedItems) -> None:
+        """:meth:`record` the addition of each of *items*."""
+        same = itertools.repeat
+        rows = zip(
+            same(items.store), same(items.space), items.content_ids, items.sums, items.sizes, items.mimetypes,
+            same(items.at), same(False), same(False), strict=False,
+        )  # fmt: skip
+        self._insert(list(rows), _RECORD_COLUMNS, _RECORD)
 
     def apply(self, results: Iterable[CheckResult]) -> None:
         """Write down what checks found, and change the rows that an outcome asks to change.

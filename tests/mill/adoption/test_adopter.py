@@ -6,15 +6,19 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from adopted_folder import SPACE, SourceFolder
 
 from millstream.mill.adoption import adopter
 from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, Reading
 from millstream.mill.adoption.adoption_run import NOT_READ, AdoptionRun
+from millstream.mill.manifest import ManifestEvent
 from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
+from millstream.stores.folder.listing import EntryColumns
 from millstream.stores.protocol import EntryKind
 
 DAY = 24 * 3600
@@ -151,8 +155,9 @@ def test_nothing_vanishes_in_a_folder_that_cannot_be_listed(
     folder.write("shutter")
     folder.adopt()
     (folder.root / "shutter").unlink()
-    unlisted = [Entry("shut/", 0, kind=EntryKind.UNREADABLE)]
-    monkeypatch.setattr(folder.store, "entries", lambda *_, **__: unlisted)
+    unlisted = EntryColumns([], [], [], [])
+    unlisted.add(Entry("shut/", 0, kind=EntryKind.UNREADABLE))
+    monkeypatch.setattr(folder.store, "columns", lambda *_, **__: [unlisted])
     assert folder.adopt().vanished == 1
     assert folder.findings() == [("shut/", "unreadable")]
     assert folder.item("shut/a").vanished_at is None
@@ -338,6 +343,33 @@ def test_groups_that_are_recorded_together_have_few_bytes(
     folder.write("9", b"more than a group")
     seen: list[int] = []
     settle = AdoptionRun.settle
-    monkeypatch.setattr(AdoptionRun, "settle", lambda run, some: (seen.append(len(some)), settle(run, some)))
+    monkeypatch.setattr(AdoptionRun, "settle", lambda run, some: (seen.append(len(some.files)), settle(run, some)))
     assert folder.adopt().read == 6
     assert seen == [2, 2, 1, 1]
+
+
+def test_files_that_are_read_together_are_recorded_like_those_that_are_read_alone(
+    folder: SourceFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("a.tar.gz", "b/50%", "b/c\n.TXT", "b/.hidden.jpg", "empty", "\u00e9%FF.pdf", "old", "z.unknown")
+    for name in names:
+        folder.write(name, b"" if name == "empty" else name.encode(), at=-5 if name == "old" else None)
+    (folder.root / "nothing").mkdir()
+    (folder.root / "link").symlink_to("empty")
+    found = folder.adopt()
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    alone = SourceFolder(folder.root, engine)
+    monkeypatch.setattr(alone.store, "hash_versions", lambda versions: [None] * len(versions))
+    assert alone.adopt() == found and found.added == len(names) + 2
+    for one, other in ((folder.catalog, alone.catalog), (folder.manifest, alone.manifest)):
+        assert list(one.scan("here", SPACE)) == list(other.scan("here", SPACE))
+    engine.dispose()
+
+
+def test_what_a_manifest_knows_to_be_later_is_kept_when_files_are_adopted(folder: SourceFolder) -> None:
+    later = ManifestEvent("here", SPACE, "a", folder.clock.now() + 10**12, "0" * 64, 1)
+    folder.manifest.writer.record([later])
+    folder.write("a")
+    assert folder.adopt().added == 1
+    row = folder.manifest.get("here", SPACE, "a")
+    assert row is not None and (row.sha256, row.modified) == (later.sha256, later.at)

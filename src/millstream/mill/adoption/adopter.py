@@ -16,13 +16,14 @@ from typing import Protocol
 
 import msgspec
 
-from millstream.mill.adoption.adoption_run import AdoptionRun, AdoptionSummary, AdoptionTarget, ReadJob
+from millstream.mill.adoption.adoption_run import AdoptionRun, AdoptionSummary, AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.adoption.checksum_files import ChecksumList
+from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, ReadJob
 from millstream.mill.adoption.item_reader import ItemReader, ReadResult, plain_file
 from millstream.mill.adoption.sources import SourceEntry, item_of
 from millstream.mill.errors import MillError
-from millstream.mill.merge_join import groups, map_ahead
+from millstream.mill.merge_join import map_ahead
 from millstream.stores.bulk import SMALL
 from millstream.stores.folder import FolderStore
 from millstream.stores.protocol import EntryKind, ItemNotFoundError, Store
@@ -59,8 +60,8 @@ class NotAdoptedError(MillError):
 class JobReader(Protocol):
     """Reads the items of a run, wherever that is done."""
 
-    def read(self, space: str, jobs: Iterator[ReadJob]) -> Iterator[Sequence[tuple[ReadJob, ReadResult]]]:
-        """What came of each of *jobs*, some at a time: each part is recorded before more of them is asked for."""
+    def read(self, space: str, due: Iterator[DueItems]) -> Iterator[ReadItems]:
+        """What came of each item of *due*, some at a time: each part is recorded before more of them is asked for."""
         ...
 
 
@@ -70,26 +71,40 @@ class ThreadedReader:
     def __init__(self, source: Store, threads: int) -> None:
         self._source, self._threads = source, threads
 
-    def read(self, space: str, jobs: Iterator[ReadJob]) -> Iterator[Sequence[tuple[ReadJob, ReadResult]]]:
+    def read(self, space: str, due: Iterator[DueItems]) -> Iterator[ReadItems]:
         """The next parts are read while one is recorded: small files of a folder together, others one by one."""
         reader = ItemReader(self._source, space)
         with ThreadPoolExecutor(self._threads, thread_name_prefix="mill-adopt") as pool:
 
-            def read(some: Sequence[ReadJob]) -> Sequence[tuple[ReadJob, ReadResult]]:
+            def read(some: DueItems) -> ReadItems:
                 return self._read(pool, reader, some)
 
-            yield from map_ahead(read, _grouped(jobs), _AHEAD)
+            yield from map_ahead(read, _grouped(due), _AHEAD)
 
-    def _read(
-        self, pool: ThreadPoolExecutor, reader: ItemReader, jobs: Sequence[ReadJob]
-    ) -> Sequence[tuple[ReadJob, ReadResult]]:
+    def _read(self, pool: ThreadPoolExecutor, reader: ItemReader, due: DueItems) -> ReadItems:
+        files, sums, odd = self._read_files(due.files)
+        jobs = odd + due.jobs
         done = self._read_together(jobs)
         alone = {
             job.content_id: pool.submit(reader.read, job.entry, job.algorithms, job.sha256)
             for job in jobs
             if job.content_id not in done
         }
-        return [(job, done.get(job.content_id) or alone[job.content_id].result()) for job in jobs]
+        results = [(job, done.get(job.content_id) or alone[job.content_id].result()) for job in jobs]
+        return ReadItems(files, sums, results)
+
+    def _read_files(self, files: NewFiles) -> tuple[NewFiles, Sequence[str], list[ReadJob]]:
+        """Those of *files* that are as they were listed, and what they hash to; the others are to be read alone."""
+        if not files or not isinstance(self._source, FolderStore):
+            return files, (), []
+        versions = list(zip(files.content_ids, files.sizes, files.versions, strict=True))
+        hashed = self._source.hash_versions(versions)
+        sums = [sha256 for sha256 in hashed if sha256 is not None]
+        if len(sums) == len(hashed):
+            return files, sums, []
+        places = range(len(hashed))
+        odd = [files.job(place) for place in places if hashed[place] is None]
+        return files.take([place for place in places if hashed[place] is not None]), sums, odd
 
     def _read_together(self, jobs: Sequence[ReadJob]) -> Mapping[str, ReadResult]:
         """What was read of small plain files that are as they were listed, and hash to what they should."""
@@ -140,11 +155,11 @@ class Adopter:
         until = self._reread_until(space, reading, now if known.ended_at is None else known.ended_at, now)
         run = AdoptionRun(self._target, space, checksums=checksums, reread_until=until, ended_at=known.ended_at)
         if reading == Reading.NONE:
-            for group in groups(run.jobs(), GROUP):
-                run.plan(group)
+            for due in run.due():
+                run.plan(list(due.all_jobs()))
         else:
-            for results in self._reader.read(space, run.jobs()):
-                run.settle(results)
+            for read in self._reader.read(space, run.due()):
+                run.settle(read)
                 if on_progress is not None:
                     on_progress(run.summary)
         run.finish()
@@ -181,14 +196,16 @@ class Adopter:
         return max(now - READ_PERIOD, due or 0)
 
 
-def _grouped(jobs: Iterable[ReadJob]) -> Iterator[list[ReadJob]]:
-    """*jobs* in groups of at most :data:`GROUP` items, and :data:`GROUP_BYTES` bytes."""
-    some, size = list[ReadJob](), 0
-    for job in jobs:
-        if some and (len(some) == GROUP or size + job.entry.size > GROUP_BYTES):
-            yield some
-            some, size = [], 0
-        some.append(job)
-        size += job.entry.size
-    if some:
-        yield some
+def _grouped(due: Iterable[DueItems]) -> Iterator[DueItems]:
+    """The items of *due* in groups of at most :data:`GROUP` items, and :data:`GROUP_BYTES` bytes."""
+    group, size = DueItems(), 0
+    for items in due:
+        fits = len(items) <= GROUP and items.bytes <= GROUP_BYTES
+        for some in (items,) if fits else items.each():
+            if group and (len(group) + len(some) > GROUP or size + some.bytes > GROUP_BYTES):
+                yield group
+                group, size = DueItems(), 0
+            group.extend(some)
+            size += some.bytes
+    if group:
+        yield group

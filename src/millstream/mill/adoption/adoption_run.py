@@ -14,6 +14,8 @@ import msgspec
 from millstream.core.clock import Clock
 from millstream.core.sql import writing
 from millstream.mill.adoption.catalog import (
+    SCANNED_COLUMNS,
+    AdoptedFiles,
     AdoptedItem,
     AdoptionCatalog,
     AdoptionFinding,
@@ -21,14 +23,20 @@ from millstream.mill.adoption.catalog import (
     FindingKind,
 )
 from millstream.mill.adoption.checksum_files import ChecksumList, ExpectedChecksum
+from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, ReadJob, is_same
 from millstream.mill.adoption.item_reader import ReadResult
 from millstream.mill.adoption.rename_pairs import pair_renames
-from millstream.mill.adoption.sources import SourceEntry, SourceItem, SourceProblem, entries_of
+from millstream.mill.adoption.sources import LISTED_COLUMNS, SourceEntry, SourceItem, listed_columns, problem_of_kind
+from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.manifest import Manifest, ManifestEvent
-from millstream.mill.merge_join import outer_join
+from millstream.mill.manifest_table import AddedItems
+from millstream.stores.bulk import SMALL
+from millstream.stores.folder import FolderStore
 from millstream.stores.hashing import Digests
 from millstream.stores.protocol import DEFAULT_MIMETYPE, EntryKind, Store
 from millstream.stores.sources import exclusion_of
+
+_FILE = EntryKind.FILE.value
 
 NOT_READ = "not-read:"
 """What the checksum of an item begins with that a plan has not read; the mark of its version follows."""
@@ -65,28 +73,6 @@ class AdoptionSummary(msgspec.Struct):
     renames: list[tuple[str, str]] = []
 
 
-class ReadJob(NamedTuple):
-    """An item to be read: how it is listed, what the catalog has of it, and what lists of checksums say."""
-
-    entry: SourceEntry
-    row: AdoptedItem | None
-    expected: tuple[ExpectedChecksum, ...]
-
-    @property
-    def content_id(self) -> str:
-        return self.entry.content_id
-
-    @property
-    def sha256(self) -> str | None:
-        """What the bytes should hash to, where the item is listed as it was adopted."""
-        return self.row.sha256 if self.row is not None and _is_same(self.entry, self.row) else None
-
-    @property
-    def algorithms(self) -> Sequence[str]:
-        """The kinds of checksums that are needed to compare it."""
-        return [one.algorithm for one in self.expected]
-
-
 class AdoptionTarget(NamedTuple):
     """A source, which the settings call *store*, and where it is recorded what was adopted there."""
 
@@ -98,7 +84,7 @@ class AdoptionTarget(NamedTuple):
 
 
 class AdoptionRun:
-    """A run over *space* of *target*. :meth:`jobs` says what to read, :meth:`settle` takes what was read.
+    """A run over *space* of *target*. :meth:`due` says what to read, :meth:`settle` takes what was read.
 
     Items that were last read at *reread_until* (microseconds) or before are read again; with None those only with which
     something was the matter. What was found before stays a finding until it is read and good.
@@ -128,31 +114,73 @@ class AdoptionRun:
         self._changed: set[str] = set()
         self._exclusion = exclusion_of(self._source)
         self._named = {name for name in checksums or () if not self._exclusion.covers(name)}
+        self._told_of = {*self._before, *(checksums or ())}
+        self._has_plain_files = isinstance(self._source, FolderStore)
 
-    def jobs(self) -> Iterator[ReadJob]:
+    def due(self) -> Iterator[DueItems]:
         """What is to be read; everything else that is listed is counted."""
-        listed = entries_of(self._source, self._space)
-        for content_id, entry, row in outer_join(listed, self._catalog.scan(self._store, self._space)):
-            self._named.discard(content_id)
-            if isinstance(entry, SourceProblem):
-                if content_id.endswith("/") or not content_id:
-                    self._unlisted.append(content_id)
-                self._find(content_id, entry.kind, entry.reason)
-            elif entry is None:
-                if row is not None and self._exclusion.covers(content_id):
-                    self._leave_out(row)
-                elif row is not None:
-                    self._absent.append(row)
-            else:
-                self.summary.listed += 1
-                self.summary.bytes += entry.size
-                job = ReadJob(entry, row, self._checksums.get(content_id) if self._checksums is not None else ())
-                if self._is_rejected(job):
-                    self._findings.append(self._before[content_id])
-                elif self._is_due(job):
-                    yield job
-                elif row is not None and not row.is_there:
-                    self._return(row)
+        listed, known = listed_columns(self._source, self._space), self._catalog.scan_columns(self._store, self._space)
+        for run in join_columns(listed, known, LISTED_COLUMNS, SCANNED_COLUMNS):
+            self._named.difference_update(run.keys)
+            files, others = self._sort_out(run)
+            jobs = self._compare(others) if others else []
+            if files or jobs:
+                yield DueItems(files, jobs)
+
+    def _sort_out(self, run: ItemColumns) -> tuple[NewFiles, list[tuple[str, SourceEntry | None]]]:
+        """Count what is as it was adopted; what is new and plain, and how all else is listed, known items included."""
+        files, others = NewFiles(), list[tuple[str, SourceEntry | None]]()
+        until = -1 if self._reread_until is None else self._reread_until
+        count = size_of_all = 0
+        for content_id, size, version, kind, was_size, was_version, was_kind, read_at, settled in zip(
+            run.keys, *run.columns, strict=True
+        ):
+            told_of = content_id in self._told_of
+            if was_kind is None and kind == _FILE and size <= SMALL and self._has_plain_files and not told_of:
+                files.add(content_id, size, version)
+            elif (
+                told_of or not settled or read_at <= until or (size, version, kind) != (was_size, was_version, was_kind)
+            ):
+                others.append((content_id, None if kind is None else SourceEntry(content_id, size, version, kind)))
+                continue
+            count += 1
+            size_of_all += size
+        self.summary.listed += count
+        self.summary.bytes += size_of_all
+        return files, others
+
+    def _compare(self, listed: Sequence[tuple[str, SourceEntry | None]]) -> list[ReadJob]:
+        """What of *listed* is to be read; of all else it is remembered what there is to be said of it."""
+        rows = self._catalog.get_many(self._store, self._space, [content_id for content_id, _ in listed])
+        jobs = []
+        for content_id, entry in listed:
+            job = self._compare_one(content_id, entry, rows.get(content_id))
+            if job is not None:
+                jobs.append(job)
+        return jobs
+
+    def _compare_one(self, content_id: str, entry: SourceEntry | None, row: AdoptedItem | None) -> ReadJob | None:
+        problem = None if entry is None else problem_of_kind(content_id, entry.kind)
+        if problem is not None:
+            if content_id.endswith("/") or not content_id:
+                self._unlisted.append(content_id)
+            self._find(content_id, *problem)
+        elif entry is None:
+            if row is not None and self._exclusion.covers(content_id):
+                self._leave_out(row)
+            elif row is not None:
+                self._absent.append(row)
+        else:
+            self.summary.listed += 1
+            self.summary.bytes += entry.size
+            job = ReadJob(entry, row, self._checksums.get(content_id) if self._checksums is not None else ())
+            if self._is_rejected(job):
+                self._findings.append(self._before[content_id])
+            elif self._is_due(job):
+                return job
+            elif row is not None and not row.is_there:
+                self._return(row)
+        return None
 
     def _is_rejected(self, job: ReadJob) -> bool:
         """Whether this version was read before, and did not match what people said of it."""
@@ -162,7 +190,7 @@ class AdoptionRun:
 
     def _is_due(self, job: ReadJob) -> bool:
         row = job.row
-        if row is None or not _is_same(job.entry, row) or row.suspected is not None or job.content_id in self._before:
+        if row is None or not is_same(job.entry, row) or row.suspected is not None or job.content_id in self._before:
             return True
         if job.expected and row.origin != ChecksumEvidence.LISTED:
             return True
@@ -180,11 +208,11 @@ class AdoptionRun:
             now = self._clock.now()
             self._relisted.append(msgspec.structs.replace(row, excluded_at=now, vanished_at=None, renamed_to=None))
 
-    def settle(self, results: Sequence[tuple[ReadJob, ReadResult]]) -> None:
+    def settle(self, read: ReadItems) -> None:
         """Record what was read: in the manifest first, so that what the catalog has is there, too."""
         now = self._clock.now()
         items, events = [], []
-        for job, result in results:
+        for job, result in read.results:
             if result.item is None or result.digests is None:
                 self._settle_unread(job, result)
                 continue
@@ -197,9 +225,24 @@ class AdoptionRun:
                     events.append(self._event(item))
                 if job.row is None or not job.row.is_there:
                     self._added.add(item.content_id)
+        files = self._adopted_files(read.files, read.sums, now)
         with self._recording():
             self._manifest.writer.record(events)
+            self._manifest.writer.record_added(
+                AddedItems(self._store, self._space, now, files.content_ids, files.sums, files.sizes, files.mimetypes)
+            )
             self._catalog.save(items)
+            self._catalog.save_files(files)
+
+    def _adopted_files(self, files: NewFiles, sums: Sequence[str], now: int) -> AdoptedFiles:
+        """The rows of *files*, as :meth:`_adopted` makes them one by one."""
+        self.summary.read += len(files)
+        self.summary.added += len(files)
+        self.summary.read_bytes += sum(files.sizes)
+        self._new.update(files.content_ids)
+        self._added.update(files.content_ids)
+        types = [_type_of(content_id) for content_id in files.content_ids]
+        return AdoptedFiles(self._store, self._space, now, files.content_ids, files.sizes, files.versions, sums, types)
 
     def _recording(self) -> AbstractContextManager[object]:
         """One transaction for both, where they are in one database."""
@@ -373,10 +416,6 @@ def _vanished(row: AdoptedItem, renamed_to: str | None, now: int) -> AdoptedItem
     return msgspec.structs.replace(row, vanished_at=since, renamed_to=renamed_to, suspected=None, excluded_at=None)
 
 
-def _is_same(entry: SourceEntry, row: AdoptedItem) -> bool:
-    return (entry.size, entry.version, entry.kind) == (row.size, row.version, row.kind)
-
-
 def _mismatch(
     expected: Sequence[ExpectedChecksum], item: SourceItem, digests: Digests, listed: ChecksumList | None
 ) -> str | None:
@@ -413,7 +452,12 @@ def _others(digests: Digests) -> dict[str, str]:
 def _mimetype(job: ReadJob, item: SourceItem) -> str:
     if item.mimetype != DEFAULT_MIMETYPE or job.entry.kind != EntryKind.FILE:
         return item.mimetype
-    return _guess_type(job.content_id.rpartition("/")[2].lstrip(".").partition(".")[2])
+    return _type_of(job.content_id)
+
+
+def _type_of(content_id: str) -> str:
+    """The type that the name of a file tells."""
+    return _guess_type(content_id.rpartition("/")[2].lstrip(".").partition(".")[2])
 
 
 @functools.lru_cache(4096)

@@ -6,16 +6,21 @@ and who said so. The format is ``docs/formats/adoption.md``.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, make_tables, writing
+from millstream.mill.column_join import ItemColumns
 from millstream.mill.merge_join import groups
+from millstream.stores.folder.properties import MTIME, format_time
+from millstream.stores.protocol import EntryKind
 
 _PAGE = 1_000
 _VARIABLES = 500
@@ -125,6 +130,19 @@ class AdoptedItem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.vanished_at is None and self.excluded_at is None
 
 
+class AdoptedFiles(NamedTuple):
+    """Plain files of a folder that were new and were read together, in columns; all were adopted *at* one time."""
+
+    store: str
+    space: str
+    at: int
+    content_ids: Sequence[str]
+    sizes: Sequence[int]
+    versions: Sequence[str]
+    sums: Sequence[str]
+    mimetypes: Sequence[str]
+
+
 class AdoptionFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Something about an item of a source that people have to look at."""
 
@@ -204,6 +222,20 @@ class AdoptionCatalog:
                 return
             after = page[-1].content_id
 
+    def scan_columns(self, store: str, space: str) -> Iterator[ItemColumns]:
+        """Every item of :meth:`scan` with the columns :data:`SCANNED_COLUMNS`, several times as fast."""
+        after = ""
+        while True:
+            with self.engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
+                cursor.execute(_SCANNED, (store, space, after, _PAGE))  # rows of the driver: a wrapper costs more
+                rows = cursor.fetchall()
+            if rows:
+                keys, *columns = map(list, zip(*rows, strict=True))
+                yield ItemColumns(keys, tuple(columns))
+            if len(rows) < _PAGE:
+                return
+            after = rows[-1][0]
+
     def vanished(self, store: str, space: str, *, limit: int | None = None) -> Sequence[AdoptedItem]:
         """The items that have vanished from the source, in the order of the ids: the first *limit*, or all."""
         query = _of(items_table, store, space).where(items_table.c.vanished_at.is_not(None))
@@ -220,6 +252,18 @@ class AdoptionCatalog:
         if rows:
             with writing(self.engine) as connection:
                 insert_rows(connection, items_table, _COLUMNS, rows, conflict=_REPLACE)
+
+    def save_files(self, files: AdoptedFiles) -> None:
+        """Put *files* into the catalog, like :meth:`save`."""
+        same = itertools.repeat
+        rows = zip(
+            same(files.store), same(files.space), files.content_ids, same(EntryKind.FILE.value), files.sizes,
+            files.versions, files.sums, same("{}"), same(ChecksumEvidence.COMPUTED.value), same(files.at),
+            same(files.at), files.mimetypes, map(_file_properties, files.versions), strict=False,
+        )  # fmt: skip
+        if files.content_ids:
+            with writing(self.engine) as connection:
+                insert_rows(connection, items_table, _COLUMNS[: -len(_LATER)], list(rows), conflict=_REPLACE)
 
     def remove(self, store: str, space: str, content_ids: Sequence[str]) -> None:
         """Forget *content_ids*."""
@@ -309,6 +353,16 @@ class AdoptionCatalog:
             return [_item(row) for row in connection.execute(query)]
 
 
+SCANNED_COLUMNS = 5
+"""The columns of :meth:`AdoptionCatalog.scan_columns`: size, version, kind, when it was last read (microseconds), and
+whether it is settled (1): there, and not suspected."""
+
+_SCANNED = (
+    "SELECT content_id, size, version, kind, last_read_at, "
+    "suspected IS NULL AND vanished_at IS NULL AND excluded_at IS NULL "
+    "FROM mill_adopted_items WHERE store = ? AND space = ? AND content_id > ? ORDER BY content_id LIMIT ?"
+)
+_LATER = ("suspected", "vanished_at", "renamed_to", "excluded_at")  # NULL in a row that is new
 _OLD_INDEX = "mill_adopted_items_sum"
 _COLUMNS = tuple(column.name for column in items_table.columns)
 _REPLACE = "ON CONFLICT (store, space, content_id) DO UPDATE SET " + ", ".join(
@@ -333,6 +387,11 @@ def _row(item: AdoptedItem) -> tuple[Any, ...]:
 
 _plain: Callable[[AdoptedItem], tuple[Any, ...]] = operator.attrgetter(*_COLUMNS)
 _SUMS, _PROPERTIES = map(_COLUMNS.index, ("sums", "properties"))
+
+
+def _file_properties(version: str) -> str:
+    """The properties of a plain file, which are its time only, as :func:`_json` writes them."""
+    return f'{{"{MTIME}":"{format_time(int(version))}"}}'
 
 
 def _json(values: Mapping[str, str]) -> str:

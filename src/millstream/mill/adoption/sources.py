@@ -11,6 +11,8 @@ import msgspec
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.catalog import FindingKind
+from millstream.mill.column_join import ItemColumns
+from millstream.mill.merge_join import groups
 from millstream.stores.folder.properties import MTIME, parse_time
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
@@ -25,6 +27,11 @@ from millstream.stores.protocol import (
 from millstream.stores.sources import problem_of
 
 _PROBLEMS = {"unreadable": FindingKind.UNREADABLE}
+_PAGE = 1_000
+
+
+LISTED_COLUMNS = 3
+"""The columns of :func:`listed_columns`: size, version, kind."""
 
 
 class SourceEntry(msgspec.Struct, frozen=True, gc=False):
@@ -34,14 +41,6 @@ class SourceEntry(msgspec.Struct, frozen=True, gc=False):
     size: int
     version: str
     kind: str = EntryKind.FILE.value
-
-
-class SourceProblem(msgspec.Struct, frozen=True, gc=False):
-    """Something in a source that cannot be read as an item; of a folder (its id ends with "/") nothing is listed."""
-
-    content_id: str
-    kind: FindingKind
-    reason: str
 
 
 class SourceItem(msgspec.Struct, frozen=True, gc=False):
@@ -54,21 +53,30 @@ class SourceItem(msgspec.Struct, frozen=True, gc=False):
     checksums: tuple[Checksum, ...] = ()
 
 
-def entries_of(source: Store, space: str) -> Iterator[SourceEntry | SourceProblem]:
-    """Everything in *space*, in the order of the ids' UTF-8 bytes. Raises :class:`StoreError`."""
-    for entry in all_entries(source, space):
-        problem = problem_of(entry)
-        if problem is not None:
-            yield SourceProblem(
-                problem.content_id, _PROBLEMS.get(problem.kind.value, FindingKind.NOT_SUPPORTED), problem.reason
-            )
-        else:
-            yield SourceEntry(entry.content_id, entry.size, _listed_version(entry), entry.kind.value)
+def listed_columns(source: Store, space: str) -> Iterator[ItemColumns]:
+    """Everything in *space*, in the order of the ids' UTF-8 bytes: size (bytes), version and kind of each.
+
+    A kind may be one that cannot be read (:func:`problem_of_kind`). Raises :class:`StoreError`.
+    """
+    columns = getattr(source, "columns", None)
+    if columns is not None:
+        for run in columns(space):
+            yield ItemColumns(run.content_ids, (run.sizes, run.versions, run.kinds))
+        return
+    for entries in groups(all_entries(source, space), _PAGE):
+        rows = [(entry.size, _listed_version(entry), entry.kind.value) for entry in entries]
+        yield ItemColumns([entry.content_id for entry in entries], tuple(map(list, zip(*rows, strict=True))))
+
+
+def problem_of_kind(content_id: str, kind: str) -> tuple[FindingKind, str] | None:
+    """Why what is listed as *kind* cannot be read, in a word and in a sentence; None where it can."""
+    problem = problem_of(Entry(content_id, 0, kind=EntryKind(kind)))
+    return None if problem is None else (_PROBLEMS.get(kind, FindingKind.NOT_SUPPORTED), problem.reason)
 
 
 def count_bytes(source: Store, space: str) -> int:
     """The bytes of everything in *space* that can be read. Raises :class:`StoreError`."""
-    return sum(entry.size for entry in entries_of(source, space) if isinstance(entry, SourceEntry))
+    return sum(entry.size for entry in all_entries(source, space) if entry.kind.is_readable)
 
 
 def item_of(source: Store, space: str, content_id: str) -> SourceItem | None:

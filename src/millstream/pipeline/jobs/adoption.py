@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millstream.mill.adoption.adoption_run import ReadJob
+from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, ReadJob
 from millstream.mill.adoption.item_reader import ItemReader, ReadResult
 from millstream.mill.adoption.sources import SourceEntry
 from millstream.mill.merge_join import groups
@@ -59,11 +59,12 @@ class SparkReader:
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._spark, self._url = spark, url
 
-    def read(self, space: str, jobs: Iterator[ReadJob]) -> Iterator[Sequence[tuple[ReadJob, ReadResult]]]:
+    def read(self, space: str, due: Iterator[DueItems]) -> Iterator[ReadItems]:
         """See :class:`~millstream.mill.adoption.adopter.JobReader`."""
+        jobs = (job for some in due for job in some.all_jobs())
         for portion in groups(jobs, PORTION):
             results = self._results(space, portion)
-            yield [(job, results[number]) for number, job in enumerate(portion)]
+            yield ReadItems(NewFiles(), (), [(job, results[number]) for number, job in enumerate(portion)])
 
     def _results(self, space: str, jobs: Sequence[ReadJob]) -> dict[int, ReadResult]:
         count = max(1, min(len(jobs), _TASKS_A_CORE * self._spark.sparkContext.defaultParallelism))

@@ -24,11 +24,31 @@ from millstream.stores.protocol import Entry, EntryKind
 
 Path = tuple[bytes, ...]
 
+_FILE = EntryKind.FILE.value
+
 _SETTLED = 2_000_000_000
 """Nanoseconds after its last change at which a folder is believed: file systems keep times as coarse as seconds."""
 
 _REMEMBERED_NAMES = 300_000
 """Names remembered in all; the folder listed last is remembered whatever its size."""
+
+
+class EntryColumns(NamedTuple):
+    """Neighbouring entries of a listing, in columns: sizes in bytes, and the ``version`` and ``kind`` of each entry.
+
+    ``versions`` has an empty text where an entry has none, which is so only with entries that cannot be read.
+    """
+
+    content_ids: list[str]
+    sizes: list[int]
+    versions: list[str]
+    kinds: list[str]
+
+    def add(self, entry: Entry) -> None:
+        self.content_ids.append(entry.content_id)
+        self.sizes.append(entry.size)
+        self.versions.append(entry.version or "")
+        self.kinds.append(entry.kind.value)
 
 
 class FolderNames(NamedTuple):
@@ -59,6 +79,13 @@ class _Level:
             return None
         self.position += 1
         return self.folder.keys[self.position - 1], self.folder.names[self.position - 1]
+
+    def next_files(self, most: int) -> tuple[list[bytes], list[bytes]]:
+        """The keys and the names of the next entries, up to the next folder, and *most* of them."""
+        start, keys = self.position, self.folder.keys
+        end = min(start + most, len(keys))
+        self.position = next((place for place in range(start, end) if keys[place].endswith(b"/")), end)
+        return keys[start : self.position], self.folder.names[start : self.position]
 
 
 class FolderListing:
@@ -93,6 +120,30 @@ class FolderListing:
                     levels.append(entry)
                 elif entry is not None and key > after and key.startswith(prefix):
                     yield entry
+
+    def columns(self, most: int) -> Generator[EntryColumns]:
+        """All entries, at most *most* at a time. To be closed where it is not used up."""
+        run = EntryColumns([], [], [], [])
+        with _OpenFolder(self._tree) as opened:
+            levels = [_Level((), b"", self._names(opened, (), b""), b"")]
+            while levels:
+                level = levels[-1]
+                _read_files(opened, level, most - len(run.sizes), run)
+                if len(run.sizes) == most:
+                    yield run
+                    run = EntryColumns([], [], [], [])
+                    continue
+                row = level.next()
+                if row is None:
+                    levels.pop()
+                    continue
+                entry = self._enter(opened, (*level.path, row[1]), level.base + row[0], b"")
+                if isinstance(entry, _Level):
+                    levels.append(entry)
+                elif entry is not None:
+                    run.add(entry)
+        if run.sizes:
+            yield run
 
     def read(self, path: Path, base: bytes) -> FolderNames:
         """What is in the folder *path*, of which all ids begin with *base*. Raises ``OSError``."""
@@ -194,6 +245,41 @@ class _OpenFolder:
         if self._path is not None:
             os.close(self._handle)
             self._path = None
+
+
+def _read_files(opened: _OpenFolder, level: _Level, most: int, run: EntryColumns) -> None:
+    """Add the next entries of *level* that are no folders to *run*, at most *most*: plain files with little ado."""
+    base, room = level.base.decode("utf-8"), MAX_CONTENT_ID_BYTES - len(level.base)
+    keys, names = level.next_files(most)
+    folder = _get_or_none(opened, level.path) if keys else None
+    for key, name in zip(keys, names, strict=True):
+        status = None if folder is None or len(key) > room else _plain_status(name, folder)
+        if status is None:
+            entry = _read_entry(opened, level.path, name, level.base + key)
+            if entry is not None:
+                run.add(entry)
+            continue
+        run.content_ids.append(base + key.decode("utf-8"))
+        run.sizes.append(status.st_size)
+        run.versions.append(str(status.st_mtime_ns))
+        run.kinds.append(_FILE)
+
+
+def _get_or_none(opened: _OpenFolder, path: Path) -> int | None:
+    try:
+        return opened.get(path)
+    except OSError:  # which it is, and what it means, shows with each entry
+        return None
+
+
+def _plain_status(name: bytes, folder: int) -> os.stat_result | None:
+    """The status of a plain file that may be read; None for all else."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    plain = stat.S_ISREG(status.st_mode) and os.access(name, os.R_OK, dir_fd=folder, effective_ids=True)
+    return status if plain else None
 
 
 def _read_entry(opened: _OpenFolder, path: Path, name: bytes, key: bytes) -> Entry | None:

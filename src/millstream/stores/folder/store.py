@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from millstream.core.clock import SystemClock
-from millstream.stores.folder.listing import FolderListing, file_entry, folder_entry
+from millstream.stores.folder.listing import EntryColumns, FolderListing, file_entry, folder_entry
 from millstream.stores.folder.path_names import decode_path, encode_name
 from millstream.stores.folder.properties import describe_entry
 from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_file
@@ -76,6 +76,12 @@ class FolderStore(ReadOnlySource):
         walk = self._listing.walk(order_key(prefix), order_key(after))
         with translated(f"listing {self.url}"), contextlib.closing(walk):
             return list(itertools.islice(walk, max(limit, 0)))
+
+    def columns(self, space: str, *, most: int = 1000) -> Iterator[EntryColumns]:
+        """All :meth:`entries` in columns, at most *most* at a time, for a fraction of the time."""
+        self.require_space(space)
+        with translated(f"listing {self.url}"), contextlib.closing(self._listing.columns(most)) as columns:
+            yield from columns
 
     def info(self, space: str, content_id: str) -> ItemInfo:
         with self._located(space, content_id) as found:

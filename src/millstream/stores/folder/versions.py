@@ -16,6 +16,9 @@ Version = tuple[str, int, str]
 """A content id, and the size and the time of change (nanoseconds) that are listed of it."""
 
 
+_NO_NAMES = ("", ".", "..")
+
+
 def hash_versions(root: str, versions: Iterable[Version]) -> list[str | None]:
     """The SHA-256 of each of *versions* in the folder *root*; None for what is large, or no plain file of that version.
 
@@ -30,7 +33,7 @@ class _Reader:
 
     def __init__(self, root: str) -> None:
         self._tree = SourceTree(root)
-        self._path: bytes | None = None
+        self._path: str | None = None
         self._folder = -1
 
     def __enter__(self) -> _Reader:
@@ -40,35 +43,25 @@ class _Reader:
         self._close()
 
     def hash(self, content_id: str, size: int, version: str) -> str | None:
-        path = None if size > SMALL else decode_path(content_id)
-        if path is None:
+        if size > SMALL or content_id.startswith("/"):
             return None
-        above, _, name = path.rpartition(b"/")
+        above, _, name = content_id.rpartition("/")
         try:
-            data = self._read(above, name, size, version)
-        except (OSError, StoreError):
+            folder = self._enter(above)
+            path = decode_path(name) if "%" in name or name in _NO_NAMES else name.encode("utf-8")
+            data = None if folder is None or path is None else _read(folder, path, size, int(version))
+        except (OSError, StoreError, ValueError):  # a NUL in a name, a version that is no time
             return None
         return None if data is None else hashlib.sha256(data).hexdigest()
 
-    def _read(self, above: bytes, name: bytes, size: int, version: str) -> bytes | None:
-        folder = self._enter(above)
-        handle = open_file(folder, name)
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return None
-            data = os.read(handle, size + 1)
-            while len(data) <= size and (more := os.read(handle, size + 1 - len(data))):
-                data += more
-        finally:
-            os.close(handle)
-        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        same = stat.S_ISREG(now.st_mode) and now.st_size == len(data) == size and str(now.st_mtime_ns) == version
-        return data if same else None
-
-    def _enter(self, above: bytes) -> int:
+    def _enter(self, above: str) -> int | None:
+        """A descriptor of the folder whose path has the id *above*; None where no path has it."""
         if self._path != above:
+            path = decode_path(above) if above else b""
+            if path is None or above.endswith("/"):
+                return None
             self._close()
-            self._folder = self._tree.enter(above.split(b"/") if above else ())
+            self._folder = self._tree.enter(path.split(b"/") if path else ())
             self._path = above
         return self._folder
 
@@ -76,3 +69,19 @@ class _Reader:
         if self._path is not None:
             os.close(self._folder)
             self._path = None
+
+
+def _read(folder: int, name: bytes, size: int, version: int) -> bytes | None:
+    """All bytes of a plain file of *size* bytes, whose time of change is *version* before and after it is read."""
+    handle = open_file(folder, name)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or (status.st_size, status.st_mtime_ns) != (size, version):
+            return None
+        data = os.read(handle, size + 1)
+        while len(data) <= size and (more := os.read(handle, size + 1 - len(data))):
+            data += more
+        status = os.fstat(handle)
+    finally:
+        os.close(handle)
+    return data if (status.st_size, status.st_mtime_ns) == (size, version) and len(data) == size else None
