@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +20,24 @@ import pytest
 
 from millstream.anchoring.records import decode_message
 from millstream.cli.main import run
-from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
 from millstream.core.message import Message
+from millstream.core.metrics import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.policies.policy import policy_file
 from millstream.mill.tasks import BitError, Duplicate, encode_task
 from millstream.node import Node
 from millstream.queue import LogWorkQueue, queue_log
 from millstream.rest.node_view import NodeView
+from millstream.rest.serving_node import announced
 from millstream.rest.status_poller import StatusPoller
+from millstream.rest.verdict.alarms import verdict_alarms
 from millstream.rest.verdict.models import Verdict
 from millstream.settings import load_settings
 from millstream.stores import LocalStore
 from millstream.testing.batches import CONFIG, make_batch, make_batches
 from millstream.testing.damage import flip_bit
+from support.certificates import Authority
 
 HOUR, DAY = 3600, 24 * 3600
 
@@ -42,15 +50,26 @@ url = "file://{data}/stores/two"
 readings = "readings.batches"
 [mill.brake]
 least = 1
+[mill.alarms]
+command = ["sh", "-c", "test -e $MILLSTREAM_TEST_RECEIVER"]
+[broker]
+tls_certificate = "FOLDER/broker.pem"
+tls_key = "FOLDER/broker.key"
 """
 
 FREE = 50_000_000_000
 
 
+def write_settings(folder: Path) -> None:
+    """Write the settings of the node in *folder*."""
+    (folder / "millstream.toml").write_text(SETTINGS.replace("FOLDER", str(folder)))
+
+
 def make_node(folder: Path) -> Path:
     """A node in *folder* with three copied and checked items, batches that are anchored, and a log that is read."""
     folder.mkdir()
-    (folder / "millstream.toml").write_text(SETTINGS)
+    write_settings(folder)
+    Authority(folder).issue("broker")
     settings, _ = load_settings({"data": str(folder)})
     with Node.open(settings, create=True) as node:
         store = node.stores.providers["one"]
@@ -81,6 +100,7 @@ class FaultyNode:
         self.folder, self._patch = folder, monkeypatch
         self.clock = VirtualClock(SystemClock().now())
         self.free: dict[str, int] = {}
+        write_settings(folder)
         settings, _ = load_settings({"data": str(folder)})
         self.node = Node.open(settings, self.clock)
         self.poller = StatusPoller(NodeView(self.node), free_bytes=lambda path: self.free.get(path.name, FREE))
@@ -305,6 +325,80 @@ def not_batched(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def not_batched_elsewhere(desk: FaultyNode) -> Iterator[None]:
+    from millstream.batching.ticks import idle_log_ticker
+
+    log = desk.node.logs.store.log(LogSpec("events"))
+
+    def serve() -> None:
+        service = desk.node.batching.service("events", "events.batches", ticks=idle_log_ticker(log, desk.clock))
+        service.step()
+        while service.tick():
+            service.step()
+        service.close()
+
+    def put() -> None:
+        with log.writer() as writer:
+            writer.append([Message(b"{}", key="k", source="s")])
+        desk.clock.advance(2 * HOUR)
+
+    put()
+    serve()  # as `millstream batch serve` of another process does; then that is killed
+    put()
+    yield
+    serve()
+
+
+@contextlib.contextmanager
+def clock_forward(desk: FaultyNode) -> Iterator[None]:
+    desk.clock.jump(2 * HOUR)
+    yield
+    desk.clock.jump(-2 * HOUR)
+
+
+@contextlib.contextmanager
+def certificate_until(desk: FaultyNode, days: float) -> Iterator[None]:
+    now = datetime.fromtimestamp(desk.clock.now() / MICROSECONDS, UTC)
+    Authority(desk.folder).issue("broker", now + timedelta(days=days))
+    yield
+    Authority(desk.folder).issue("broker")
+
+
+@contextlib.contextmanager
+def alarm_undelivered(desk: FaultyNode) -> Iterator[None]:
+    monitor = desk.node.mill.monitor(others=lambda: verdict_alarms(desk.poller.judge_known(), ()))
+    with desk._patch.context() as patch, dead_letters(desk):
+        desk.seconds_until(lambda verdict: not verdict.ok)
+        patch.setenv("MILLSTREAM_TEST_RECEIVER", str(desk.folder / "nowhere"))
+        monitor.look()
+        yield
+        patch.setenv("MILLSTREAM_TEST_RECEIVER", str(desk.folder))
+        monitor.look()
+
+
+@contextlib.contextmanager
+def ingest_disconnected(desk: FaultyNode) -> Iterator[None]:
+    metrics = LabelledMetrics(desk.node.metrics, log="readings")
+    metrics.gauge("ingest_connected", 0)
+    yield
+    metrics.gauge("ingest_connected", 1)
+
+
+@contextlib.contextmanager
+def served_twice(desk: FaultyNode) -> Iterator[None]:
+    code = (
+        "import pathlib, sys\nfrom millstream.rest.serving_node import announced\n"
+        "with announced(pathlib.Path(sys.argv[1]), '127.0.0.1', 9): print(flush=True), sys.stdin.read()"
+    )
+    with announced(desk.folder, "127.0.0.1", 9):
+        command = [sys.executable, "-c", code, str(desk.folder)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None and other.stdout.readline()
+            yield
+            other.communicate()
+
+
+@contextlib.contextmanager
 def clock_off(desk: FaultyNode) -> Iterator[None]:
     desk.clock.jump(-2 * HOUR)
     yield
@@ -361,7 +455,14 @@ FAULTS: dict[str, Fault] = {
     "a worker killed": no_owner,
     "a consumer behind": consumer_behind,
     "messages not batched": not_batched,
+    "messages not batched, the service in another process": not_batched_elsewhere,
     "the ledger stuck": ledger_stuck,
+    "the MQTT broker stopped": ingest_disconnected,
     "the clock set back": clock_off,
+    "the clock set forward": clock_forward,
+    "a certificate about to expire": functools.partial(certificate_until, days=3),
+    "a certificate expired": functools.partial(certificate_until, days=-3),
+    "an alarm that is not delivered": alarm_undelivered,
+    "a second process that serves the folder": served_twice,
 }
 """How each row of the table in ``docs/explanation/verdict.md`` is caused, and mended at the end of its block."""

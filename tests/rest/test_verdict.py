@@ -11,19 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from faulty_node import FAULTS, FaultyNode, make_node
 from in_process import AskedInProcess
 
+from millstream.cli.main import millstream as commands
 from millstream.cli.main import run
+from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.mill.notices.alarms import Alarm, Alarms
+from millstream.mill.notices.receivers import CommandReceiver
+from millstream.mill.workers.monitor import QueueMonitor
 from millstream.rest import status_poller
 from millstream.rest.serving_node import announced
 from millstream.rest.verdict.alarms import verdict_alarms
+from millstream.rest.verdict.clock_watch import ClockWatch
 from millstream.rest.verdict.judge import judge
 from millstream.rest.verdict.kinds import KINDS
 from millstream.rest.verdict.models import Verdict
+from millstream.rest.verdict.process import ProcessState
 from millstream.testing.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "verdict.md"
@@ -99,6 +106,58 @@ def test_an_hour_without_a_fault_shows_none(desk: FaultyNode) -> None:
         desk.clock.advance(300)
         found = desk.poller.verdict()
         assert found.ok, found
+
+
+def test_a_clock_that_was_set_is_taken_to_be_right_after_an_hour_and_small_steps_at_once() -> None:
+    clock = VirtualClock()
+    watch = ClockWatch(clock, 60 * MICROSECONDS)
+    clock.jump(50)
+    assert watch.look() is None
+    clock.jump(-50)
+    assert watch.look() is None
+    clock.jump(-3600)
+    step = watch.look()
+    assert step is not None and step.amount == -3600 * MICROSECONDS
+    clock.advance(3599)
+    assert watch.look() == step
+    clock.advance(2)
+    assert watch.look() is None
+    clock.jump(7200)
+    assert watch.look() is not None
+    clock.jump(-7200)
+    assert watch.look() is None
+
+
+def test_an_alarm_that_is_not_delivered_is_told_elsewhere_without_what_may_be_secret(desk: FaultyNode) -> None:
+    got = desk.folder / "got"
+    receivers = [
+        CommandReceiver(["sh", "-c", "echo the token >&2; exit 3"]),
+        CommandReceiver(["sh", "-c", f"cat >> {got}"]),
+    ]
+    told = list[Alarm]()
+    monitor = QueueMonitor({}, desk.clock, Alarms(most=10, longest=3600), receivers, others=lambda: told)
+    with FAULTS["dead letters"](desk):
+        for _ in range(3):
+            desk.poller.verdict()
+            known = msgspec.structs.replace(desk.poller.facts(), process=ProcessState(undelivered=monitor.undelivered))
+            told[:] = verdict_alarms(judge(known), ())
+            monitor.look()
+        assert {one.kind for one in told} == {"dead-letters", "alarm-undelivered"}
+        (alarm,) = [one for one in told if one.kind == "alarm-undelivered"]
+    assert alarm.message.startswith("1 alarm was not delivered: the alarm command sh exited with code 3: ")
+    assert got.read_text().count('"kind":"alarm-undelivered"') == 1 and "token" not in got.read_text()
+
+
+def test_what_to_do_names_commands_that_exist() -> None:
+    words = [text.split() for kind in KINDS.values() for text in re.findall("`millstream ([^`{]*)", kind.todo)]
+    assert len(words) > 10
+    for command in words:
+        found: Any = commands
+        for word in command:
+            if not isinstance(found, click.Group):
+                break
+            found = found.get_command(click.Context(found), word)
+            assert found is not None, command
 
 
 def test_figures_that_are_not_updated_any_more_are_unknown(desk: FaultyNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,11 +28,11 @@ class Authority:
         self.path = folder / f"{name}-ca.pem"
         self.path.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """The files of a certificate for *name*, valid for localhost and 127.0.0.1, and of its key."""
+    def issue(self, name: str, end: datetime = _END) -> tuple[Path, Path]:
+        """The files of a certificate for *name*, valid until *end* for localhost and 127.0.0.1, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         places = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = _builder(_subject(name), self._name, key.public_key())
+        builder = _builder(_subject(name), self._name, key.public_key(), end)
         signed = builder.add_extension(x509.SubjectAlternativeName(places), critical=False).sign(
             self._key, hashes.SHA256()
         )
@@ -46,6 +46,8 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime = _END
+) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(_END)
+    return builder.serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(end)

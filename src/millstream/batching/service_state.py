@@ -42,3 +42,19 @@ def read_state(path: Path, log: str, output: str) -> ServiceState | None:
             f"{path} is the state for logs {state.log!r} and {state.output!r}, not for {log!r} and {output!r}"
         )
     return state
+
+
+def batched_pair(path: Path) -> tuple[str, str] | None:
+    """The log and the output of the state at *path*; None where it is not there or not a valid state."""
+    try:
+        names = msgspec.msgpack.decode(path.read_bytes(), type=_StateNames)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return names.log, names.output
+
+
+class _StateNames(msgspec.Struct, frozen=True):
+    """Of a :class:`ServiceState` only the names."""
+
+    log: str
+    output: str

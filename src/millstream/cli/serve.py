@@ -29,6 +29,9 @@ _Places: TypeAlias = "tuple[Address, Address | None]"
 """Where the broker listens, and where it encrypts, if it does."""
 
 _log = logging.getLogger(__name__)
+_ALARMS_EVERY = 20.0
+"""Seconds between two looks at the verdict, which costs nothing here: it is known already."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -212,7 +215,7 @@ async def _serve_console(
             raise
         port = await stack.enter_async_context(serve_at(0, http))
     if node.settings.mill.alarms.tells_somebody:
-        monitor = node.mill.monitor(others=poller_alarms(app, app.poller), guards=False)
+        monitor = node.mill.monitor(others=poller_alarms(app, app.poller), guards=False, every=_ALARMS_EVERY)
         stack.enter_context(watching(monitor, None))
     stack.enter_context(announced(node.folder, place.host.strip("[]"), port))
     host = f"[{place.host}]" if ":" in place.host else place.host

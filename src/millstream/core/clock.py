@@ -34,6 +34,11 @@ class Clock(Protocol):
         ...
 
 
+def uptime(clock: Clock) -> float:
+    """Seconds that only ever move forward on *clock*, also while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if isinstance(clock, SystemClock) else clock.monotonic()
+
+
 class SystemClock:
     """The machine's own clock."""
 

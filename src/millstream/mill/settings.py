@@ -140,8 +140,9 @@ class VerdictSettings(Section, frozen=True):
     Each store is asked every ``store_every``; one that does not answer within ``store_timeout`` is shown as unknown.
     An integrity report is stale after ``report_age``, a consumer is behind when its first unread message is older than
     ``consumer_age``, and the ledger is stuck when batches have waited for ``ledger_age``. A disk is full below
-    ``least_free`` bytes. The clock is off when the node has recorded a time that is later by ``clock_off``. Kinds of
-    issues in ``ignore`` are left out.
+    ``least_free`` bytes. The clock is off when the node has recorded a time that is later by ``clock_off``, or when it
+    was set by more than that while the node runs. A certificate is about to expire ``certificate_left`` before its end.
+    Kinds of issues in ``ignore`` are left out.
     """
 
     store_every: Duration = parse_duration("15s")
@@ -151,6 +152,7 @@ class VerdictSettings(Section, frozen=True):
     ledger_age: Duration = parse_duration("1h")
     least_free: Size = Size(1_000_000_000)
     clock_off: Duration = parse_duration("60s")
+    certificate_left: Duration = parse_duration("14d")
     ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

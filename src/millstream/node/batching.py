@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.batching import Rulebook
 from millstream.batching.service import BatchService
+from millstream.batching.service_state import batched_pair
 from millstream.batching.ticks import Ticker
 from millstream.core.metrics import LabelledMetrics, Metrics
 from millstream.log import LogSpec
@@ -19,6 +21,7 @@ class BatchingPart:
     def __init__(self, context: NodeContext, logs: LogsPart) -> None:
         self._context = context
         self._logs = logs
+        self._pairs: dict[Path, tuple[int, tuple[str, str] | None]] = {}
 
     @property
     def rules(self) -> Rulebook:
@@ -40,6 +43,20 @@ class BatchingPart:
         )
         self._context.resources.callback(service.close)
         return service
+
+    def batched_pairs(self) -> Sequence[tuple[str, str]]:
+        """The logs that are batched, each with the log that gets its batches: those of the settings, and those of each
+        batch service or stream that has a state in this folder, in whichever process it runs.
+        """
+        found = dict.fromkeys(self._context.settings.serve.batching.items())
+        for path in sorted((self._context.folder / "batching").glob("*.state")):
+            changed = path.stat().st_mtime_ns
+            known = self._pairs.get(path)
+            if known is None or known[0] != changed:
+                known = self._pairs[path] = changed, batched_pair(path)
+            if known[1] is not None:
+                found[known[1]] = None
+        return list(found)
 
     def state_file(self, output: str) -> Path:
         """The file in which whoever batches into the log *output* keeps how far it has come."""

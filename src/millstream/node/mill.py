@@ -33,7 +33,7 @@ from millstream.mill.tasks import (
     StorageStatistics,
 )
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings, WorkTally
-from millstream.mill.workers.monitor import QueueMonitor
+from millstream.mill.workers.monitor import EVERY, QueueMonitor, UndeliveredAlarm
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.mill.workers.scaling import scaling_of
 from millstream.node.audit import AuditPart
@@ -69,6 +69,7 @@ class MillPart:
         self._stores = stores
         self._policies = policies
         self._queues = queues
+        self._monitors: list[QueueMonitor] = []
         self.audit = AuditPart(context, databases, stores)
         self.checks = ChecksPart(databases, stores, self.audit)
         self.reports = ReportsPart(
@@ -102,13 +103,18 @@ class MillPart:
         return DirectDuplicator(self._duplication(policies), self._sink().settle, audit, outbox)
 
     def monitor(
-        self, *names: QueueName, others: Callable[[], Sequence[Alarm] | None] = lambda: None, guards: bool = True
+        self,
+        *names: QueueName,
+        others: Callable[[], Sequence[Alarm] | None] = lambda: None,
+        guards: bool = True,
+        every: float = EVERY,
     ) -> QueueMonitor:
-        """Watches the queues *names*, with *guards* the change guard, and *others*: tells whom the settings name."""
+        """Watches the queues *names*, with *guards* the change guard, and *others*, *every* so many seconds: tells whom
+        the settings name."""
         alarms = self._context.settings.mill.alarms
         watch = Alarms(alarms.most, alarms.longest / MICROSECONDS)
         queues = {name.value: self._queues.open(name) for name in names}
-        return QueueMonitor(
+        monitor = QueueMonitor(
             queues,
             self._context.clock,
             watch,
@@ -116,7 +122,15 @@ class MillPart:
             held=(lambda: len(self._stores.change_guard.pending())) if guards else lambda: 0,
             others=others,
             scaling=scaling_of(self._context.settings.mill.scaling),
+            every=every,
         )
+        self._monitors.append(monitor)
+        return monitor
+
+    @property
+    def undelivered_alarms(self) -> Sequence[UndeliveredAlarm]:
+        """The alarms of this process that did not arrive yet."""
+        return [one for monitor in list(self._monitors) for one in monitor.undelivered]
 
     def prepare(self) -> None:
         """Open the tables of repairs and the folder of reports now."""

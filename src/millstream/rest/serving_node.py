@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,12 +28,14 @@ class NodeDoesNotAnswerError(MillstreamError):
 
 class ServingNode(msgspec.Struct, frozen=True):
     """The process ``pid`` serves a folder; its console listens at ``host`` and ``port``. ``started`` tells the process
-    from others of the same number (clock ticks since boot)."""
+    from others of the same number (clock ticks since boot). ``others`` served the folder before it began.
+    """
 
     pid: int
     started: int
     host: str
     port: int
+    others: tuple[ServingNode, ...] = ()
 
     @property
     def is_running(self) -> bool:
@@ -46,24 +48,34 @@ class ServingNode(msgspec.Struct, frozen=True):
 def announced(folder: Path, host: str, port: int) -> Iterator[None]:
     """Let commands on *folder* find this process, whose console listens at *host* and *port*, within the block."""
     path, own = folder / _FILE, find_process(os.getpid())
-    node = ServingNode(os.getpid(), own.started if own else 0, _ANY.get(host, host), port)
+    others = tuple(msgspec.structs.replace(one, others=()) for one in serving_nodes(folder) if one.pid != os.getpid())
+    node = ServingNode(os.getpid(), own.started if own else 0, _ANY.get(host, host), port, others)
     with contextlib.suppress(OSError):  # a full disk is a reason to start the console, not to end it
         write_durably(path, msgspec.json.encode(node))
     try:
         yield
     finally:
         if find_serving_node(folder) == node:
+            left = [one for one in others if one.is_running]
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                if left:
+                    write_durably(path, msgspec.json.encode(msgspec.structs.replace(left[0], others=tuple(left[1:]))))
+                else:
+                    path.unlink(missing_ok=True)
 
 
-def find_serving_node(folder: Path) -> ServingNode | None:
-    """The process that serves *folder* on this machine; None where none does."""
+def serving_nodes(folder: Path) -> Sequence[ServingNode]:
+    """The processes that serve *folder* on this machine, the last that began first; more than one is a fault."""
     try:
         node = msgspec.json.decode((folder / _FILE).read_bytes(), type=ServingNode)
     except (OSError, msgspec.DecodeError):
-        return None
-    return node if node.is_running else None
+        return []
+    return [one for one in (node, *node.others) if one.is_running]
+
+
+def find_serving_node(folder: Path) -> ServingNode | None:
+    """The process that serves *folder* on this machine, of several the last that began; None where none does."""
+    return next(iter(serving_nodes(folder)), None)
 
 
 def ask_verdict(node: ServingNode, folder: Path) -> Verdict:

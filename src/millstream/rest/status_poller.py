@@ -29,9 +29,12 @@ from millstream.rest.status_snapshot import (
     log_metrics,
     take_snapshot,
 )
+from millstream.rest.verdict.clock_watch import ClockWatch
 from millstream.rest.verdict.copies import CopiesStatus, LatestReports, look_at_copies
-from millstream.rest.verdict.judge import Facts, Look, dated, judge
+from millstream.rest.verdict.facts import Facts, Look
+from millstream.rest.verdict.judge import dated, judge
 from millstream.rest.verdict.models import Verdict
+from millstream.rest.verdict.process import ProcessState, look_at_process
 from millstream.rest.verdict.stores import StoreWatch, disk_free
 
 SAMPLE_SECONDS = 2.0
@@ -98,6 +101,8 @@ class StatusPoller:
         self._alarms: Mapping[tuple[str, str], QueueAlarm] = {}
         self._scaling = scaling_of(view.node.settings.mill.scaling)
         self._limits = view.node.settings.verdict
+        self._process = ProcessState()
+        self._clock_watch = ClockWatch(view.clock, self._limits.clock_off)
         self._copies: CopiesStatus | None = None
         self._copies_seconds = 0.0
         self._reports = LatestReports(view.node.mill.reports.folder)
@@ -216,6 +221,8 @@ class StatusPoller:
             at=now,
             limits=self._limits,
             snapshot=snapshot,
+            process=self._process,
+            step=self._clock_watch.look(),
             copies=self._copies,
             stores=self.stores.states,
             depths=self._depths,
@@ -310,9 +317,9 @@ class StatusPoller:
 
     def look(self) -> StatusSnapshot:
         """Take the slower figures once."""
-        found = take_snapshot(self._view, self._free_bytes)
+        found, process = take_snapshot(self._view, self._free_bytes), look_at_process(self._view.node)
         with self._changed:
-            self._snapshot, self._hurry = found, False
+            self._snapshot, self._process, self._hurry = found, process, False
             self._changed.notify_all()
         return found
 

@@ -79,7 +79,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     ``following`` is the state of a registry that follows another one.
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
-    ``approvals`` are plans that wait for a person, ``batch_lags`` logs that the settings ask to be batched, ``orphans``
+    ``approvals`` are plans that wait for a person, ``batch_lags`` logs that are to be batched, ``orphans``
     the tasks by queue that are leased although no worker holds the queue, and ``only_cause`` the cause of the dead
     tasks of a queue where all have the same. ``behind_since`` is when the first anchor was made that is not verified,
     ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds).
@@ -174,7 +174,8 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
     nothing_held: Sequence[PendingApproval] = ()
     approvals = look("brake", node.stores.change_guard.pending, nothing_held)
     queue_names = [queue_name(row.log) for row in rows if row.kind == "queue"]
-    batching = node.settings.serve.batching.items()
+    configured: Sequence[tuple[str, str]] = list(node.settings.serve.batching.items())
+    batching = look("states of batch services", node.batching.batched_pairs, configured)
     batch_lags = [look(f"batching of {log}", partial(batch_lag, view, log, output), None) for log, output in batching]
     snapshot = StatusSnapshot(
         at=view.clock.now(),

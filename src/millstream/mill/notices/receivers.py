@@ -55,9 +55,13 @@ Notice = Alarm | NewSpace | BadReport
 
 
 class NoticeError(MillError):
-    """An alarm could not be told; it may be later."""
+    """An alarm could not be told; it may be later. ``summary`` is the text without *details*, which may be secret."""
 
     transient = True
+
+    def __init__(self, summary: str, details: str = "") -> None:
+        super().__init__(f"{summary}: {details}" if details else summary)
+        self.summary = summary
 
 
 class NoticeReceiver(Protocol):
@@ -108,7 +112,7 @@ class CommandReceiver:
             raise NoticeError(f"cannot run the alarm command {self._words[0]}: {error.strerror}") from error
         if done.returncode:
             text = done.stderr.decode("utf-8", "replace")[-500:]
-            raise NoticeError(f"the alarm command {self._words[0]} exited with code {done.returncode}: {text}")
+            raise NoticeError(f"the alarm command {self._words[0]} exited with code {done.returncode}", text)
 
 
 class MailReceiver:

@@ -22,6 +22,14 @@ EVERY = 60.0
 """Seconds between two looks."""
 
 
+class UndeliveredAlarm(msgspec.Struct, frozen=True):
+    """An ``alarm`` that did not arrive since ``since`` (microseconds), and why; it is tried again with each look."""
+
+    alarm: Alarm
+    since: int
+    why: str
+
+
 class QueueMetrics(msgspec.Struct, frozen=True):
     """What the monitor last saw: the depth of each queue, the workers each should have, alarms that were not told."""
 
@@ -34,7 +42,7 @@ class QueueMonitor:
     """Looks at *queues* (by name) and tells *receivers* of alarms; see :meth:`look`. Thread-safe to read.
 
     *held* gives how many plans the change guard holds, *others* further alarms; None where these are not known.
-    *scaling* is that of each queue.
+    *scaling* is that of each queue. :meth:`run` looks every *every* seconds.
     """
 
     def __init__(
@@ -47,13 +55,20 @@ class QueueMonitor:
         held: Callable[[], int] = lambda: 0,
         others: Callable[[], Sequence[Alarm] | None] = lambda: None,
         scaling: Mapping[str, QueueScaling] = DEFAULT_SCALING,
+        every: float = EVERY,
     ) -> None:
         self._queues, self._clock, self._alarms, self._receivers = queues, clock, alarms, receivers
         self._held, self._others, self._scaling = held, others, scaling
-        self._untold: dict[tuple[int, str, str], Alarm] = {}
+        self._every = every
+        self._untold: Mapping[tuple[int, str, str], UndeliveredAlarm] = {}
         self._waiting = threading.Condition()
         self._ended = False
         self.figures = QueueMetrics()
+
+    @property
+    def undelivered(self) -> Sequence[UndeliveredAlarm]:
+        """The alarms that did not arrive yet, one for each receiver that it did not reach."""
+        return list(self._untold.values())
 
     def look(self) -> QueueMetrics:
         """Look once, tell what is to be told, and return the figures."""
@@ -70,7 +85,7 @@ class QueueMonitor:
         return QueueMetrics(depths, recommended(depths, self._scaling), self.figures.untold)
 
     def run(self) -> None:
-        """Look at once and every minute until :meth:`stop`; what does not answer is logged, and is looked at again."""
+        """Look at once and at intervals until :meth:`stop`; what does not answer is logged, and is looked at again."""
         while True:
             try:
                 self.look()
@@ -78,7 +93,7 @@ class QueueMonitor:
                 _log.warning("the queues could not be looked at: %s: %s", type(error).__name__, error)
             with self._waiting:
                 if not self._ended:
-                    self._clock.wait(self._waiting, EVERY)
+                    self._clock.wait(self._waiting, self._every)
                 if self._ended:
                     return
 
@@ -101,15 +116,21 @@ class QueueMonitor:
         What does not arrive is tried again with each look, until it does or something newer is to be said of its queue.
         """
         new = {(who, one.queue, one.kind): one for who in range(len(self._receivers)) for one in alarms}
-        waiting, self._untold = self._untold | new, {}
-        for key, alarm in waiting.items():
+        failed = 0
+        for key, alarm in ({key: one.alarm for key, one in self._untold.items()} | new).items():
+            before = self._untold.get(key)
             try:
                 self._receivers[key[0]].tell(alarm)
             except NoticeError as error:
-                self._untold[key] = alarm
+                failed += 1
+                since = before.since if before else self._clock.now()
+                self._untold = {**self._untold, key: UndeliveredAlarm(alarm, since, error.summary)}
                 if key in new:
-                    _log.warning("the alarm %s was not told, and is tried again each minute: %s", alarm.subject, error)
-        return len(self._untold)
+                    text = "the alarm %s was not told; it is tried again every %g s: %s"
+                    _log.warning(text, alarm.subject, self._every, error)
+            else:
+                self._untold = {other: one for other, one in self._untold.items() if other != key}
+        return failed
 
 
 def queue_metrics(figures: QueueMetrics) -> Iterator[MetricFamily]:

@@ -32,7 +32,7 @@ KINDS: Mapping[str, IssueKind] = {
         "copies",
         BAD,
         "The store answers, but its content is gone: usually its disk is not mounted.",
-        "mount the disk; if it was replaced by a new one, run `millstream store make {subject} SPACE`",
+        "mount the disk; if it was replaced by a new one, run `millstream store create {subject} SPACE`",
     ),
     "space-missing": IssueKind(
         "copies",
@@ -103,7 +103,8 @@ KINDS: Mapping[str, IssueKind] = {
         "batches",
         BAD,
         "These messages are in no batch and were not rejected, although their window is over. They cannot be proven.",
-        "is the batch service running? See `serve.batching`, or `millstream batch serve {subject} OUTPUT`",
+        "is the batch service running? See `serve.batching`, or `millstream batch serve --log {subject} --output "
+        "{where}`; if the log is not to be batched any more, delete `batching/{where}.state`",
     ),
     "rejected-batches": IssueKind(
         "batches", WARN, "These batches are not anchored; nothing is anchored twice.", "see the reasons on the page"
@@ -156,6 +157,36 @@ KINDS: Mapping[str, IssueKind] = {
         WARN,
         "What it does with messages is not done for these.",
         "is it running? `millstream log describe` shows its position",
+    ),
+    "ingest-disconnected": IssueKind(
+        "log",
+        BAD,
+        "Its messages do not arrive. Those that the broker keeps for this node arrive later.",
+        "start the broker, or correct `serve.ingest` in the settings; connecting is tried again at most 30 s apart",
+    ),
+    "alarm-undelivered": IssueKind(
+        "node",
+        BAD,
+        "Nobody was told of it there.",
+        "start the receiver, or correct `mill.alarms` in the settings; delivery is tried again by itself",
+    ),
+    "certificate-expired": IssueKind(
+        "node",
+        BAD,
+        "Who checks it refuses the connection.",
+        "replace the file by a new certificate, with its key; a broker that runs reads it again",
+    ),
+    "certificate-expiring": IssueKind(
+        "node",
+        WARN,
+        "From then on, who checks it refuses the connection.",
+        "replace the file by a new certificate, with its key; a broker that runs reads it again",
+    ),
+    "served-twice": IssueKind(
+        "node",
+        BAD,
+        "Both send alarms, and each refuses what only the other can write: a log has one writer.",
+        "stop one of them",
     ),
     "disk": IssueKind(
         "node",

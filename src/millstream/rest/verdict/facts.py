@@ -1,0 +1,49 @@
+"""What was found out about a node, on which it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from millstream.mill.settings import VerdictSettings
+from millstream.queue import Depth
+from millstream.rest.status_snapshot import StatusSnapshot
+from millstream.rest.verdict.clock_watch import ClockStep
+from millstream.rest.verdict.copies import CopiesStatus
+from millstream.rest.verdict.process import ProcessState
+from millstream.rest.verdict.stores import StoreState
+from millstream.settings import AlarmSettings
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the looks at a node that go on: when it last came to an end (microseconds), and what prevents the next.
+
+    ``is_late`` says that it should have come to an end again by now.
+    """
+
+    name: str
+    ended_at: int | None
+    error: str = ""
+    is_late: bool = False
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about a node by ``at`` (microseconds). What is None was not found out yet.
+
+    ``unreadable`` says why queues cannot be read; ``patience`` is the longest time (microseconds) after which a message
+    is in a batch or rejected. ``alarms`` has the limits of queues. ``step`` says that the clock was set.
+    """
+
+    at: int
+    limits: VerdictSettings
+    snapshot: StatusSnapshot
+    process: ProcessState = ProcessState()
+    step: ClockStep | None = None
+    copies: CopiesStatus | None
+    stores: Sequence[StoreState]
+    depths: Mapping[str, Depth]
+    unreadable: Mapping[str, str]
+    alarms: AlarmSettings
+    patience: int
+    looks: Sequence[Look] = ()

@@ -1,0 +1,51 @@
+"""Makes an issue of its kind, and the words that many of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.rest.verdict.kinds import KINDS
+from millstream.rest.verdict.models import Issue, IssueAction
+
+_NAMED = 5
+"""Names that a text lists before it only counts."""
+
+
+def make_issue(
+    kind: str,
+    subject: str,
+    what: str,
+    page: str,
+    *,
+    since: int | None = None,
+    count: int = 1,
+    action: IssueAction | None = None,
+    where: str = "",
+) -> Issue:
+    """An issue of *kind*, with the texts of that kind."""
+    described = KINDS[kind]
+    return Issue(
+        kind=kind,
+        subject=subject,
+        severity=described.severity,
+        since=since,
+        what=what,
+        meaning=described.meaning,
+        todo=described.todo.replace("{subject}", subject).replace("{where}", where),
+        page=page,
+        area=described.area,
+        count=count,
+        action=action,
+    )
+
+
+def named(noun: str, names: Iterable[str]) -> str:
+    """*names* after *noun*; beyond :data:`_NAMED` of them only how many."""
+    every = sorted(names)
+    shown = ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED:,} more" if len(every) > _NAMED else "")
+    return f"the {noun}{'' if len(every) == 1 else 's'} {shown}"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """*count* with the noun in singular or plural."""
+    return f"{count:,} {one if count == 1 else many}"

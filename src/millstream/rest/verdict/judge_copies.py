@@ -1,0 +1,171 @@
+"""Issues of copies: what checks found, reports, policies and held plans."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from urllib.parse import urlencode
+
+from millstream.core.clock import MICROSECONDS
+from millstream.mill.adoption.status import CopyStatus, SpaceStatus
+from millstream.mill.providers import is_system
+from millstream.mill.reports.coverage import SpaceCoverage
+from millstream.mill.reports.page import age_text
+from millstream.mill.reports.report import ReportResult
+from millstream.mill.tasks import QueueName
+from millstream.rest.status_snapshot import StatusSnapshot
+from millstream.rest.verdict.copies import CopiesStatus
+from millstream.rest.verdict.facts import Facts
+from millstream.rest.verdict.issues import counted, make_issue, named
+from millstream.rest.verdict.judge_stores import known_copies
+from millstream.rest.verdict.models import Issue, IssueAction
+
+_OLDEST_CHECK = 90 * 24 * 3600 * MICROSECONDS
+
+
+def check_issues(facts: Facts) -> Iterator[Issue]:
+    """What the checks of copies found or left out."""
+    snapshot = facts.snapshot
+    failed = sum(row.failed for row in snapshot.spaces)
+    if failed:
+        text = f"{counted(failed, 'copy is', 'copies are')} damaged, missing or not recorded"
+        queued = _open(facts, QueueName.REPAIR)
+        text += f"; {counted(queued, 'repair is', 'repairs are')} queued" if queued else "; no repair is queued"
+        yield make_issue("findings", "copies", text, "/integrity/findings", count=failed, action=_repair(snapshot))
+    if unchecked := sum(row.items - row.checked for row in unchecked_spaces(facts)):
+        text = f"{counted(unchecked, 'copy was', 'copies were')} never checked, or could not be read at the last check"
+        yield make_issue("unchecked", "copies", text, "/integrity", count=unchecked)
+    oldest = snapshot.checks.oldest_check
+    if oldest is not None and facts.at - oldest > _OLDEST_CHECK:
+        text = f"some copies were last checked {age_text(facts.at - oldest)} ago"
+        yield make_issue("stale-checks", "copies", text, "/integrity", since=oldest + _OLDEST_CHECK)
+    if facts.copies is not None:
+        yield from _reports(facts, facts.copies)
+
+
+def unchecked_spaces(facts: Facts) -> Sequence[SpaceCoverage]:
+    """The spaces with copies of which no check found out the state; `protect` reads those of adopted spaces itself."""
+    adopted = {space for _, space in facts.copies.adopted} if facts.copies else set()
+    return [row for row in facts.snapshot.spaces if row.checked < row.items and row.space not in adopted]
+
+
+def _repair(snapshot: StatusSnapshot) -> IssueAction | None:
+    """The form that repairs what was found, where that is a single item."""
+    items = {(row.space, row.content_id) for row in snapshot.findings}
+    if len(items) != 1:
+        return None
+    space, content_id = items.pop()
+    return IssueAction("Repair…", "/integrity/repair", {"space": space, "content_id": content_id})
+
+
+def _reports(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
+    rows = {(row.store, row.space): row for row in facts.snapshot.spaces}
+    failed = {place for place, row in rows.items() if row.failed}
+    adopted = {space for _, space in copies.adopted}
+    absent, stale = dict[str, list[str]](), dict[str, list[str]]()
+    oldest = dict[str, int]()
+    for place, row in rows.items():
+        store, space = place
+        report = copies.reports.get(place)
+        is_told = row.checked < row.items  # as copies that were never checked
+        if report is None and not is_told and space not in adopted and is_covered(copies, space, store):
+            absent.setdefault(store, []).append(space)
+    for (store, space), report in sorted(copies.reports.items()):
+        if is_system(space) or ((ended := copies.adopted.get((store, space))) and report.ended_at < ended):
+            continue  # a run of `protect` since then says more
+        page = f"/integrity/space?{urlencode({'store': store, 'space': space})}"
+        where, subject = f"{store} {space}", f"{space} in {store}"
+        if report.result is ReportResult.INCOMPLETE and report.listed == 0 and not report.notes:
+            continue  # nothing is there, so nothing was left out
+        if report.result is ReportResult.INCOMPLETE:
+            why = f": {report.notes[0]}" if report.notes else ""
+            text = f"the last report on {subject} is INCOMPLETE{why}"
+            yield make_issue("report-incomplete", subject, text, page, since=report.ended_at, where=where)
+        elif report.result is ReportResult.FAILURE and (store, space) not in failed:
+            text = f"the last report on {subject} says FAILURE"
+            yield make_issue("report-failed", subject, text, page, since=report.ended_at, where=where)
+        if facts.at - report.ended_at > facts.limits.report_age and rows.get((store, space)) and space not in adopted:
+            stale.setdefault(store, []).append(space)
+            oldest[store] = min(report.ended_at, oldest.get(store, report.ended_at))
+    for store, spaces in sorted(absent.items()):
+        text = f"there is no report on {named('space', spaces)} in the store {store}"
+        yield make_issue(
+            "report-absent", store, text, "/integrity/reports", count=len(spaces), where=f" --store {store}"
+        )
+    for store, spaces in sorted(stale.items()):
+        age = age_text(facts.at - oldest[store])
+        text = f"the last report on {named('space', spaces)} in the store {store} is {age} old"
+        since = oldest[store] + facts.limits.report_age
+        where = f" --store {store}"
+        yield make_issue("report-stale", store, text, "/integrity/reports", since=since, count=len(spaces), where=where)
+
+
+def is_covered(copies: CopiesStatus, space: str, store: str | None = None) -> bool:
+    """Whether a policy copies *space* (from or to *store*)."""
+    pairs = [pair for policy in copies.policies.by_account.values() for pair in policy.lookup(space)]
+    return any(store in (None, pair.source, pair.destination) for pair in pairs)
+
+
+def copy_issues(facts: Facts) -> Iterator[Issue]:
+    """Held plans, protected spaces that are not in order, and spaces that no policy covers."""
+    for hold in facts.snapshot.approvals:
+        text = f"a plan for {hold.space} ({hold.pair}) is held: {hold.reason}"
+        action = IssueAction("Approve…", f"/integrity/holds/{hold.number}/approve")
+        yield make_issue("held", f"plan {hold.number}", text, "/integrity#held", since=hold.held_at, action=action)
+    if facts.copies is None:
+        return
+    told = {(row.store, row.space) for row in facts.snapshot.spaces if row.failed}
+    told |= {(row.store, row.space) for row in unchecked_spaces(facts)}
+    for space in facts.copies.spaces:
+        parts = list(_space_faults(space, told))
+        if parts:
+            page = f"/integrity/space?{urlencode({'store': space.store, 'space': space.space})}"
+            text = f"{space.space} from {space.store}: {', '.join(parts)}"
+            yield make_issue("space-not-well", f"{space.space} in {space.store}", text, page)
+    yield from _uncovered(facts, facts.copies)
+
+
+def _space_faults(space: SpaceStatus, told: Container[tuple[str, str]]) -> Iterator[str]:
+    """What `millstream status` finds wrong with *space*, but for copies in *told*, of which another issue speaks."""
+    if space.last_code:
+        yield f"the last run of protect ended with code {space.last_code}"
+    yield from (f"{count:,} {kind}" for kind, count in space.findings.items())
+    if space.vanished:
+        yield f"{counted(space.vanished, 'item', 'items')} vanished from the source"
+    for copy in space.copies:
+        yield from _copy_faults(copy, is_told=(copy.store, space.space) in told)
+
+
+def _copy_faults(copy: CopyStatus, *, is_told: bool) -> Iterator[str]:
+    if copy.pending:
+        yield f"{copy.pending:,} not copied to {copy.store}"
+    if copy.damaged and not is_told:
+        yield f"{copy.damaged:,} in {copy.store} not in order or not read yet"
+    yield from (f"{count:,} {kind} in {copy.store}" for kind, count in copy.findings.items())
+    if copy.is_overdue:
+        yield f"some copies in {copy.store} were not read for more than 31 days"
+
+
+def _uncovered(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
+    policies = copies.policies.by_account.values()
+    ignored = {space for policy in policies for space in policy.ignored}
+    if not copies.troubles and not any(policy.pairs for policy in policies):
+        yield make_issue("unprotected", "node", "nothing is protected yet: no policy copies anything", "/policies")
+        return
+    uncovered: dict[str, set[str]] = {}
+    listed = [
+        (state.store, space)
+        for state in facts.stores
+        if state.answer is not None
+        for space in state.answer.spaces
+        if space not in state.answer.empty
+    ]
+    for store, space in {*known_copies(facts), *listed}:
+        if not is_system(space) and space not in ignored and not is_covered(copies, space):
+            uncovered.setdefault(store, set()).add(space)
+    for store, spaces in sorted(uncovered.items()):
+        text = f"no policy covers {named('space', sorted(spaces))} in the store {store}"
+        yield make_issue("uncovered-space", store, text, "/policies", count=len(spaces))
+
+
+def _open(facts: Facts, queue: str) -> int:
+    return facts.depths[queue].open if queue in facts.depths else 0

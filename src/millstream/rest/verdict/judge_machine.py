@@ -1,0 +1,61 @@
+"""Issues of the process and its machine: disk, clock, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.core.amounts import size_text
+from millstream.core.timestamps import format_timestamp
+from millstream.mill.reports.page import age_text
+from millstream.rest.verdict.facts import Facts
+from millstream.rest.verdict.issues import counted, make_issue
+from millstream.rest.verdict.models import Issue
+
+
+def machine_issues(facts: Facts) -> Iterator[Issue]:
+    """What is wrong with the process and its machine."""
+    snapshot = facts.snapshot
+    troubles = {**snapshot.troubles, **facts.process.troubles, **(facts.copies.troubles if facts.copies else {})}
+    for what, why in troubles.items():
+        yield make_issue("trouble", what, f"{what} cannot be read: {why}", "/system")
+    if snapshot.free_bytes is not None and snapshot.free_bytes < facts.limits.least_free:
+        text = f"the disk of the data folder has {size_text(snapshot.free_bytes)} free"
+        yield make_issue("disk", "data folder", text, "/system")
+    yield from _clock(facts)
+    yield from _process(facts)
+
+
+def _clock(facts: Facts) -> Iterator[Issue]:
+    snapshot = facts.snapshot
+    recorded = [row.last_received_at for row in snapshot.logs if row.last_received_at is not None]
+    recorded += [snapshot.head.time] if snapshot.head else []
+    recorded += [row.newest_check for row in snapshot.spaces if row.newest_check is not None]
+    latest, now = max(recorded, default=facts.at), format_timestamp(facts.at)
+    if latest - facts.at > facts.limits.clock_off:
+        text = f"the clock says {now}, {age_text(latest - facts.at)} before what the node recorded last "
+        yield make_issue("clock", "clock", f"{text}({format_timestamp(latest)})", "/system")
+    elif (step := facts.step) is not None:
+        text = f"the clock was set {'forward' if step.amount > 0 else 'back'} by {age_text(abs(step.amount))}"
+        yield make_issue("clock", "clock", f"{text}; it says {now}", "/system", since=step.at)
+
+
+def _process(facts: Facts) -> Iterator[Issue]:
+    process = facts.process
+    for log in process.disconnected:
+        text = f"the MQTT broker whose messages go into the log {log} is not connected"
+        yield make_issue("ingest-disconnected", log, text, f"/logs/{log}")
+    if failed := [one for one in process.undelivered if one.alarm.kind != "alarm-undelivered"]:
+        text = f"{counted(len(failed), 'alarm was', 'alarms were')} not delivered: {failed[0].why}"
+        since = min(one.since for one in failed)
+        yield make_issue("alarm-undelivered", "alarms", text, "/system", since=since, count=len(failed))
+    for one in process.certificates:
+        left, name = one.ends_at - facts.at, f"the certificate {one.path} ({one.setting})"
+        if left <= 0:
+            text = f"{name} expired {age_text(-left)} ago"
+            yield make_issue("certificate-expired", one.setting, text, "/system", since=one.ends_at)
+        elif left < facts.limits.certificate_left:
+            text = f"{name} expires in {age_text(left)}"
+            yield make_issue("certificate-expiring", one.setting, text, "/system")
+    if len(process.serving) > 1:
+        numbers = " and ".join(str(one.pid) for one in process.serving)
+        yield make_issue("served-twice", "node", f"the processes {numbers} serve this folder", "/system")

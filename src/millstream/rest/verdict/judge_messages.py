@@ -1,0 +1,112 @@
+"""Issues of messages on their way: batches, anchors, queues and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log import DATA_KINDS
+from millstream.messaging.broker.names import DEAD_LETTERS
+from millstream.mill.notices.alarms import Alarms
+from millstream.mill.reports.page import age_text
+from millstream.mill.tasks import QueueName
+from millstream.rest.verdict.facts import Facts
+from millstream.rest.verdict.issues import counted, make_issue
+from millstream.rest.verdict.models import Issue, IssueAction
+
+_BATCHING_GRACE = 300 * MICROSECONDS
+_OBSERVER_GRACE = 60 * MICROSECONDS
+
+
+def batch_issues(facts: Facts) -> Iterator[Issue]:
+    """Messages that are in no batch, and batches that were rejected."""
+    journal, index = facts.snapshot.journal, facts.snapshot.index
+    for lag in facts.snapshot.batch_lags:
+        due = facts.patience + _BATCHING_GRACE
+        if lag.oldest_at is not None and facts.at - lag.oldest_at > due:
+            verb = "was" if lag.messages == 1 else "were"
+            text = (
+                f"{counted(lag.messages, 'message', 'messages')} of {lag.log} {verb} neither batched nor rejected, the "
+                f"first received {age_text(facts.at - lag.oldest_at)} ago"
+            )
+            since = lag.oldest_at + due
+            yield make_issue(
+                "not-batched", lag.log, text, f"/logs/{lag.log}", since=since, count=lag.messages, where=lag.output
+            )
+    if rejected := index.invalid_batches + journal.rejected:
+        text = f"{counted(rejected, 'batch was', 'batches were')} rejected"
+        yield make_issue("rejected-batches", "batches", text, "/batches?only=bad", count=rejected)
+
+
+def anchor_issues(facts: Facts) -> Iterator[Issue]:
+    """What is wrong with the ledger and those who read it."""
+    snapshot, limits = facts.snapshot, facts.limits
+    if snapshot.index.invalid_anchors:
+        count = snapshot.index.invalid_anchors
+        text = f"{counted(count, 'anchor is', 'anchors are')} invalid as a whole"
+        yield make_issue("invalid-anchors", "ledger", text, "/anchors?only=bad", count=count)
+    waiting, head = snapshot.journal.accepted + snapshot.journal.cut, snapshot.head
+    last = max(snapshot.waiting_since or 0, head.time if head else 0)
+    if waiting and last and facts.at - last > limits.ledger_age:
+        text = f"{counted(waiting, 'batch waits', 'batches wait')} for an anchor"
+        text += f"; the last was made {age_text(facts.at - head.time)} ago" if head else "; there is none yet"
+        yield make_issue("ledger-stuck", "ledger", text, "/anchors", since=last + limits.ledger_age, count=waiting)
+    behind = (head.number if head else 0) - snapshot.position
+    if behind > 0 and facts.at - (snapshot.behind_since or 0) > _OBSERVER_GRACE:
+        text = f"{counted(behind, 'anchor is', 'anchors are')} not verified yet"
+        yield make_issue("observer-behind", "ledger", text, "/anchors", since=snapshot.behind_since, count=behind)
+    if (following := snapshot.following) and following.error:
+        text = f"the ledger {following.ledger} is invalid or incomplete at entry {following.position:,}: "
+        yield make_issue("following", following.ledger, text + following.error[:300], "/system")
+
+
+def queue_issues(facts: Facts) -> Iterator[Issue]:
+    """What is wrong with each work queue."""
+    rules = Alarms(facts.alarms.most, facts.alarms.longest / MICROSECONDS)
+    for name, depth in facts.depths.items():
+        page = f"/queues/{name}"
+        for alarm in rules.standing(name, depth):
+            since = depth.oldest if alarm.kind == "too-old" else None
+            action = _redrive(facts, name) if alarm.kind == "dead-letters" else None
+            text = alarm.message.partition(": ")[0]
+            yield make_issue(alarm.kind, name, text, page, since=since, count=alarm.count, action=action)
+    for name, leased in facts.snapshot.orphans.items():
+        text = f"{counted(leased, 'task', 'tasks')} of the queue {name} are leased, and no worker holds the queue"
+        yield make_issue("lease-without-owner", name, text, f"/queues/{name}", count=leased)
+    if (findings := facts.depths.get(QueueName.BIT_ERROR)) and findings.ready:
+        text = f"{counted(findings.ready, 'finding needs', 'findings need')} a decision"
+        yield make_issue("for-people", QueueName.BIT_ERROR.value, text, "/integrity/findings", count=findings.ready)
+    for name, why in facts.unreadable.items():
+        yield make_issue("queue", name, f"the queue {name} cannot be read: {why}", "/queues")
+
+
+def _redrive(facts: Facts, name: str) -> IssueAction | None:
+    """The form that redrives all dead tasks of a queue, where they have one cause."""
+    cause = facts.snapshot.only_cause.get(name)
+    return (
+        None if cause is None else IssueAction("Redrive…", f"/queues/{name}/redrive", {"by": "cause", "cause": cause})
+    )
+
+
+def consumer_issues(facts: Facts) -> Iterator[Issue]:
+    """Consumers that are behind, and dead letters of the broker's groups."""
+    kinds = {row.log: row.kind for row in facts.snapshot.logs}
+    read: dict[str, int] = {}
+    for lag in facts.snapshot.lags:
+        read[lag.log] = max(read.get(lag.log, 0), lag.pointer)
+        late = facts.at - lag.oldest_at if lag.oldest_at is not None else 0
+        if lag.lag and late > facts.limits.consumer_age and not lag.log.startswith(DEAD_LETTERS):
+            text = (
+                f"the consumer {lag.consumer} has not read {counted(lag.lag, 'message', 'messages')} of {lag.log}, "
+                f"the first received {age_text(late)} ago"
+            )
+            page = f"/logs/{lag.log}"
+            yield make_issue(
+                "consumer-behind", f"{lag.consumer} of {lag.log}", text, page, since=lag.oldest_at, count=lag.lag
+            )
+    for row in facts.snapshot.logs:
+        waiting = min(row.messages, row.last_id - read.get(row.log, 0))
+        if row.log.startswith(DEAD_LETTERS) and kinds[row.log] in DATA_KINDS and waiting > 0:
+            group = row.log.removeprefix(DEAD_LETTERS)
+            text = f"{counted(waiting, 'message', 'messages')} of the group {group} are dead, in the topic {row.log}"
+            yield make_issue("dead-letters", row.log, text, f"/logs/{row.log.replace('%', '%25')}", count=waiting)

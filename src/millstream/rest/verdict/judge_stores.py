@@ -1,0 +1,49 @@
+"""Issues of stores: whether each is there, mounted, writable and has space left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlencode
+
+from millstream.core.amounts import size_text
+from millstream.mill.providers import QUARANTINE, is_system
+from millstream.rest.verdict.facts import Facts
+from millstream.rest.verdict.issues import counted, make_issue, named
+from millstream.rest.verdict.models import Issue
+
+
+def store_issues(facts: Facts) -> Iterator[Issue]:
+    """What is wrong with each store that has answered."""
+    known = known_copies(facts)
+    for state in facts.stores:
+        answer, name = state.answer, state.store
+        if answer is None or state.hangs:
+            continue
+        expected = {space: items for (store, space), items in known.items() if store == name}
+        page, total = f"/integrity?{urlencode({'store': name})}", sum(expected.values())
+        at_stake = f"; {counted(total, 'copy is', 'copies are')} recorded there" if total else ""
+        if answer.problem:
+            text = f"the store {name} cannot be used: {answer.problem}{at_stake}"
+            yield make_issue("store-unreachable", name, text, page, since=state.well_at, count=max(total, 1))
+            continue
+        there = set(answer.spaces) - answer.empty
+        lost = {space: items for space, items in expected.items() if space not in there}
+        count = sum(lost.values())
+        if lost and not there - {QUARANTINE}:
+            text = f"the store {name} lists none of the {counted(count, 'copy', 'copies')} recorded there"
+            yield make_issue("store-not-mounted", name, text, page, count=count)
+        elif lost:
+            text = f"the store {name} does not list {named('space', lost)} any more: {counted(count, 'copy', 'copies')}"
+            yield make_issue("space-missing", name, text, page, count=count)
+        if answer.read_only:
+            text = f"nothing can be written to the store {name}: {answer.read_only}"
+            yield make_issue("store-read-only", name, text, page, since=state.well_at)
+        if answer.free_bytes is not None and answer.free_bytes < facts.limits.least_free:
+            text = f"the disk of the store {name} has {size_text(answer.free_bytes)} free"
+            yield make_issue("store-full", name, text, page)
+
+
+def known_copies(facts: Facts) -> Mapping[tuple[str, str], int]:
+    """The items that the manifest knows to be there, by store and space."""
+    rows = facts.snapshot.spaces
+    return {(r.store, r.space): n for r in rows if (n := r.items - r.missing) > 0 and not is_system(r.space)}

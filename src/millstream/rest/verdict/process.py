@@ -1,0 +1,46 @@
+"""What is known of the process that serves a node: its certificates, its alarms, its brokers, and others like it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from millstream.core.errors import MillstreamError
+from millstream.mill.workers.monitor import UndeliveredAlarm
+from millstream.node import Node
+from millstream.rest.serving_node import ServingNode, serving_nodes
+from millstream.rest.verdict.certificates import CertificateExpiry, certificate_expiries
+
+
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``certificates`` that the settings name, the alarms that did not arrive, the logs whose MQTT broker is not
+    connected, and the processes that serve this folder. ``troubles`` names what could not be read.
+    """
+
+    certificates: Sequence[CertificateExpiry] = ()
+    undelivered: Sequence[UndeliveredAlarm] = ()
+    disconnected: Sequence[str] = ()
+    serving: Sequence[ServingNode] = ()
+    troubles: Mapping[str, str] = {}
+
+
+def look_at_process(node: Node) -> ProcessState:
+    """Look once."""
+    troubles = dict[str, str]()
+
+    def failed(setting: str, error: Exception) -> None:
+        text = str(error) if isinstance(error, MillstreamError) else f"unexpected {type(error).__name__}: {error}"
+        troubles[f"the certificate of {setting}"] = text
+
+    certificates = certificate_expiries(node.settings, failed)
+    gauges = node.metrics.figures().gauges
+    return ProcessState(
+        certificates=certificates,
+        undelivered=node.mill.undelivered_alarms,
+        disconnected=sorted(
+            dict(labels)["log"] for (name, labels), value in gauges.items() if name == "ingest_connected" and not value
+        ),
+        serving=serving_nodes(node.folder),
+        troubles=troubles,
+    )
