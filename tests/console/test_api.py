@@ -269,7 +269,7 @@ def test_a_finding_is_repaired_and_a_held_plan_approved(copied: Callable[[], Pat
     with serving(copied()) as served:
         item = {"space": "photos", "content_id": DAMAGED}
         plan = served.ask("POST", f"{API}/integrity/repair/plan", item)[1]
-        assert plan["good"] in ("primary", "third") and plan["cures"][0].startswith("second")
+        assert plan["good"] in ("primary", "third") and plan["actions"][0].startswith("second")
         repaired = served.ask("POST", f"{API}/integrity/repair", {**item, "reason": "drill"})[1]
         assert [(event["store"], event["healed"]) for event in repaired["events"]] == [("second", True)]
         assert served.ask("POST", f"{API}/integrity/holds/1/approve", {"reason": "meant so"})[1]["approved_at"]

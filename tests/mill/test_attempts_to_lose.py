@@ -169,7 +169,7 @@ def test_p8_a_repair_does_not_undo_what_somebody_wrote_meanwhile(new_world: Any,
     good.armed = True
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     result = repairer.repair("s", "a")
-    assert result.healed == 0
+    assert result.repaired == 0
     assert "changed during its repair" in result.refused[0].reason
     assert world.read(ItemRef("2", "s", "a")) == b"new bytes of a user"
 
@@ -184,7 +184,7 @@ def test_two_repairs_of_one_item_at_once_are_no_matter_for_people(new_world: Any
     good.armed = True
     one = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     result = RepairProcessor(one).process(Repair("s", "a", "found twice"), 1)
-    assert (result.summary, result.tasks) == ("heal: 0 copies repaired", ())
+    assert (result.summary, result.tasks) == ("repair: 0 copies repaired", ())
     assert world.read(ItemRef("2", "s", "a")) == b"bytes"
 
 
@@ -222,7 +222,7 @@ def test_p8_what_could_not_be_read_and_is_there_again_is_not_healed_over(world: 
     good.armed = True
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
     result = repairer.repair("s", "a")
-    assert (result.healed, "changed during its repair" in result.refused[0].reason) == (0, True)
+    assert (result.repaired, "changed during its repair" in result.refused[0].reason) == (0, True)
     assert world.read(ItemRef("1", "s", "a")) == b"new bytes of a user"
 
 

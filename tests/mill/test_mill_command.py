@@ -90,7 +90,7 @@ def test_a_named_item_is_healed_or_refused_with_the_reason(data: Path, mill: Run
     mill("duplicate")
     flip_bit(local(data, "two").path_of("s", "item 1"))
     _, (plan,) = mill("repair", "s", "item 1", "--dry-run")
-    assert (plan["health"], plan["cures"][0]["store"]) == ("heal", "two")
+    assert (plan["decision"], plan["actions"][0]["store"]) == ("repair", "two")
     assert mill("repair", "s", "item 1")[0] == 0
     for seed, store in enumerate(("one", "two", "three")):
         flip_bit(local(data, store).path_of("s", "item 2"), seed)

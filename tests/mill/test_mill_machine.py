@@ -112,7 +112,7 @@ class Repository(RuleBasedStateMachine):
                     finding.content_id not in self.model or self.is_pending(row.sha256, row.content_id)
                 )
                 assert pending or not result.refused, result
-                assert result.healed or result.refused or not result.plan.cures
+                assert result.repaired or result.refused or not result.plan.actions
 
     @invariant()
     def p8_the_source_is_what_users_made_it(self) -> None:

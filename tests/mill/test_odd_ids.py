@@ -58,7 +58,7 @@ def test_items_of_odd_and_very_long_ids_are_copied_checked_reported_on_and_heale
     lines = table.read_bytes().decode().split("\n")[1:-1]
     assert [unescape(line.split("\t")[COLUMNS.index("content-id")]) for line in lines] == sorted(IDS, key=str.encode)
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
-    assert [repairer.repair(SPACE, name).healed for name in IDS] == [1] * len(IDS)
+    assert [repairer.repair(SPACE, name).repaired for name in IDS] == [1] * len(IDS)
     assert len(world.stores["2"].entries(QUARANTINE)) == len(IDS)
     assert {name: world.read(ItemRef("2", SPACE, name)) for name in IDS} == bodies
     assert checked(world, bit_log, folder).result == ReportResult.SUCCESS

@@ -75,7 +75,7 @@ def copies(new_world: Callable[..., Any], tmp_path: Path) -> Copies:
 def test_two_copies_that_were_forged_alike_are_healed_from_the_third(copies: Copies) -> None:
     copies.forge("2", "3")
     result = copies.repairer().repair("s", "a")
-    assert (result.healed, result.refused, copies.bodies()) == (2, (), [GOOD] * 3)
+    assert (result.repaired, result.refused, copies.bodies()) == (2, (), [GOOD] * 3)
 
 
 def test_a_forged_source_and_copy_do_not_outvote_the_third_and_the_source_stays_as_it_is(copies: Copies) -> None:
@@ -103,14 +103,14 @@ def test_copies_whose_records_are_all_damaged_are_healed_from_the_bytes_that_our
             sidecar.write_bytes(b"garbage")
     copies.inner["1"].path_of("s", "a").write_bytes(b"rot")
     result = copies.repairer().repair("s", "a", restore_source=True)
-    assert (result.healed, result.refused, copies.bodies()) == (3, (), [GOOD] * 3)
+    assert (result.repaired, result.refused, copies.bodies()) == (3, (), [GOOD] * 3)
     assert [copies.inner[store].info("s", "a").checksum() for store in "123"] == [result.plan.sha256] * 3
 
 
 def test_bytes_that_only_the_copies_themselves_vouch_for_are_never_chosen(copies: Copies) -> None:
     copies.forge("1", "2", "3")
     plan = copies.repairer().plan("s", "a")
-    assert (plan.health, plan.sha256) == (RepairDecision.REFUSE, None)
+    assert (plan.decision, plan.sha256) == (RepairDecision.REFUSE, None)
     assert "agree with one another against the manifest" in plan.reasons[0]
 
 
@@ -123,7 +123,7 @@ def test_the_audit_log_is_the_evidence_where_the_manifest_row_of_a_rotted_copy_w
     copies.change(damage, "2")
     flip_bit(copies.inner["2"].path_of("s", "a"))
     result = copies.repairer().repair("s", "a")
-    assert (result.healed, result.refused, copies.bodies()) == (1, (), [GOOD] * 3)
+    assert (result.repaired, result.refused, copies.bodies()) == (1, (), [GOOD] * 3)
     copies.process()
     row = copies.world.manifest.get("2", "s", "a")
     assert row.sha256 == copies.world.manifest.get("1", "s", "a").sha256
@@ -144,4 +144,4 @@ def test_nothing_is_decided_while_it_is_not_known_whether_a_change_happened(copi
         copies.repairer().plan("s", "a")
     assert raised.value.transient
     copies.outbox.cancel(intent.event.number)
-    assert copies.repairer().plan("s", "a").health == RepairDecision.HEALTHY
+    assert copies.repairer().plan("s", "a").decision == RepairDecision.HEALTHY

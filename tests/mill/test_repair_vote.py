@@ -29,59 +29,59 @@ def copies(*contents: str, source: bool = True, recorded: str = "a") -> list[Cop
 
 def test_a_bad_copy_is_written_from_one_that_matches_the_manifest() -> None:
     plan = plan_repair(copies("a", "b", "a"))
-    assert plan == RepairPlan(RepairDecision.HEAL, "a", "0", (RepairAction("1", quarantine=True),))
+    assert plan == RepairPlan(RepairDecision.REPAIR, "a", "0", (RepairAction("1", quarantine=True),))
 
 
 def test_a_missing_copy_is_restored_and_leaves_nothing_to_keep() -> None:
     plan = plan_repair(copies("a", SourceAnswer.MISSING, "a"))
-    assert plan.cures == (RepairAction("1", quarantine=False),)
+    assert plan.actions == (RepairAction("1", quarantine=False),)
 
 
 def test_two_copies_that_rotted_each_in_its_own_way_are_both_healed() -> None:
     plan = plan_repair(copies("a", "b", "c"))
-    assert [action.store for action in plan.cures] == ["1", "2"]
+    assert [action.store for action in plan.actions] == ["1", "2"]
 
 
 def test_a_rotted_source_is_healed_when_the_manifest_and_another_copy_agree() -> None:
-    assert plan_repair(copies("b", "a")).cures == (RepairAction("0", quarantine=True),)
-    assert plan_repair(copies(SourceAnswer.MISSING, "a")).cures == (RepairAction("0", quarantine=False),)
+    assert plan_repair(copies("b", "a")).actions == (RepairAction("0", quarantine=True),)
+    assert plan_repair(copies(SourceAnswer.MISSING, "a")).actions == (RepairAction("0", quarantine=False),)
 
 
 def test_p8_a_source_that_was_rewritten_through_its_provider_is_never_touched() -> None:
     for content in ("b", "c"):  # as it was rewritten, and rotted since
         plan = plan_repair([copy("0", content, "b", source=True), copy("1", "a")])
-        assert (plan.health, plan.cures) == (RepairDecision.REFUSE, ())
+        assert (plan.decision, plan.actions) == (RepairDecision.REFUSE, ())
         assert "rewritten" in plan.reasons[0]
 
 
 def test_p8_a_source_that_may_have_been_rewritten_is_never_touched() -> None:
     plan = plan_repair([copy("0", "b", SourceAnswer.NO_CHECKSUM, source=True), copy("1", "a")])
-    assert (plan.health, plan.cures) == (RepairDecision.REFUSE, ())
+    assert (plan.decision, plan.actions) == (RepairDecision.REFUSE, ())
     assert "has no checksum of it: it may have been rewritten" in plan.reasons[0]
     gone = copy("0", SourceAnswer.MISSING, SourceAnswer.MISSING, source=True)
-    assert plan_repair([gone, copy("1", "a")]).cures == (RepairAction("0", quarantine=False),)
+    assert plan_repair([gone, copy("1", "a")]).actions == (RepairAction("0", quarantine=False),)
     copied = copy("1", "b", SourceAnswer.NO_CHECKSUM)
-    assert plan_repair([copy("0", "a", source=True), copied]).cures == (RepairAction("1", quarantine=True),)
+    assert plan_repair([copy("0", "a", source=True), copied]).actions == (RepairAction("1", quarantine=True),)
 
 
 def test_p8_a_source_is_never_touched_unless_it_is_recorded_what_it_held() -> None:
     plan = plan_repair([copy("0", "b", source=True, recorded=""), copy("1", "a"), copy("2", "a")])
-    assert plan.cures == ()
+    assert plan.actions == ()
     assert "the manifest does not say" in plan.reasons[0]
 
 
 def test_copies_that_were_forged_alike_are_healed_from_the_one_that_our_records_agree_with() -> None:
     forged = [copy(store, "b", "b") for store in ("1", "2")]
     plan = plan_repair([copy("0", "a", source=True), *forged])
-    assert (plan.good, [action.store for action in plan.cures]) == ("0", ["1", "2"])
+    assert (plan.good, [action.store for action in plan.actions]) == ("0", ["1", "2"])
     plan = plan_repair([copy("0", "b", "b", source=True), forged[0], copy("2", "a")])
-    assert (plan.good, [action.store for action in plan.cures]) == ("2", ["1"])
+    assert (plan.good, [action.store for action in plan.actions]) == ("2", ["1"])
     assert "store 0 is the source and was rewritten" in plan.reasons[0]
 
 
 def test_a_damaged_row_of_the_manifest_is_outvoted_by_the_audit_log_and_the_other_records() -> None:
     plan = plan_repair([copy("0", "a", source=True), copy("1", "b", "b", recorded="ab"), copy("2", "b", "b")])
-    assert [action.store for action in plan.cures] == ["1", "2"]
+    assert [action.store for action in plan.actions] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -99,41 +99,41 @@ def test_a_damaged_row_of_the_manifest_is_outvoted_by_the_audit_log_and_the_othe
 )
 def test_a_vote_that_nobody_wins_is_refused_with_the_reason(recorded: str, contents: list[str], reason: str) -> None:
     plan = plan_repair(copies(*contents, recorded=recorded))
-    assert (plan.health, plan.cures) == (RepairDecision.REFUSE, ())
+    assert (plan.decision, plan.actions) == (RepairDecision.REFUSE, ())
     assert reason in plan.reasons[0]
 
 
 def test_a_change_that_is_recorded_at_one_store_only_is_duplicated_and_not_voted_on() -> None:
     plan = plan_repair([copy("0", "b", "b", source=True, recorded="b"), copy("1", "a"), copy("2", "a")])
-    assert (plan.cures, plan.reasons) == (
+    assert (plan.actions, plan.reasons) == (
         (), ("the manifest has different sums for its copies: duplicate it first",)
     )  # fmt: skip
 
 
 def test_a_copy_whose_own_record_is_damaged_is_written_again_and_a_source_is_not() -> None:
     damaged = ("1", SourceAnswer.NOT_READ, SourceAnswer.DAMAGED_RECORD)
-    assert plan_repair([copy("0", "a"), copy(*damaged)]).cures == (RepairAction("1", quarantine=True),)
+    assert plan_repair([copy("0", "a"), copy(*damaged)]).actions == (RepairAction("1", quarantine=True),)
     plan = plan_repair([copy("0", "a"), copy(*damaged, source=True)], restore_source=True)
-    assert plan.cures == (RepairAction("1", quarantine=True),)
+    assert plan.actions == (RepairAction("1", quarantine=True),)
     plan = plan_repair([copy("0", "a"), copy(*damaged, source=True)])
-    assert (plan.cures, "its own record of the item is damaged" in plan.reasons[0]) == ((), True)
+    assert (plan.actions, "its own record of the item is damaged" in plan.reasons[0]) == ((), True)
 
 
 def test_good_bytes_beside_a_damaged_record_are_written_again_where_no_other_copy_is_whole() -> None:
     damaged = [copy(store, "a", SourceAnswer.DAMAGED_RECORD) for store in ("1", "2")]
     plan = plan_repair([copy("0", "b", source=True), *damaged])
-    assert (plan.good, plan.cures[1:]) == ("1", (RepairAction("1", quarantine=False), RepairAction("2", False)))
+    assert (plan.good, plan.actions[1:]) == ("1", (RepairAction("1", quarantine=False), RepairAction("2", False)))
     assert plan_repair([copy("0", "a", source=True), *damaged]).good == "0"
 
 
 def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
     plan = plan_repair([copy("0", SourceAnswer.CHANGED, source=True), copy("1", "a")], restore_source=True)
-    assert (plan.cures, "changed since it was adopted" in plan.reasons[0]) == ((), True)
+    assert (plan.actions, "changed since it was adopted" in plan.reasons[0]) == ((), True)
 
 
 def test_a_store_that_does_not_answer_is_left_alone() -> None:
     plan = plan_repair(copies("a", SourceAnswer.NOT_READ, "b"))
-    assert [action.store for action in plan.cures] == ["2"]
+    assert [action.store for action in plan.actions] == ["2"]
     assert plan.reasons == ("store 1 did not answer",)
 
 
@@ -173,7 +173,7 @@ def check_plan(all_copies: list[CopyReading]) -> None:
     backed = [one for one in all_copies if one.content in agreed]
     assert (plan.sha256 is not None) == (len(agreed) == 1 and bool(backed))
     assert plan.sha256 is None or {plan.sha256} == agreed
-    cured = [by_store[action.store] for action in plan.cures]
+    cured = [by_store[action.store] for action in plan.actions]
     if cured:
         assert plan.good is not None
         assert by_store[plan.good].content == plan.sha256
@@ -185,7 +185,7 @@ def check_plan(all_copies: list[CopyReading]) -> None:
         for one in all_copies
         if one.content != plan.sha256 or one.provider == SourceAnswer.DAMAGED_RECORD or plan.sha256 is None
     ]
-    assert plan.health == (
-        RepairDecision.HEAL if cured else RepairDecision.REFUSE if plan.reasons else RepairDecision.HEALTHY
+    assert plan.decision == (
+        RepairDecision.REPAIR if cured else RepairDecision.REFUSE if plan.reasons else RepairDecision.HEALTHY
     )
     assert bool(plan.reasons) == (len(cured) < len(bad) or plan.sha256 is None)

@@ -75,7 +75,7 @@ def test_p6_every_found_fault_is_healed_and_the_next_sweep_is_clean(world: Any) 
     assert world.manifest.get("3", "s", "folder/item 1").missing
     for number in range(3):
         result = repairer(world).repair("s", f"folder/item {number}")
-        assert (result.healed, result.refused) == (1, ())
+        assert (result.repaired, result.refused) == (1, ())
     for store in "123":
         for number in range(3):
             assert world.read(item(store, number)) == BODY + bytes([number])
@@ -134,7 +134,7 @@ def test_a_healthy_item_is_not_written(world: Any) -> None:
     for store in "123":
         world.seal(store)
     result = repairer(world).repair("s", "folder/item 0")
-    assert (result.plan.health, result.events) == (RepairDecision.HEALTHY, ())
+    assert (result.plan.decision, result.events) == (RepairDecision.HEALTHY, ())
 
 
 def test_when_all_disagree_nothing_is_written_and_the_reason_is_recorded(world: Any) -> None:
@@ -164,7 +164,7 @@ def test_without_policies_every_store_counts_as_a_source(world: Any) -> None:
     world.put(item("2"), b"rewritten", record=False)
     for sources in (None, lambda _: frozenset()):
         assert "rewritten" in repairer(world, sources=sources).plan("s", "folder/item 0").reasons[0]
-    assert [action.store for action in repairer(world).plan("s", "folder/item 0").cures] == ["2"]
+    assert [action.store for action in repairer(world).plan("s", "folder/item 0").actions] == ["2"]
 
 
 def test_p8_a_copy_that_cannot_be_kept_in_quarantine_stays_as_it_is(world: Any, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_write_that_reads_back_wrong_is_no_healing(world: Any) -> None:
     remove(path(world, item("2")))
     world.stores["2"] = Forgetful(rotting)
     result = repairer(world).repair("s", "folder/item 0")
-    assert result.healed == 0
+    assert result.repaired == 0
     assert "but reads back with SHA-256" in result.refused[0].reason
 
 

@@ -101,7 +101,7 @@ def test_checks_and_repairs_are_not_stopped_by_calls_that_fail_once(two_copies: 
     assert BitChecker(world.providers, world.manifest).check(ItemRef("3", "s", "b")).outcome.row == "B18"
     again(world)
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
-    assert repairer.repair("s", "b").healed == 1
+    assert repairer.repair("s", "b").repaired == 1
     with inner.open("s", "b") as file:
         assert file.read() == b"body of b"
 
@@ -116,7 +116,7 @@ def test_a_bad_copy_is_set_aside_and_replaced_through_calls_that_fail_once(two_c
         bad.put("s", "a", other, properties=info.properties)
     again(world)
     repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
-    assert repairer.repair("s", "a").healed == 1
+    assert repairer.repair("s", "a").repaired == 1
     assert bad.info("s", "a").checksum() == info.checksum()
     assert QUARANTINE in bad.spaces()
 

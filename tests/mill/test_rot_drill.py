@@ -118,7 +118,7 @@ class Drill:
         repairer = Repairer(self.world.providers, self.world.manifest, log, sources=lambda _: {"1"})
         for content_id in found:
             result = repairer.repair("s", content_id)
-            assert (result.healed, result.refused) == (1, ()), content_id
+            assert (result.repaired, result.refused) == (1, ()), content_id
 
     def copies(self, store: str) -> dict[str, bytes]:
         return {name: self.world.read(ItemRef(store, "s", name)) for name in self.bodies}

@@ -64,7 +64,7 @@ def test_without_a_policy_no_store_is_a_source_and_it_is_put_back(world: Any) ->
         world.put(ItemRef(store, "s", "a"))
     world.stores["1"].delete("s", "a")
     result = Repairer(world.providers, world.manifest, RepairLog(world.engine)).repair("s", "a")
-    assert (result.healed, result.refused) == (1, ())
+    assert (result.repaired, result.refused) == (1, ())
 
 
 def test_an_item_of_a_protected_folder_is_named_as_vanished_and_is_no_task(tmp_path: Path, command: Run) -> None:

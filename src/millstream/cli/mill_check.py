@@ -58,7 +58,7 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
 @data_options
 @json_option
 def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_source: bool, as_json: bool) -> int:
-    """Repair what checks have found, or the copies of one item, from the copy that manifest and audit log agree with.
+    """Repair what checks have found, or the copies of one item, from a copy that the manifest and the audit log confirm.
 
     Exit code 1 if something could not be repaired; the reason is printed.
     """
@@ -79,7 +79,7 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_sourc
             _print_events([one for one in reversed(done) if not one.healed and one.at >= started], as_json)
             return 1 if tally.dead or errors.depth().ready > before else 0
         result = node.mill.repairs.repairer.repair(*item, restore_source=restore_source)
-        record_change(node, "repair", "/".join(item), healed=result.healed, refused=len(result.refused))
+        record_change(node, "repair", "/".join(item), repaired=result.repaired, refused=len(result.refused))
         _print_events(result.events, as_json)
         return 1 if result.refused else 0
 

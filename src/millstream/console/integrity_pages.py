@@ -138,16 +138,16 @@ def repair(call: PageRequest) -> Mapping[str, Any] | Response:
     back = f"/integrity/item?space={quote(space)}&content_id={quote(content_id)}"
     if call.field("confirmed") == "yes":
         repaired = integrity.repair(call.app, call.ask(body=item))
-        healed = sum(event.healed for event in repaired.events)
+        repaired_copies = sum(event.healed for event in repaired.events)
         left = [event.reason for event in repaired.events if not event.healed]
         return call.redirect_with_notice(
-            back, f"{healed} repaired" + (f"; not repaired: {'; '.join(left)[:300]}" if left else ".")
+            back, f"{repaired_copies} repaired" + (f"; not repaired: {'; '.join(left)[:300]}" if left else ".")
         )
     plan = integrity.planned_repair(call.app, space, content_id)
-    if not plan.cures:
+    if not plan.actions:
         why = "; ".join(plan.refusals) or "all copies match the manifest"
         return call.redirect_with_notice(back, f"Nothing to repair: {why}.")
-    effect = f"The copy at {plan.good} replaces the bad copy at {' and at '.join(plan.cures)}."
+    effect = f"The copy at {plan.good} replaces the bad copy at {' and at '.join(plan.actions)}."
     return {
         "what": "Repair",
         "effect": effect,

@@ -98,7 +98,7 @@ class RepairForecast:
 
     def _add(self, store: str, one: CopyFinding, found: ExpectedRepairs) -> None:
         plan = self._repairer.plan(self._space, one.content_id)
-        if any(action.store == store for action in plan.cures):
+        if any(action.store == store for action in plan.actions):
             found.repairs.append(one)
             return
         detail = "; ".join([one.detail, *(f"would not be repaired: {reason}" for reason in plan.reasons)])

@@ -48,8 +48,8 @@ class BitErrorProcessor:
     def _vote(self, place: ItemRef, checked: CheckedItem) -> TaskResult:
         found = checked.result
         result = self._repairer.repair(place.space, place.content_id, f"{place.store}: {found.row} {found.kind}")
-        if result.healed and not result.refused:
-            return TaskResult(f"{place}: {result.healed} copies repaired")
+        if result.repaired and not result.refused:
+            return TaskResult(f"{place}: {result.repaired} copies repaired")
         raise UnresolvedError(f"{place}: {found.row} {found.kind}: {found.detail} ({_reason(result, found.row)})")
 
 

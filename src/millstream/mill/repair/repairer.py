@@ -37,7 +37,7 @@ class RepairResult(msgspec.Struct, frozen=True):
     events: tuple[RepairEvent, ...] = ()
 
     @property
-    def healed(self) -> int:
+    def repaired(self) -> int:
         """The number of repaired copies."""
         return sum(event.healed for event in self.events)
 
@@ -104,16 +104,19 @@ class Repairer:
         plan, seen = self._plan(space, content_id, restore_source)
         events = [self._event(ItemRef("", space, content_id), refusal) for refusal in plan.reasons]
         self._log.append(events)
-        for action in plan.cures:
+        for action in plan.actions:
             bad = ItemRef(action.store, space, content_id)
             wanted = self._event(
                 bad, reason or "did not match the manifest", healed=True, sha256=plan.sha256, good=plan.good
             )
-            repair = partial(self._heal, plan, action, seen[action.store], bad, wanted)
+            repair = partial(self._repair_copy, plan, action, seen[action.store], bad, wanted)
             events.append(self._recorded(wanted, repair))
-        if plan.health == RepairDecision.HEALTHY:
+        if plan.decision == RepairDecision.HEALTHY:
             events += self._separate(space, content_id, seen.values(), reason)
-        if any(not event.healed for event in events) and self.plan(space, content_id).health == RepairDecision.HEALTHY:
+        if (
+            any(not event.healed for event in events)
+            and self.plan(space, content_id).decision == RepairDecision.HEALTHY
+        ):
             return RepairResult(
                 plan, tuple(event for event in events if event.healed)
             )  # another worker has repaired the rest
@@ -221,7 +224,7 @@ class Repairer:
             read_only=self._providers.is_read_only(place.store),
         )
 
-    def _heal(
+    def _repair_copy(
         self, plan: RepairPlan, action: RepairAction, seen: CopyReading, bad: ItemRef, wanted: RepairEvent
     ) -> RepairEvent:
         assert plan.good is not None and plan.sha256 is not None
@@ -303,7 +306,7 @@ class RepairProcessor:
             (QueueName.BIT_ERROR, BitError(event.store, task.space, task.content_id, "repair", event.reason))
             for event in result.refused
         )
-        return TaskResult(f"{result.plan.health.value}: {result.healed} copies repaired", tasks=errors)
+        return TaskResult(f"{result.plan.decision.value}: {result.repaired} copies repaired", tasks=errors)
 
 
 def _refusal(reason: str) -> RepairPlan:

@@ -49,10 +49,10 @@ class CopyReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairDecision(enum.StrEnum):
-    """What a vote came to."""
+    """What a vote decided."""
 
     HEALTHY = "healthy"  # every copy is good
-    HEAL = "heal"
+    REPAIR = "repair"
     REFUSE = "refuse"
 
 
@@ -64,12 +64,12 @@ class RepairAction(msgspec.Struct, frozen=True):
 
 
 class RepairPlan(msgspec.Struct, frozen=True):
-    """What to do: write the bytes with *sha256* from store *good* to each cure. ``reasons`` say what is not done."""
+    """What to do: write the bytes with *sha256* from store *good* to each copy of ``actions``. ``reasons`` say what is not done."""
 
-    health: RepairDecision
+    decision: RepairDecision
     sha256: str | None = None
     good: str | None = None
-    cures: tuple[RepairAction, ...] = ()
+    actions: tuple[RepairAction, ...] = ()
     reasons: tuple[str, ...] = ()
 
 
@@ -89,7 +89,7 @@ def plan_repair(copies: Sequence[CopyReading], *, restore_source: bool = False) 
         return RepairPlan(RepairDecision.REFUSE, reasons=(reason,))
     good = [copy for copy in copies if copy.content == winner]
     whole = [copy for copy in good if copy.provider != SourceAnswer.DAMAGED_RECORD]
-    cures, reasons = [], []
+    actions, reasons = [], []
     for copy in copies:
         if copy in whole:
             continue
@@ -97,9 +97,9 @@ def plan_repair(copies: Sequence[CopyReading], *, restore_source: bool = False) 
         if refusal:
             reasons.append(refusal)
         else:
-            cures.append(RepairAction(copy.store, quarantine=copy.content not in (SourceAnswer.MISSING, winner)))
-    health = RepairDecision.HEAL if cures else RepairDecision.REFUSE if reasons else RepairDecision.HEALTHY
-    return RepairPlan(health, winner, (whole or good)[0].store, tuple(cures), tuple(reasons))
+            actions.append(RepairAction(copy.store, quarantine=copy.content not in (SourceAnswer.MISSING, winner)))
+    decision = RepairDecision.REPAIR if actions else RepairDecision.REFUSE if reasons else RepairDecision.HEALTHY
+    return RepairPlan(decision, winner, (whole or good)[0].store, tuple(actions), tuple(reasons))
 
 
 def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:

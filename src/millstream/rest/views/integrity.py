@@ -166,7 +166,7 @@ class RepairPlanned(msgspec.Struct, frozen=True):
     content_id: str
     good: str | None
     sha256: str | None
-    cures: Sequence[str]
+    actions: Sequence[str]
     refusals: Sequence[str]
 
 
@@ -280,7 +280,7 @@ def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
     wanted = request.body
     result = app.node.mill.repairs.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
     target = f"{wanted.space}/{wanted.content_id}"
-    facts = {"healed": result.healed, "refused": len(result.refused)}
+    facts = {"repaired": result.repaired, "refused": len(result.refused)}
     app.operator_log.add(request.principal.name, "repair", target, reason=wanted.reason, **facts)
     app.poller.hurry()
     return Repaired(result.events)
@@ -314,8 +314,11 @@ def row_of(finding: ManifestRow) -> str:
 def planned_repair(app: AppContext, space: str, content_id: str) -> RepairPlanned:
     """What a repair of an item would do."""
     plan = app.node.mill.repairs.repairer.plan(space, content_id)
-    cures = [f"{cure.store}{' (its bad bytes go to the quarantine)' if cure.quarantine else ''}" for cure in plan.cures]
-    return RepairPlanned(space, content_id, plan.good, plan.sha256, cures, list(map(str, plan.reasons)))
+    actions = [
+        f"{action.store}{' (its corrupt content goes to quarantine)' if action.quarantine else ''}"
+        for action in plan.actions
+    ]
+    return RepairPlanned(space, content_id, plan.good, plan.sha256, actions, list(map(str, plan.reasons)))
 
 
 def _space(one: SpaceCoverage) -> SpaceRow:
