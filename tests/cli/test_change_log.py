@@ -93,6 +93,33 @@ def test_a_trim_is_recorded_and_a_dry_run_is_not(folder: Path) -> None:
     assert [event for event in events(folder) if event[1] == "trim"] == [(ME, "trim", "log weather")]
 
 
+def test_changes_of_a_log_are_recorded_and_reads_are_not(folder: Path, tmp_path: Path) -> None:
+    before = len(events(folder))
+    for _ in range(2):  # the second one creates nothing
+        run_in(folder, "log", "create", "weather")
+    run_in(folder, "log", "append", "weather", str(folder / "millstream.toml"))
+    run_in(folder, "log", "describe", "weather")
+    run_in(folder, "log", "seek", "weather", "--consumer", "job", "--to", "2")
+    run_in(folder, "log", "tier", "weather", "--to", f"file://{tmp_path}/tier", "--partial")
+    run_in(folder, "log", "tier", "weather", "--leftovers")
+    run_in(folder, "log", "tier", "weather", "--remove-leftovers")
+    actions = ["create log", "seek", "tier", "remove leftovers"]
+    assert events(folder)[before:] == [(ME, action, "log weather") for action in actions]
+
+
+def test_changes_of_topics_and_groups_without_a_broker_are_recorded(folder: Path) -> None:
+    before = len(events(folder))
+    run_in(folder, "topic", "create", "orders")
+    run_in(folder, "topic", "list")
+    run_in(folder, "group", "configure", "billing", "--max-attempts", "3")
+    run_in(folder, "topic", "delete", "orders")
+    assert events(folder)[before:] == [
+        (ME, "create topic", "topic orders"),
+        (ME, "configure group", "group billing"),
+        (ME, "delete topic", "topic orders"),
+    ]
+
+
 def test_a_deletion_that_is_recorded_has_an_author(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("a", "utf-8")

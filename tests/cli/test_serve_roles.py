@@ -194,7 +194,7 @@ def test_topics_groups_and_clients_are_administered_over_the_url_of_a_node_with_
         assert ask("vera", "client", "list") == (0, "")
         code, text = ask("otto", "client", "verify", "nobody", "orders", "1")
         assert (code, "unknown client nobody" in text) == (3, True)
-        assert ask("otto", "topic", "delete", "orders") == (0, "topic orders is gone; its log stays\n")
+        assert ask("otto", "topic", "delete", "orders") == (0, "topic orders is deleted; its log stays\n")
         assert ask("vera", "topic", "describe", "orders")[0] == 3
         node.drain()
     assert ask("vera", "topic", "list")[0] == 1

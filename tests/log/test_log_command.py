@@ -165,7 +165,7 @@ def test_a_consumer_goes_to_an_id_or_a_time(shell: Shell) -> None:
         (("--time", "2100-01-01"), 11),
     ):
         found = shell.run("seek", "weather", "--consumer", "job", *where)
-        assert found == f"job goes on with id {first_id} of weather\n"
+        assert found == f"consumer job continues with id {first_id} of weather\n"
     assert json.loads(shell.run("describe", "weather", "--json"))["consumers"] == {"job": 10}
     shell.run("seek", "weather", "--consumer", "job", code=2)
     shell.run("seek", "weather", "--consumer", "job", "--time", "noon", code=2)

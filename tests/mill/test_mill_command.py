@@ -95,7 +95,7 @@ def test_a_named_item_is_healed_or_refused_with_the_reason(data: Path, mill: Run
     for seed, store in enumerate(("one", "two", "three")):
         flip_bit(local(data, store).path_of("s", "item 2"), seed)
     code, (event,) = mill("repair", "s", "item 2")
-    assert (code, event["healed"], event["reason"]) == (1, False, "manifest and copies all disagree")
+    assert (code, event["healed"]) == (1, False) and "no copy has the recorded checksum" in event["reason"]
 
 
 def test_a_repair_of_the_queue_prints_the_reason_of_each_refusal(data: Path, mill: Run) -> None:
@@ -105,7 +105,7 @@ def test_a_repair_of_the_queue_prints_the_reason_of_each_refusal(data: Path, mil
     assert mill("check")[0] == 1
     code, told = mill("repair")
     assert code == 1
-    assert "manifest and copies all disagree" in [one.get("reason") for one in told]
+    assert any("no copy has the recorded checksum" in one.get("reason", "") for one in told)
 
 
 def test_a_damaged_record_beside_a_copy_is_named_and_repaired_from_the_queue(data: Path, mill: Run) -> None:

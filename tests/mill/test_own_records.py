@@ -132,10 +132,10 @@ def test_the_audit_log_is_the_evidence_where_the_manifest_row_of_a_rotted_copy_w
 def test_a_change_that_waits_in_the_outbox_is_not_undone(copies: Copies) -> None:
     copies.write("1", b"the next version")
     flip_bit(copies.inner["1"].path_of("s", "a"))
-    assert "duplicate it first" in copies.repairer().plan("s", "a").reasons[0]
+    assert "run `millstream mill duplicate` first" in copies.repairer().plan("s", "a").reasons[0]
     copies.world.stores["2"].delete("s", "a")
     copies.world.stores["3"].delete("s", "a")
-    assert "all disagree" in copies.repairer().plan("s", "a").reasons[0]
+    assert "no copy has the recorded checksum" in copies.repairer().plan("s", "a").reasons[0]
 
 
 def test_nothing_is_decided_while_it_is_not_known_whether_a_change_happened(copies: Copies) -> None:

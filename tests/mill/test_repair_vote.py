@@ -87,8 +87,8 @@ def test_a_damaged_row_of_the_manifest_is_outvoted_by_the_audit_log_and_the_othe
 @pytest.mark.parametrize(
     ("recorded", "contents", "reason"),
     [
-        ("a", ["b", "c"], "all disagree"),
-        ("a", ["b"], "all disagree"),
+        ("a", ["b", "c"], "no copy has the recorded checksum"),
+        ("a", ["b"], "no copy has the recorded checksum"),
         ("a", [SourceAnswer.MISSING], "no copy can be read"),
         ("a", ["b", "b", "b"], "against the manifest"),
         ("ab", ["a", "b", "b"], "manifest and audit log differ"),
@@ -106,7 +106,7 @@ def test_a_vote_that_nobody_wins_is_refused_with_the_reason(recorded: str, conte
 def test_a_change_that_is_recorded_at_one_store_only_is_duplicated_and_not_voted_on() -> None:
     plan = plan_repair([copy("0", "b", "b", source=True, recorded="b"), copy("1", "a"), copy("2", "a")])
     assert (plan.actions, plan.reasons) == (
-        (), ("the manifest has different sums for its copies: duplicate it first",)
+        (), ("the manifest has different checksums for its copies: run `millstream mill duplicate` first",)
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_a_source_that_other_programs_have_changed_is_not_written() -> None:
 def test_a_store_that_does_not_answer_is_left_alone() -> None:
     plan = plan_repair(copies("a", SourceAnswer.NOT_READ, "b"))
     assert [action.store for action in plan.actions] == ["2"]
-    assert plan.reasons == ("store 1 did not answer",)
+    assert plan.reasons == ("store 1 did not answer: make it available, then repair it again",)
 
 
 def test_over_all_combinations_a_good_copy_is_never_written_and_every_bad_one_is_explained() -> None:

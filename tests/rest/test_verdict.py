@@ -203,7 +203,7 @@ def test_status_asks_the_node_that_serves_the_folder(
     with announced(desk.folder, "127.0.0.1", 9):
         code, found = status()
         assert (code, found["ok"], found["watching"]) == (1, False, True)
-        assert "does not say how it is" in found["unknown"][0]["what"]
+        assert "does not report its status" in found["unknown"][0]["what"]
 
 
 def test_overview_metrics_and_alarms_say_the_same(desk: FaultyNode) -> None:

@@ -96,7 +96,7 @@ def decode_entry(data: bytes) -> LedgerEntry:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LedgerError(f"not a ledger entry: {error}") from error
     if encode_entry(entry) != data:
-        raise LedgerError(f"ledger entry {entry.number} is not canonical JSON")
+        raise LedgerError(f"ledger entry {entry.number} was changed: it is not canonical JSON")
     return check_seal(entry)
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 import click
 import msgspec
 
+from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.log_relay import relay
 from millstream.cli.log_search import filter_options, microseconds, print_matches
@@ -69,7 +70,10 @@ log.add_command(torture_command)
 def create(settings: Settings, name: str) -> None:
     """Create the log NAME if it does not exist."""
     with open_log_store(settings.log_url) as store:
+        is_new = name not in store.logs()
         store.log(LogSpec(name))
+    if is_new:
+        record_change_if_node(settings, "create log", f"log {name}")
 
 
 @log.command()
@@ -162,7 +166,8 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
                 f"{found.first_id}; choose that id or a later one"
             )
         found.set_pointer(consumer, first_id - 1)
-    click.echo(f"{consumer} goes on with id {first_id} of {name}")
+    record_change_if_node(settings, "seek", f"log {name}", consumer=consumer, next_id=first_id)
+    click.echo(f"consumer {consumer} continues with id {first_id} of {name}")
 
 
 @log.command()

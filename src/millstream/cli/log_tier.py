@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 import msgspec
 
+from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import size_text
 from millstream.core.errors import InputError
+from millstream.core.secrets import mask_password
 from millstream.log import Log, LogSpec, Tiering
 from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
@@ -46,9 +48,12 @@ def tier(
         return
     with open_log_store(settings.log_url, create=False) as store:
         found = store.log(LogSpec(name), create=False)
-        _keep_rules(found, {key: value for key, value in changes.items() if value is not None})
+        rules = {key: value for key, value in changes.items() if value is not None}
+        _keep_rules(found, rules)
         done = found.move_blocks(partial=partial)
         there = found.info().tier
+    url = None if there is None else mask_password(there.url)
+    record_change_if_node(settings, "tier", f"log {name}", messages=done.messages, url=url, rules=sorted(rules))
     if as_json:
         print_json(done)
         return
@@ -62,6 +67,8 @@ def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> 
     with open_log_store(settings.log_url, create=False, read_only=not remove) as store:
         log = store.log(LogSpec(name), create=False)
         names = log.remove_leftovers() if remove else log.leftovers()
+    if remove:
+        record_change_if_node(settings, "remove leftovers", f"log {name}", objects=len(names))
     if as_json:
         print_json({"log": name, "leftovers": names, "removed": remove})
         return

@@ -1,4 +1,4 @@
-"""``millstream log trim``: letting go of the oldest messages, by an id or by rules."""
+"""``millstream log trim``: deletes the oldest messages of a log, by an id or by rules."""
 
 from __future__ import annotations
 

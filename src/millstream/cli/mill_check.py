@@ -58,7 +58,7 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
 @data_options
 @json_option
 def repair(settings: Settings, item: Sequence[str], dry_run: bool, restore_source: bool, as_json: bool) -> int:
-    """Repair what checks have found, or the copies of one item, from a copy that the manifest and the audit log confirm.
+    """Repair what checks have found, or the copies of one item, from a copy that manifest and audit log confirm.
 
     Exit code 1 if something could not be repaired; the reason is printed.
     """

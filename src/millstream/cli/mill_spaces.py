@@ -28,7 +28,9 @@ def chosen_spaces(
     out. With *asked* a space that the policies copy to a store counts as one, whether it is there or not.
     """
     if store is not None and store not in node.stores.providers:
-        raise UnknownStoreError(f"unknown store {store!r}; configured are: {', '.join(sorted(node.stores.providers))}")
+        raise UnknownStoreError(
+            f"unknown store {store!r}; the configured stores are {', '.join(sorted(node.stores.providers))}"
+        )
     known = {*known, *node.stores.manifest.spaces()}
     for name in node.stores.providers:
         try:

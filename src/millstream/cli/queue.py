@@ -16,7 +16,16 @@ from millstream.core.errors import NotFoundError
 from millstream.log import Log, LogNotFoundError, LogStore
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.node import Node
-from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, queue_log, queues_on_logs, recover
+from millstream.queue import (
+    DeadTask,
+    Depth,
+    LogWorkQueue,
+    UnknownQueueError,
+    WorkQueue,
+    queue_log,
+    queues_on_logs,
+    recover,
+)
 from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
@@ -140,18 +149,17 @@ def _open(settings: Settings, name: str) -> Iterator[WorkQueue]:
 
 
 def _log_of(store: LogStore, name: str) -> Log:
-    """The log of the queue *name*. Raises :class:`~millstream.core.errors.NotFoundError` that speaks of the queue."""
+    """The log of the queue *name*. Raises :class:`UnknownQueueError`."""
     try:
         return store.log(queue_log(name), create=False)
     except LogNotFoundError as error:
-        text = f"there is no queue {name!r} in {store.url}; `millstream queue depth` lists those there are"
-        raise NotFoundError(text) from error
+        raise UnknownQueueError(name) from error
 
 
 def dead_tasks(settings: Settings, name: str, *, limit: int, after: int = 0) -> Sequence[DeadTask]:
     """Up to *limit* dead tasks of the queue *name* with numbers above *after*; workers are not disturbed.
 
-    Raises :class:`~millstream.core.errors.NotFoundError` where there is no such queue.
+    Raises :class:`UnknownQueueError`.
     """
     if settings.queue.broker:
         with _open(settings, name) as opened:

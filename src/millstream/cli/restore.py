@@ -123,7 +123,7 @@ def restore(
 def _require_known(node: Node, space: str, store: str | None) -> None:
     if store is not None and store not in node.stores.providers:
         known = ", ".join(sorted(node.stores.providers))
-        raise UnknownStoreError(f"unknown store {store!r}; configured are: {known}")
+        raise UnknownStoreError(f"unknown store {store!r}; the configured stores are {known}")
     spaces = {name for _, name in (*node.stores.manifest.spaces(), *node.mill.audit.log.spaces())}
     if space not in spaces:
         raise UnknownSpaceError(

@@ -119,7 +119,7 @@ def describe(ask: AskBroker, name: str, as_json: bool) -> None:
 def delete(ask: AskBroker, name: str) -> None:
     """Delete the topic NAME and the positions of its groups. Its messages stay in the log NAME."""
     ask(DROP_TOPIC, name)
-    click.echo(f"topic {name} is gone; its log stays")
+    click.echo(f"topic {name} is deleted; its log stays")
 
 
 @click.group()
@@ -202,11 +202,30 @@ def _ask(
         make_private_folder(settings.folder)
     try:
         with open_log_store(settings.log_url) as store:
-            return call_store(store, call, request, limits=limits_of(settings.broker))
+            result = call_store(store, call, request, limits=limits_of(settings.broker))
     except WriterBusyError as error:
         raise WriterBusyError(
             f"these topics are in use by a running broker: use --broker HOST:PORT or --url URL ({error})"
         ) from error
+    _record(settings, call, result)
+    return result
+
+
+def _record(settings: Settings, call: AdminCall[Any, Any], result: Any) -> None:
+    """Record a change of the data folder as the REST interface records the same call."""
+    from millstream.cli.change_log import record_change_if_node
+
+    if call is CREATE_TOPIC:
+        facts = {"type": result.type, "queues": result.queues}
+        record_change_if_node(settings, "create topic", f"topic {result.name}", **facts)
+    elif call is DROP_TOPIC:
+        record_change_if_node(settings, "delete topic", f"topic {result}")
+    elif call is CONFIGURE_GROUP:
+        facts = {"max_attempts": result.max_attempts, "backoff": list(result.backoff)}
+        record_change_if_node(settings, "configure group", f"group {result.name}", **facts)
+    elif call is RESET_OFFSET:
+        facts = {"topic": result.topic, "done": result.done}
+        record_change_if_node(settings, "reset offset", f"group {result.group}", **facts)
 
 
 def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:

@@ -48,11 +48,11 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise :class:`LogInputError` where this is no filter."""
         if self.value is not None and self.header is None:
-            raise LogInputError("a header value was given without the name of the header")
+            raise LogInputError("a header value was given without the name of the header: give both, or the name alone")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise LogInputError("the time range is empty: its end must be after its beginning")
         if self.text == "":
-            raise LogInputError("the text to search for is empty")
+            raise LogInputError("the text to search for is empty: give at least one character")
         if not any((self.key is not None, self.source is not None, self.header, self.text, self.has_times)):
             raise LogInputError("give at least one of key, source, header, text, since and until")
 

@@ -15,6 +15,7 @@ from millstream.queue.protocol import (
     LeaseLostError,
     QueueError,
     QueueInputError,
+    UnknownQueueError,
     WorkQueue,
 )
 from millstream.queue.snapshot import recover
@@ -34,6 +35,7 @@ __all__ = [
     "QueueInputError",
     "QueueState",
     "QueueView",
+    "UnknownQueueError",
     "WorkQueue",
     "queue_log",
     "queue_name",

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
-from millstream.core.errors import InputError, MillstreamError
+from millstream.core.errors import InputError, MillstreamError, NotFoundError
 
 
 class QueueError(MillstreamError):
@@ -24,6 +24,13 @@ class LeaseLostError(QueueError):
 
 class QueueInputError(QueueError, InputError):
     """The work queue cannot use this argument."""
+
+
+class UnknownQueueError(QueueError, NotFoundError):
+    """There is no queue of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no queue {name[:100]!r}; `millstream queue depth` lists the queues")
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False, kw_only=True):

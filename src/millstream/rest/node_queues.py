@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.core.errors import MillstreamError
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.queue import (
@@ -16,14 +16,11 @@ from millstream.queue import (
     Depth,
     LogWorkQueue,
     QueueView,
+    UnknownQueueError,
     WorkQueue,
     queue_log,
     queues_on_logs,
 )
-
-
-class UnknownQueueError(NotFoundError):
-    """There is no such queue."""
 
 
 class NodeQueues:
@@ -92,7 +89,7 @@ class NodeQueues:
 
     def _require(self, name: str) -> None:
         if name not in self.names():
-            raise UnknownQueueError(f"unknown queue {name[:100]!r}")
+            raise UnknownQueueError(name)
 
 
 class _SharedQueueView:

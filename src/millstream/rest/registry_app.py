@@ -206,7 +206,9 @@ class _RegistryHandlers:
         """The document of a DID, of its short or long form."""
         found = await run_in_threadpool(self._registry.history.resolve, request.path_params["did"])
         if found is None:
-            raise UnresolvedDidError(f"unknown DID {request.path_params['did'][:100]!r}")
+            raise UnresolvedDidError(
+                f"unknown DID {request.path_params['did'][:100]!r}: no anchored operation creates it"
+            )
         return answer(found, media=RESOLUTION_MEDIA)
 
     @endpoints.declare("GET", "/healthz", response={"application/json": RegistryHealth}, errors=())

@@ -23,7 +23,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - ca
 
 
 class NodeDoesNotAnswerError(MillstreamError):
-    """A node serves this folder and does not say how it is."""
+    """A node serves this folder but does not report its status."""
 
 
 class ServingNode(msgspec.Struct, frozen=True):
@@ -92,5 +92,5 @@ def ask_verdict(node: ServingNode, folder: Path) -> Verdict:
     except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
         why = str(error)
     raise NodeDoesNotAnswerError(
-        f"process {node.pid} serves {folder} and does not say how it is ({why}): look at its log"
+        f"process {node.pid} serves {folder} but does not report its status ({why}): see its log"
     )

@@ -47,7 +47,10 @@ def test_a_row_becomes_the_message_it_describes(row: tuple[Any, ...], expected: 
         ((b"", "", "", None, "{"), "headers"),
         ((b"", "", "", None, '{"a": 1}'), "headers"),
         ((b"", "", "", None, b"\xff"), "headers"),
-        ((b"x" * (64 << 20), "", "", None, None), "its size of 67,108,864 bytes exceeds the limit"),
+        (
+            (b"x" * (64 << 20), "", "", None, None),
+            "its size of 67,108,864 bytes exceeds the limit of a row, 67,104,768: store the content",
+        ),
     ],
 )
 def test_a_row_that_is_no_message_says_why(row: tuple[Any, ...], reason: str) -> None:

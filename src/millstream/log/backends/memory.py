@@ -89,7 +89,8 @@ class MemoryBackend:
         with self._lock:
             if (stored.head.epoch, stored.head.last_id) != (commit.epoch, commit.previous_id):
                 raise FencedError(
-                    f"another writer has taken over log {log!r}; the last data of this writer was not stored"
+                    f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
+                    "stop one of the two, and append the data again"
                 )
             stored.first_ids += [block.header.first_id for block in commit.blocks]
             stored.blocks += commit.blocks

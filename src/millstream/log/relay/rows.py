@@ -12,7 +12,7 @@ from millstream.core.message import Message
 from millstream.log.writing.append_request import MAX_MESSAGE_BYTES
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ROOM = 4096  # bytes that a message takes beside what is in it
+MAX_ROW_BYTES = MAX_MESSAGE_BYTES - 4096  # the rest is for what a message stores beside its fields
 
 
 class RowError(Exception):
@@ -35,9 +35,12 @@ def row_message(purposes: Sequence[str], values: Sequence[Any]) -> Message:
 
 
 def check_size(size: int) -> None:
-    """Refuse what is larger than a log takes. Raises :class:`RowError`."""
-    if size > MAX_MESSAGE_BYTES - _ROOM:
-        raise RowError(f"its size of {size:,} bytes exceeds the limit of a message, {MAX_MESSAGE_BYTES:,}")
+    """Refuse a row that is larger than a message of a log can be. Raises :class:`RowError`."""
+    if size > MAX_ROW_BYTES:
+        raise RowError(
+            f"its size of {size:,} bytes exceeds the limit of a row, {MAX_ROW_BYTES:,}: store the content as a "
+            "content item, and its id in the row"
+        )
 
 
 def _bytes(value: Any) -> bytes:

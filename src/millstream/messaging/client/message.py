@@ -39,15 +39,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if not _TOPIC.fullmatch(self.topic):
-            raise BadRequestError(f"invalid topic name {self.topic[:80]!r}")
+            raise BadRequestError(
+                f"invalid topic name {self.topic[:80]!r}: use 1 to 127 letters, digits, '_', '%' and '-'"
+            )
         if not self.body:
-            raise BadRequestError("the message has no body")
+            raise BadRequestError("the message has no body: give it at least one byte")
         if self.tag and (not self.tag.strip() or "|" in self.tag):
             raise BadRequestError(f"invalid tag {self.tag[:80]!r}: it must not be blank or contain '|'")
         if self.keys and not all(key.strip() for key in self.keys):
-            raise BadRequestError("a key must not be blank")
+            raise BadRequestError("a key is blank: give it a character other than a space, or omit it")
         if self.properties and not all(name.strip() and value.strip() for name, value in self.properties.items()):
-            raise BadRequestError("a property has a name and a value, neither of them blank")
+            raise BadRequestError("a property has a blank name or value: give it both, or omit it")
         if self.message_group and self.deliver_at is not None:
             raise BadRequestError("a message cannot have both a message group and a delivery time: omit one")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:

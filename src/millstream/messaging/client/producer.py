@@ -222,7 +222,10 @@ class Producer(Client):
 
     def _check_size(self, size: int) -> None:
         if size > self._max_body:
-            raise PayloadError(f"a body of {size:,} bytes exceeds the server's limit of {self._max_body:,}")
+            raise PayloadError(
+                f"a body of {size:,} bytes exceeds the server's limit of {self._max_body:,}: "
+                "split it, or send a reference to it"
+            )
 
     async def _attempts(self, queues: Sequence[Queue], messages: Sequence[Message], kind: int) -> Results:
         """Send *messages* to one of *queues* after another, as often as it makes sense."""

@@ -138,10 +138,16 @@ class Repairer:
         For a copy that is good. Raises :class:`RepairError` where its store is the source.
         """
         if place.store in (self._sources(place.space) if self._sources else ()):
-            raise RepairError(f"{place} is the source, and Millstream never writes there")
+            raise RepairError(
+                f"{place} is the source, and Millstream never writes there: replace "
+                "the hard link there by a file of its own"
+            )
         row = self._manifest.get(place.store, place.space, place.content_id)
         if row is None or row.deleted or row.sha256 is None:
-            raise RepairError(f"no checksum is recorded for {place}, so it cannot be repaired")
+            raise RepairError(
+                f"no checksum is recorded for {place}, so it cannot be repaired: "
+                "check it first (`millstream mill check`)"
+            )
         wanted = self._event(place, reason, healed=True, sha256=row.sha256, good=place.store)
         return self._recorded(wanted, partial(self._write_anew, place, row.sha256, wanted))
 
@@ -253,7 +259,9 @@ class Repairer:
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         appeared = seen.content == SourceAnswer.MISSING and self._providers.find(bad) is not None
         if recorded != seen.recorded or now != seen.vote or appeared:
-            raise RepairError(f"{bad} changed during its repair and was not overwritten: check it again")
+            raise RepairError(
+                f"{bad} changed during its repair and was not overwritten: check it again (`millstream mill check`)"
+            )
 
     def _keep(self, bad: ItemRef, reason: str) -> ItemRef | None:
         """Keep the bad bytes, as far as they can be read."""
@@ -285,7 +293,7 @@ class Repairer:
             row = self._manifest.get(good.store, good.space, good.content_id)
             return DEFAULT_MIMETYPE if row is None else row.mimetype, {}
         if info is None:
-            raise RepairError(f"{good} vanished before it could be copied")
+            raise RepairError(f"{good} vanished before it could be copied: repair the item again, from another copy")
         return info.mimetype, clean_properties(info.properties)
 
     def _event(self, place: ItemRef, reason: str, *, healed: bool = False, **known: str | None) -> RepairEvent:

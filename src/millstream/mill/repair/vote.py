@@ -64,7 +64,7 @@ class RepairAction(msgspec.Struct, frozen=True):
 
 
 class RepairPlan(msgspec.Struct, frozen=True):
-    """What to do: write the bytes with *sha256* from store *good* to each copy of ``actions``. ``reasons`` say what is not done."""
+    """Write the bytes with *sha256* from store *good* to each copy of ``actions``; ``reasons`` say what is not done."""
 
     decision: RepairDecision
     sha256: str | None = None
@@ -74,7 +74,8 @@ class RepairPlan(msgspec.Struct, frozen=True):
 
 
 _ANSWERS = frozenset(SourceAnswer)
-_FORGET = "say that it was deleted (`millstream mill forget`)"
+_ACCEPT = "record the right content with `millstream mill accept`"
+_FORGET = "record the deletion (`millstream mill forget`)"
 _PUT_BACK = "put the recorded bytes back (`millstream store get`), or record these (`millstream mill accept`)"
 _RESTORE = "put back what was recorded (`millstream mill repair SPACE ID --restore-source`)"
 
@@ -106,10 +107,10 @@ def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
     """The sum that our records agree on and a copy has, or None and why there is none."""
     recorded = [copy.recorded for copy in copies if copy.recorded]
     if not recorded:
-        return None, "no checksum of it was recorded when it arrived: nobody can tell which copy is right"
+        return None, f"no checksum was recorded when it arrived, so the right copy is not known: {_ACCEPT}"
     agreed = frozenset.intersection(*recorded)
     if not agreed:
-        return None, "the manifest has different sums for its copies: duplicate it first"
+        return None, "the manifest has different checksums for its copies: run `millstream mill duplicate` first"
     if len(agreed) > 1:
         return None, "manifest and audit log differ for every copy: rebuild one of them (`millstream mill rebuild`)"
     (winner,) = agreed
@@ -120,16 +121,16 @@ def _elect(copies: Sequence[CopyReading]) -> tuple[str | None, str]:
 def _explain_no_match(votes: Sequence[str]) -> str:
     """Why none of the *votes*, the sums of the copies that can be read, is the recorded one."""
     if not votes:
-        return "no copy can be read"
+        return "no copy can be read: make a store available that has one, then repair it again"
     if len(votes) > 1 and len(set(votes)) == 1:
-        return "the copies agree with one another against the manifest: a change may not have been recorded"
-    return "manifest and copies all disagree"
+        return f"the copies agree with one another against the manifest; if a change was not recorded, {_ACCEPT}"
+    return f"no copy has the recorded checksum: restore it from a backup, or {_ACCEPT}"
 
 
 def _refuse(copy: CopyReading, winner: str, restore_source: bool) -> str | None:
     """Why this bad copy must not be written, if there is a reason."""
     if copy.content == SourceAnswer.NOT_READ and copy.provider != SourceAnswer.DAMAGED_RECORD:
-        return f"store {copy.store} did not answer"
+        return f"store {copy.store} did not answer: make it available, then repair it again"
     if not copy.source and not copy.read_only:
         return None
     reason = _refuse_always(copy) or (None if restore_source else _refuse_without_person(copy, winner))
@@ -143,7 +144,7 @@ def _refuse_always(source: CopyReading) -> str | None:
         return f"the item vanished from it, where nothing is ever written: put it back, or {_FORGET}"
     if source.read_only:
         return f"nothing is ever written there: {_PUT_BACK}"
-    return None if source.recorded else "the manifest does not say what it held"
+    return None if source.recorded else f"no checksum of it is recorded there: {_ACCEPT}"
 
 
 def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
@@ -152,7 +153,10 @@ def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
     if source.provider == SourceAnswer.DAMAGED_RECORD:
         return f"its own record of the item is damaged: {_RESTORE}"
     if source.provider == SourceAnswer.NO_CHECKSUM and source.vote is not None:
-        return f"has no checksum of it: it may have been rewritten. Accept the bytes, or {_RESTORE}"
+        return (
+            "has no checksum of it: it may have been rewritten. Record its content "
+            f"(`millstream mill accept`), or {_RESTORE}"
+        )
     if source.provider not in _ANSWERS and source.provider not in (None, winner):
         return f"was rewritten: record the change instead (`millstream mill accept`), or {_RESTORE}"
     return None

@@ -149,6 +149,6 @@ class ItemListing:
 
 def _explain(recorded: Mapping[str, frozenset[str]]) -> str:
     if not any(recorded.values()):
-        return "no checksum of it was recorded: nobody can tell which bytes are right"
+        return "no checksum was recorded for it, so the right content is not known"
     described = ", ".join(f"{store}: {' or '.join(sorted(sums)) or 'none'}" for store, sums in sorted(recorded.items()))
     return f"our records differ ({described}): choose a store with --from"

@@ -87,7 +87,9 @@ class VerifyingReader(HashingReader):
             raise
         if (size < 0 or (size > 0 and not data)) and self.sha256 != self._expected:
             self.has_failed = True
-            raise ChecksumMismatchError(f"{self._place} is corrupt: its content has SHA-256 {self.sha256}")
+            raise ChecksumMismatchError(
+                f"{self._place} is corrupt: its content has SHA-256 {self.sha256}, not {self._expected}"
+            )
         return data
 
 
@@ -184,7 +186,9 @@ def _errors_of_target(reader: VerifyingReader | None = None) -> Iterator[None]:
             raise
         if error.permanent:
             raise _RefusedByTargetError(str(error)) from error
-        raise TargetError(f"cannot write the target, so the restore stopped: {error}") from error
+        raise TargetError(
+            f"cannot write the target, so the restore stopped: {error}. The same command resumes it"
+        ) from error
 
 
 def sample(items: Iterable[RestorableItem], count: int, seed: str) -> list[RestorableItem]:

@@ -121,7 +121,7 @@ def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDeta
     number, node = request.query.number, app.node
     entry = next(iter(node.anchoring.ledger.entries(number)), None)
     if entry is None:
-        raise UnknownAnchorError(f"ledger entry {number} does not exist")
+        raise UnknownAnchorError(f"the ledger has no entry {number}; `/anchors` lists its entries")
     row, refused = _row(app, entry, known=True), node.anchoring.observer.index.refused(number)
     try:
         cid, manifest = read_manifest(node.anchoring.cas, entry.anchor_string)

@@ -84,7 +84,7 @@ def resolve(app: AppContext, request: ApiRequest[DidQuery, Any]) -> Resolution:
     """The document of a DID."""
     found = registry_of(app).history.resolve(request.query.did)
     if found is None:
-        raise UnknownDidError(f"unknown DID {request.query.did[:100]!r}")
+        raise UnknownDidError(f"unknown DID {request.query.did[:100]!r}: no anchored operation creates it")
     return Resolution(msgspec.to_builtins(found))
 
 

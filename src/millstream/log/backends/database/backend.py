@@ -153,7 +153,10 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
 
         stored, tries = self._pool.counted(lambda pooled: self._store(pooled, table, log, commit))
         if not stored and (tries == 1 or not is_stored()):
-            raise FencedError(f"another writer has taken over log {log!r}; the last data of this writer was not stored")
+            raise FencedError(
+                f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
+                "stop one of the two, and append the data again"
+            )
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
         ranges = self._ranges(log, first_id, last_id, _RANGES_AT_ONCE)

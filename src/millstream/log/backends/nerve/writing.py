@@ -184,7 +184,10 @@ def _packets(share: ShardBatch, packet_bytes: int) -> Iterator[tuple[range, Sequ
 
 
 def _fenced(queue: str) -> FencedError:
-    return FencedError(f"another writer has taken over queue {queue!r}; the last data of this writer was not stored")
+    return FencedError(
+        f"another writer has taken over queue {queue!r}; the last data of this writer was not stored: "
+        "stop one of the two, and append the data again"
+    )
 
 
 def _foreign(queue: str, first_id: int) -> ForeignPublisherError:

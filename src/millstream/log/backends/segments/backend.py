@@ -176,7 +176,8 @@ class SegmentsBackend:
         with translated(self._folder), found.lock.held():
             if read_lease(found.lease).epoch != commit.epoch:
                 raise FencedError(
-                    f"another writer has taken over log {log!r}; the last data of this writer was not stored"
+                    f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
+                    "stop one of the two, and append the data again"
                 )
             found.stream.commit(commit)
 

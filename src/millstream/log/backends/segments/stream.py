@@ -69,7 +69,8 @@ class SegmentStream(CommittedSegments):
         end, handle = self._writable()
         if commit.previous_id != end.last_id:
             raise FencedError(
-                f"another writer has taken over log {self._name!r}; the last data of this writer was not stored"
+                f"another writer has taken over log {self._name!r}; the last data of this writer was not stored: "
+                "stop one of the two, and append the data again"
             )
         if end.offset >= self._segment_bytes or len(self._table) >= SEGMENT_BLOCKS:
             end = self._roll(end, handle)

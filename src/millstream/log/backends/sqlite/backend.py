@@ -170,7 +170,8 @@ class SqliteBackend:
             move = (commit.last_id, commit.received_at, number, commit.epoch, commit.previous_id)
             if db.execute(sql.MOVE_POINTER, move).rowcount != 1:
                 raise FencedError(
-                    f"another writer has taken over log {log!r}; the last data of this writer was not stored"
+                    f"another writer has taken over log {log!r}; the last data of this writer was not stored: "
+                    "stop one of the two, and append the data again"
                 )
             db.executemany(sql.INSERT_BLOCK.format(number), map(_row, commit.blocks))
             if commit.sequence is not None:

@@ -82,7 +82,9 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
             f"topic {spec.name} accepts {spec.type} messages, not {enum_name(v2.MessageType, kind)}",
         )
     if kind == v2.FIFO and not system.message_group:
-        raise StatusError(v2.ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
+        raise StatusError(
+            v2.ILLEGAL_MESSAGE_GROUP, f"topic {spec.name} accepts FIFO messages, which need a message group: set one"
+        )
     return kind
 
 
@@ -123,9 +125,12 @@ def _kind_by_properties(system: v2.SystemProperties) -> int:
 def check_body(size: int) -> None:
     """Raise MESSAGE_BODY_EMPTY or MESSAGE_BODY_TOO_LARGE unless a body may have *size* bytes."""
     if not size:
-        raise StatusError(v2.MESSAGE_BODY_EMPTY, "the message has no body")
+        raise StatusError(v2.MESSAGE_BODY_EMPTY, "the message has no body: give it at least one byte")
     if size > MAX_BODY:
-        raise StatusError(v2.MESSAGE_BODY_TOO_LARGE, f"a body of {size:,} bytes exceeds the limit of {MAX_BODY:,}")
+        raise StatusError(
+            v2.MESSAGE_BODY_TOO_LARGE,
+            f"a body of {size:,} bytes exceeds the limit of {MAX_BODY:,}: split it, or send a reference to it",
+        )
 
 
 def check_properties(pairs: Mapping[str, str]) -> None:
@@ -137,12 +142,17 @@ def check_properties(pairs: Mapping[str, str]) -> None:
     size = 0
     for name, value in pairs.items():
         if name in _RESERVED or name.startswith(PREFIX) or not name.strip() or _CONTROL.search(name):
-            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"invalid property name {name[:80]!r}")
+            raise StatusError(
+                v2.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"invalid property name {name[:80]!r}: it must not be blank, reserved or contain control characters",
+            )
         if _CONTROL.search(value):
             raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} must not contain control characters")
         size += len(name) + len(value)
     if size > MAX_PROPERTY_BYTES:
-        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties exceed the limit")
+        raise StatusError(
+            v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties exceed the limit of {MAX_PROPERTY_BYTES:,}"
+        )
 
 
 def check_ids(message_ids: Sequence[str]) -> None:
@@ -168,7 +178,7 @@ def check_keys(keys: Sequence[str], tag: str) -> None:
             f"invalid tag {tag[:80]!r}: it must not be blank or contain '|' or control characters",
         )
     if sum(map(len, keys)) + len(tag) > MAX_PROPERTY_BYTES:
-        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag exceed 16 KiB in total")
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"keys and tag exceed {MAX_PROPERTY_BYTES:,} bytes in total")
     for key in keys:
         if not key.strip() or _CONTROL.search(key):
             raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "a key must not be blank or contain control characters")
