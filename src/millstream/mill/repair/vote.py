@@ -144,7 +144,7 @@ def _refuse_always(source: CopyReading) -> str | None:
         return f"the item vanished from it, where nothing is ever written: put it back, or {_FORGET}"
     if source.read_only:
         return f"nothing is ever written there: {_PUT_BACK}"
-    return None if source.recorded else f"no checksum of it is recorded there: {_ACCEPT}"
+    return None if source.recorded else f"the manifest has no checksum of it: {_ACCEPT}"
 
 
 def _refuse_without_person(source: CopyReading, winner: str) -> str | None:
