@@ -263,7 +263,7 @@ def _said(told: Mapping[tuple[str, str], str], place: tuple[str, str]) -> str | 
     """What was said of a damaged copy; of a damaged source, also what was said of its copies."""
     said, (store, content_id) = told.get(place), place
     if said is None and store == SOURCE:
-        said = next((f"{text}, not which side" for (_, item), text in told.items() if item == content_id), None)
+        said = next((f"{text}, side unknown" for (_, item), text in told.items() if item == content_id), None)
     return said
 
 
@@ -293,17 +293,17 @@ def _sha256(store: Any, content_id: str) -> str | None:
 
 def table(outcomes: Sequence[DrillResult]) -> str:
     """What came out, as a table in Markdown: a row a fault, a column a tool."""
-    heads = ["what happened", "where", *(outcome.tool for outcome in outcomes)]
+    heads = ["fault", "where", *(outcome.tool for outcome in outcomes)]
     rows = [heads, ["---"] * len(heads)]
     for fault in FAULTS:
         cells = (_cell(outcome.results.get(fault)) for outcome in outcomes)
         rows.append([fault.text, PLACES[fault.place], *cells])
     for store in (FOLDER, SOURCE):
         mounts = (_mount_cell(outcome.mounts[store], outcome.copies) for outcome in outcomes)
-        rows.append(["an empty folder in the place of its root", PLACES[store], *mounts])
+        rows.append(["root replaced by an empty folder", PLACES[store], *mounts])
     drained = (f"{outcome.drained:,} of {outcome.copies:,} lost" for outcome in outcomes)
     rows.append(["every file of the source deleted", "its copies", *drained])
-    rows.append(["alarms about good items", "everywhere", *(str(outcome.false_alarms) for outcome in outcomes)])
+    rows.append(["false alarms", "everywhere", *(str(outcome.false_alarms) for outcome in outcomes)])
     rows.append(["other good copies lost", "everywhere", *(str(outcome.lost) for outcome in outcomes)])
     rows.append(["files read or written", "outside the stores", *(str(len(outcome.escapes)) for outcome in outcomes)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
@@ -316,14 +316,14 @@ def _cell(found: FaultResult | None) -> str:
     if found.repaired:
         parts.append("repaired")
     elif found.told is not None and not found.left:
-        parts.append("not named again")
+        parts.append("not reported again")
     if found.spread:
         parts.append(f"**{found.spread} good copies destroyed**")
     return ", ".join(parts)
 
 
 def _mount_cell(found: MountResult, copies: int) -> str:
-    parts = ["named" if found.named else "said to be well" if found.well else "taken for empty"]
+    parts = ["reported" if found.named else "reported as good" if found.well else "treated as empty"]
     parts += [f"**{found.written:,} files written there**"] if found.written else []
     parts += [f"**{found.lost:,} of {copies:,} copies lost**"] if found.lost else []
     return ", ".join(parts)

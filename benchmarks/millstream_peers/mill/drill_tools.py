@@ -364,20 +364,20 @@ def _settings(data: Path) -> Settings:
 _GROUPS = {"strays": "in no source", "absent": "not there"}
 
 _WORDS = {
-    "B3": "corrupt: content does not match",
+    "B3": "corrupt",
     "B4": "unreadable",
     "B7": "the provider's checksum is wrong",
-    "B9": "content and provider differ from the manifest",
+    "B9": "differs from the manifest",
     "B10": "content, provider and manifest all differ",
     "B15": "not in the manifest",
-    "B16": "corrupt, and not in the manifest",
+    "B16": "corrupt, not in the manifest",
     "B18": "missing",
-    "B19": "corrupt, and the provider has no checksum",
+    "B19": "corrupt, no provider checksum",
     "B22": "no answer from the provider",
     "B25": "not in the manifest, and not what else was recorded",
     "B29": "properties differ",
-    "B27": "its sidecar or metadata are damaged",
+    "B27": "sidecar or metadata damaged",
 }
-_SIGNS = {"+": "found missing", "-": "found extra", "*": "found differing", "!": "found unreadable"}
+_SIGNS = {"+": "missing", "-": "extra", "*": "differs", "!": "unreadable"}
 _DONE = re.compile(r"(?:INFO|ERROR)\s+: (.+?): (Copied|Deleted|Failed)", re.MULTILINE)
-_VERBS = {"Copied": "copied again", "Deleted": "deleted", "Failed": "failed"}
+_VERBS = {"Copied": "copied", "Deleted": "deleted", "Failed": "failed"}
