@@ -86,7 +86,7 @@ def refused(work: Callable[[], Any]) -> ClientError:
 
 
 def normal(stage: Stage) -> None:
-    """A message arrives once and whole."""
+    """A message is delivered once and unchanged."""
     topic = stage.topic()
     stage.produce(topic)
     sent = stage.send(topic, "tea", tag="hot", keys=["k1"], properties={"colour": "green"})
@@ -99,7 +99,7 @@ def normal(stage: Stage) -> None:
 
 
 def ordered(stage: Stage) -> None:
-    """The messages of each of 100 groups come in order."""
+    """The messages of each of 100 groups are delivered in order."""
     topic = stage.topic("FIFO")
     stage.produce(topic)
     for number in range(3):
@@ -122,7 +122,7 @@ def ordered(stage: Stage) -> None:
 
 
 def delayed(stage: Stage) -> None:
-    """A delayed message comes at its time."""
+    """A delayed message is delivered at its time."""
     topic = stage.topic("DELAY")
     stage.produce(topic)
     due = CLOCK.now() / MICROSECONDS + 4
@@ -134,7 +134,7 @@ def delayed(stage: Stage) -> None:
 
 
 def recalled(stage: Stage) -> None:
-    """A delayed message that is recalled never comes."""
+    """A recalled message is never delivered."""
     topic = stage.topic("DELAY")
     stage.produce(topic)
     sent = stage.send(topic, "never", delay=3000)
@@ -145,7 +145,7 @@ def recalled(stage: Stage) -> None:
 
 
 def transactions(stage: Stage) -> None:
-    """Committed is delivered, rolled back is not, and about what was left the producer is asked."""
+    """Committed messages are delivered, rolled-back ones are not, and open transactions are checked."""
     topic = stage.topic("TRANSACTION")
     stage.produce(topic, check="commit")
     for body, end in (("committed", "commit"), ("rolled back", "rollback"), ("orphan", "")):
@@ -166,7 +166,7 @@ def push(stage: Stage) -> None:
 
 
 def retried(stage: Stage) -> None:
-    """What a listener fails to handle comes again after a pause, and goes to the dead letters in the end."""
+    """A message whose listener fails is delivered again after a pause, and becomes a dead letter."""
     topic = stage.topic()
     stage.produce(topic)
     stage.push(topic, fail={"hard": 2, "impossible": 99})
@@ -182,7 +182,7 @@ def retried(stage: Stage) -> None:
 
 
 def ordered_failures(stage: Stage) -> None:
-    """P4: a message of a group is begun only when the one before is handled or dead, however often that failed."""
+    """P4: a message of a group is delivered only after the previous one is handled or dead."""
     topic = stage.topic("FIFO")
     stage.produce(topic)
     for number in range(5):
@@ -197,7 +197,7 @@ def ordered_failures(stage: Stage) -> None:
 
 
 def filtered(stage: Stage) -> None:
-    """Filters by tag and by SQL92 select."""
+    """Filters by tag and by SQL92 work."""
     topic = stage.topic()
     stage.produce(topic)
     for number, tag in enumerate("abcab"):
@@ -209,7 +209,7 @@ def filtered(stage: Stage) -> None:
 
 
 def hidden(stage: Stage) -> None:
-    """A changed invisible duration counts from now on, and the old handle is invalid."""
+    """A changed invisible duration applies at once, and invalidates the old handle."""
     topic = stage.topic()
     stage.produce(topic)
     stage.send(topic, "once more")
@@ -221,7 +221,7 @@ def hidden(stage: Stage) -> None:
 
 
 def settled(stage: Stage) -> None:
-    """A handle is invalid once its message is done."""
+    """The handle of an acknowledged message is invalid."""
     topic = stage.topic()
     stage.produce(topic)
     stage.send(topic, "done")
@@ -232,7 +232,7 @@ def settled(stage: Stage) -> None:
 
 
 def largest(stage: Stage) -> None:
-    """A body of 4 MiB goes through, and one byte more is refused."""
+    """A body of 4 MiB is accepted, and one byte more is refused."""
     topic = stage.topic()
     stage.produce(topic)
     stage.consume(topic)
@@ -252,7 +252,7 @@ def many_topics(stage: Stage) -> None:
 
 
 def mistakes(stage: Stage) -> None:
-    """A topic that is not there, and a type that it does not take, are told."""
+    """An unknown topic and a wrong type of message are reported."""
     topic = stage.topic("FIFO")
     error = refused(lambda: (stage.produce("no-such-topic"), stage.send("no-such-topic", "x")))
     assert error.code == 40402 or "no-such-topic" in error.text, error
@@ -261,7 +261,7 @@ def mistakes(stage: Stage) -> None:
 
 
 def restarted(stage: Stage) -> None:
-    """A broker that is killed and started again goes on with all clients, and asks about transactions."""
+    """After a restart of a killed broker all clients continue, and transactions are checked."""
     topic, halves = stage.topic(), stage.topic("TRANSACTION", "halves")
     stage.driver.ask("producer", name="h", topics=[halves], check="commit")
     stage.produce(topic)

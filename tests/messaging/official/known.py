@@ -19,8 +19,8 @@ _NO_RECALL = Fault("It cannot recall a message.", "Unsupported")
 _ONE_STREAM = r"\[\] == \['orphan'\]"
 _GO = {
     "restarted": Fault(
-        "After a restart of the broker it opens its stream again after five minutes only; until then its producers "
-        "cannot be asked about transactions.",
+        "It reopens its stream only five minutes after a restart of the broker; until then transactions cannot be "
+        "checked.",
         _ONE_STREAM,
     ),
     "recalled": _NO_RECALL,
@@ -32,23 +32,23 @@ _GO_512 = {
 }
 _PYTHON = {
     "ordered_failures": Fault(
-        "It keeps the order, and tries as often as it is told to, but shows its listener the first attempt each time.",
+        "It keeps the order and the number of attempts, but its listener always sees the first attempt.",
         r"\[1, 1, 1, 1\] == \[1, 2, 3\]",
     ),
-    "signed": Fault("It hides the broker's refusal behind a topic that it failed to fetch.", "failed to fetch topic"),
+    "signed": Fault("It reports a refusal as a failure to fetch the topic.", "failed to fetch topic"),
 }
 _NODE = {
-    "largest": Fault("It sends 4 MiB, and cannot receive more than gRPC's default of 4 MiB.", "RESOURCE_EXHAUSTED"),
+    "largest": Fault("It cannot receive more than gRPC's default of 4 MiB.", "RESOURCE_EXHAUSTED"),
 }
 _RUST = {
     **dict.fromkeys(("push", "retried", "ordered_failures"), _NO_PUSH),
     "recalled": _NO_RECALL,
     "restarted": Fault(
-        "After a restart of the broker it never opens its stream again, and cannot be asked about transactions.",
+        "It does not reopen its stream after a restart of the broker, so transactions cannot be checked.",
         _ONE_STREAM,
     ),
     "largest": Fault(
-        "It sends 4 MiB, and cannot receive more than gRPC's default of 4 MiB.", "message length too large"
+        "It cannot receive more than gRPC's default of 4 MiB.", "message length too large"
     ),
     "hidden": Fault("It cannot change an invisible duration.", "Unsupported"),
 }
@@ -83,7 +83,7 @@ publish = ["orders"]
 
 
 def encrypted(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
-    """By host and the port with TLS alone, or with the broker's certificate where a client checks it."""
+    """TLS works, with the broker's certificate if the client checks it."""
     with _serve(folder, client) as node, drivers.start(
         client, _local(node.ready["broker with TLS"]), ca=folder / "broker-tls.pem"
     ) as driver:  # fmt: skip
@@ -94,7 +94,7 @@ def encrypted(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
 
 
 def signed(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
-    """With an access key, signed; and without, refused."""
+    """Signed requests are accepted, and unsigned ones are refused."""
     (folder / "millstream.toml").write_text(_SETTINGS.replace("{folder}", str(folder)), "utf-8")
     with _serve(folder, client) as node:
         with drivers.start(client, node.ready["broker"], key="shop", secret="s3cret") as driver:
@@ -109,7 +109,7 @@ def signed(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
 
 
 def forbidden(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
-    """A key without the right is told so at the first call that needs it."""
+    """A key without permission is refused at the first call that needs it."""
     (folder / "millstream.toml").write_text(_SETTINGS.replace("{folder}", str(folder)), "utf-8")
     with _serve(folder, client) as node:
         for key, ends in (("reader", "p"), ("writer", "s")):

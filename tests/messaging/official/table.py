@@ -18,8 +18,7 @@ EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
 LINES = 6
 PROOFS = """# Faults of official clients
 
-What official RocketMQ clients cannot do, or do wrong by themselves, as `make test-clients` saw it: the numbers of the
-[table](../messaging.md#official-clients). Written by that run.
+Faults of official RocketMQ clients, by the numbers of the [table](../messaging.md#official-clients). `make test-clients` writes this page.
 """
 BEGIN, END = "<!-- clients: written by make test-clients -->\n", "<!-- end of clients -->\n"
 
@@ -65,10 +64,10 @@ def render_exchanges(cells: Sequence[Cell]) -> str:
     found = {cell.text: cell for cell in cells if cell.result == "its own"}
     parts = [PROOFS]
     for cell in found.values():
-        parts += [f"## {cell.text}", "", f"{cell.client}: *{cell.about.strip()}* It ended with", "", "```text"]
+        parts += [f"## {cell.text}", "", f"{cell.client}: *{cell.about.strip()}* It failed with", "", "```text"]
         parts += [cell.seen[:600].rstrip(), "```", ""]
         if cell.exchange:
-            parts += ["and these were the last messages, `>` to the broker and `<` from it:", "", "```text"]
+            parts += ["The last messages, `>` to the broker and `<` from it:", "", "```text"]
             parts += [*cell.exchange[-LINES:], "```", ""]
     return "\n".join(parts)
 
