@@ -1,4 +1,4 @@
-"""``millstream demo``: the whole road on real data."""
+"""``millstream demo``: all steps on real data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ROAD = "demo"
 def demo(
     settings: Settings, limit: int | None, path: Path | None, seed: int, late: float, twice: float, as_json: bool
 ) -> None:
-    """Run the whole road on real data and print the results.
+    """Run all steps on real data, from records to proofs, and print the results.
 
     Records are ingested, batched by event time, anchored, copied to two more stores and checked; one copy is damaged on
     purpose, found and repaired; one message is proven. The data stays in its folder. An interrupted run resumes with

@@ -1,1 +1,1 @@
-"""The whole road on real data, from records to proofs: what ``millstream demo`` runs."""
+"""All steps on real data, from records to proofs: what ``millstream demo`` runs."""

@@ -47,9 +47,7 @@ _RUST = {
         "It does not reopen its stream after a restart of the broker, so transactions cannot be checked.",
         _ONE_STREAM,
     ),
-    "largest": Fault(
-        "It cannot receive more than gRPC's default of 4 MiB.", "message length too large"
-    ),
+    "largest": Fault("It cannot receive more than gRPC's default of 4 MiB.", "message length too large"),
     "hidden": Fault("It cannot change an invisible duration.", "Unsupported"),
 }
 
