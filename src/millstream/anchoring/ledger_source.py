@@ -206,7 +206,10 @@ class NodeLedger:
             for chunk in answer.chunks():
                 data += chunk
                 if len(data) > MAX_PAGE_BYTES:
-                    raise LedgerFormatError(f"{self.name} sends pages of more than {MAX_PAGE_BYTES:,} bytes")
+                    raise LedgerFormatError(
+                        f"{self.name} sends pages of more than {MAX_PAGE_BYTES:,} bytes; check that it is "
+                        "the address of a node"
+                    )
         try:
             return msgspec.json.decode(data, type=LedgerPage)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -32,7 +32,9 @@ def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             )
     size = sum(len(name.encode("utf-8")) + len(value.encode("utf-8")) for name, value in copied.items())
     if size > MAX_PROPERTY_BYTES:
-        raise StoreInputError(f"the properties have {size:,} bytes; the limit is {MAX_PROPERTY_BYTES:,}")
+        raise StoreInputError(
+            f"the properties have {size:,} bytes; the limit is {MAX_PROPERTY_BYTES:,}: shorten or remove some"
+        )
     return copied
 
 

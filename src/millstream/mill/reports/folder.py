@@ -99,4 +99,6 @@ def _read(path: Path) -> IntegrityReport:
     try:
         return msgspec.convert(parse_canonical(path.read_bytes()), IntegrityReport)
     except (CanonicalError, msgspec.ValidationError) as error:
-        raise ReportError(f"{path} differs from the report that was written: {error}") from error
+        raise ReportError(
+            f"{path} differs from the report that was written: {error}. Restore it from a backup or a copy"
+        ) from error

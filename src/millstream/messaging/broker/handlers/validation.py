@@ -66,7 +66,9 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     kind = message_kind(system)
     if kind != spec.kind and kind in (v2.LITE, v2.PRIORITY):
         name = enum_name(v2.MessageType, kind)
-        raise StatusError(v2.UNSUPPORTED, f"this broker does not support messages of type {name}")
+        raise StatusError(
+            v2.UNSUPPORTED, f"this broker does not support {name} messages: use NORMAL, FIFO, DELAY or TRANSACTION"
+        )
     check_body(len(message.body))
     if message.user_properties:
         check_properties(message.user_properties)
