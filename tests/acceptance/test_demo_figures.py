@@ -95,7 +95,7 @@ def test_p5_determinism_the_batcher_in_process_makes_the_same_batches(
 
 
 @pytest.mark.smoke
-def test_the_drill_found_what_was_broken_and_healed_it(undisturbed: Run) -> None:
+def test_the_drill_found_what_was_broken_and_repaired_it(undisturbed: Run) -> None:
     figures = undisturbed.figures
     broken = {(d["store"], d["content_id"]) for d in stage(figures, "damage")["facts"]["damage"]}
     found = {(f["store"], f["content_id"]) for f in stage(figures, "sweep-2")["facts"]["findings"]}

@@ -145,7 +145,7 @@ def test_two_producers_and_workers_at_once_delete_no_more_than_one_budget(world:
 
 
 class _Meddled(FaultyStore):
-    """A store whose item is written by somebody else between the vote and the healing."""
+    """A store whose item is written by somebody else between the vote and the repair."""
 
     def __init__(self, store: Any, meddle: Any) -> None:
         super().__init__(store)
@@ -208,7 +208,7 @@ def test_p8_what_is_added_again_while_its_copy_is_deleted_is_copied_again(world:
     assert not world.manifest.get("2", "s", "a").deleted
 
 
-def test_p8_what_could_not_be_read_and_is_there_again_is_not_healed_over(world: Any) -> None:
+def test_p8_what_could_not_be_read_and_is_there_again_is_not_overwritten(world: Any) -> None:
     for store in "123":
         world.put(ItemRef(store, "s", "a"), b"the old bytes")
     real = world.stores["1"]

@@ -208,7 +208,7 @@ def test_what_was_approved_and_could_not_be_done_may_still_be_done(world: Any) -
     assert [number is None for number in done] == [True] * (50 + BUDGETS.least) + [False]
 
 
-def test_p8_recorded_copies_are_replaced_within_the_budget_and_healed_without_one(world: Any) -> None:
+def test_p8_recorded_copies_are_replaced_within_the_budget_and_repaired_without_one(world: Any) -> None:
     held = filled(world, 12)
     for number in range(8):
         world.put(ItemRef("1", "s", f"{number:03d}"), b"encrypted for ransom")

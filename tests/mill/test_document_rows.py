@@ -120,7 +120,7 @@ def test_row_1_all_went_as_planned(mill: Mill) -> None:
     assert (mill.open_tasks(), mill.waited) == ({}, 0)
 
 
-def test_row_2_sour_content_is_a_failure_and_healed_from_the_copy(mill: Mill) -> None:
+def test_row_2_corrupt_content_is_a_failure_and_repaired_from_the_copy(mill: Mill) -> None:
     flip_bit(mill.inner.path_of("s", "copied"))
     assert mill.check("copied") == ("B3", "FAILURE")
     assert mill.open_tasks() == {QueueName.REPAIR: 1}
@@ -128,7 +128,7 @@ def test_row_2_sour_content_is_a_failure_and_healed_from_the_copy(mill: Mill) ->
     assert mill.is_in_order("copied")
 
 
-def test_row_2_sour_content_without_a_copy_is_for_people(mill: Mill) -> None:
+def test_row_2_corrupt_content_without_a_copy_is_for_people(mill: Mill) -> None:
     flip_bit(mill.inner.path_of("s", "alone"))
     assert mill.check("alone") == ("B3", "FAILURE")
     assert mill.open_tasks() == {QueueName.BIT_ERROR: 1}
@@ -198,7 +198,7 @@ def test_row_7_what_the_audit_log_has_lost_goes_through_the_audit_queue_again(mi
     assert mill.is_in_order("alone")
 
 
-def test_row_8_a_vanished_object_is_tried_again_and_healed_from_the_copy(mill: Mill) -> None:
+def test_row_8_a_vanished_object_is_tried_again_and_repaired_from_the_copy(mill: Mill) -> None:
     remove(mill.inner.path_of("s", "copied"))
     assert mill.check("copied") == ("B18", "FAILURE")
     assert mill.waited >= 300

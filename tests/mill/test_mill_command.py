@@ -60,7 +60,7 @@ def mill(data: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
     return call
 
 
-def test_copies_are_made_checked_broken_found_and_healed(data: Path, mill: Run) -> None:
+def test_copies_are_made_checked_broken_found_and_repaired(data: Path, mill: Run) -> None:
     code, (to_two, to_three, tally) = mill("duplicate")
     assert (code, to_two["copies"], to_three["copies"], tally["done"]) == (0, 4, 4, 8)
     code, (again, _, nothing) = mill("duplicate")
@@ -86,7 +86,7 @@ def test_copies_are_made_checked_broken_found_and_healed(data: Path, mill: Run) 
     assert latest[0]["previous"] is not None
 
 
-def test_a_named_item_is_healed_or_refused_with_the_reason(data: Path, mill: Run) -> None:
+def test_a_named_item_is_repaired_or_refused_with_the_reason(data: Path, mill: Run) -> None:
     mill("duplicate")
     flip_bit(local(data, "two").path_of("s", "item 1"))
     _, (plan,) = mill("repair", "s", "item 1", "--dry-run")

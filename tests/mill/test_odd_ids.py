@@ -1,4 +1,4 @@
-"""Items whose ids are as odd and as long as providers allow go the whole way: copied, checked, reported on, healed."""
+"""Items whose ids are as odd and as long as providers allow pass all steps: copied, checked, reported on, repaired."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDS = [
 ]  # fmt: skip
 
 
-def test_items_of_odd_and_very_long_ids_are_copied_checked_reported_on_and_healed(
+def test_items_of_odd_and_very_long_ids_are_copied_checked_reported_on_and_repaired(
     new_world: Callable[..., Any], tmp_path: Path
 ) -> None:
     assert len(SPACE.encode()) == 80

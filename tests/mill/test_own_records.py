@@ -72,7 +72,7 @@ def copies(new_world: Callable[..., Any], tmp_path: Path) -> Copies:
     return Copies(new_world({name: LocalStore(tmp_path / name) for name in "123"}))
 
 
-def test_two_copies_that_were_forged_alike_are_healed_from_the_third(copies: Copies) -> None:
+def test_two_copies_that_were_forged_alike_are_repaired_from_the_third(copies: Copies) -> None:
     copies.forge("2", "3")
     result = copies.repairer().repair("s", "a")
     assert (result.repaired, result.refused, copies.bodies()) == (2, (), [GOOD] * 3)
@@ -95,7 +95,7 @@ def test_a_person_may_have_a_rewritten_source_restored_and_its_bytes_are_kept(co
     assert copies.world.read(ItemRef("1", QUARANTINE, event.quarantined or "")) == FORGED
 
 
-def test_copies_whose_records_are_all_damaged_are_healed_from_the_bytes_that_our_records_agree_with(
+def test_copies_whose_records_are_all_damaged_are_repaired_from_the_bytes_that_our_records_agree_with(
     copies: Copies, tmp_path: Path
 ) -> None:
     for store in "23":

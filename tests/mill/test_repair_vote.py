@@ -37,12 +37,12 @@ def test_a_missing_copy_is_restored_and_leaves_nothing_to_keep() -> None:
     assert plan.actions == (RepairAction("1", quarantine=False),)
 
 
-def test_two_copies_that_rotted_each_in_its_own_way_are_both_healed() -> None:
+def test_two_copies_that_rotted_each_in_its_own_way_are_both_repaired() -> None:
     plan = plan_repair(copies("a", "b", "c"))
     assert [action.store for action in plan.actions] == ["1", "2"]
 
 
-def test_a_rotted_source_is_healed_when_the_manifest_and_another_copy_agree() -> None:
+def test_a_rotted_source_is_repaired_when_the_manifest_and_another_copy_agree() -> None:
     assert plan_repair(copies("b", "a")).actions == (RepairAction("0", quarantine=True),)
     assert plan_repair(copies(SourceAnswer.MISSING, "a")).actions == (RepairAction("0", quarantine=False),)
 
@@ -70,7 +70,7 @@ def test_p8_a_source_is_never_touched_unless_it_is_recorded_what_it_held() -> No
     assert "the manifest has no checksum" in plan.reasons[0]
 
 
-def test_copies_that_were_forged_alike_are_healed_from_the_one_that_our_records_agree_with() -> None:
+def test_copies_that_were_forged_alike_are_repaired_from_the_one_that_our_records_agree_with() -> None:
     forged = [copy(store, "b", "b") for store in ("1", "2")]
     plan = plan_repair([copy("0", "a", source=True), *forged])
     assert (plan.good, [action.store for action in plan.actions]) == ("0", ["1", "2"])
@@ -173,19 +173,19 @@ def check_plan(all_copies: list[CopyReading]) -> None:
     backed = [one for one in all_copies if one.content in agreed]
     assert (plan.sha256 is not None) == (len(agreed) == 1 and bool(backed))
     assert plan.sha256 is None or {plan.sha256} == agreed
-    cured = [by_store[action.store] for action in plan.actions]
-    if cured:
+    repaired = [by_store[action.store] for action in plan.actions]
+    if repaired:
         assert plan.good is not None
         assert by_store[plan.good].content == plan.sha256
         damaged = SourceAnswer.DAMAGED_RECORD
-        assert all(one.content != plan.sha256 or one.provider == damaged for one in cured)
-        assert all(one.recorded and one.provider in {plan.sha256, *SourceAnswer} for one in cured if one.source)
+        assert all(one.content != plan.sha256 or one.provider == damaged for one in repaired)
+        assert all(one.recorded and one.provider in {plan.sha256, *SourceAnswer} for one in repaired if one.source)
     bad = [
         one
         for one in all_copies
         if one.content != plan.sha256 or one.provider == SourceAnswer.DAMAGED_RECORD or plan.sha256 is None
     ]
     assert plan.decision == (
-        RepairDecision.REPAIR if cured else RepairDecision.REFUSE if plan.reasons else RepairDecision.HEALTHY
+        RepairDecision.REPAIR if repaired else RepairDecision.REFUSE if plan.reasons else RepairDecision.HEALTHY
     )
-    assert bool(plan.reasons) == (len(cured) < len(bad) or plan.sha256 is None)
+    assert bool(plan.reasons) == (len(repaired) < len(bad) or plan.sha256 is None)

@@ -61,7 +61,7 @@ def sweep(world: Any) -> dict[str, Any]:
     return {store: check_space(world.providers, world.manifest, store, "s", threads=2) for store in world.stores}
 
 
-def test_p6_every_found_fault_is_healed_and_the_next_sweep_is_clean(world: Any) -> None:
+def test_p6_every_found_fault_is_repaired_and_the_next_sweep_is_clean(world: Any) -> None:
     assert all(tally.result == ReportResult.SUCCESS for tally in sweep(world).values())
     flip_bit(path(world, item("2", 0)))
     remove(path(world, item("3", 1)))
@@ -93,7 +93,7 @@ def test_the_bad_bytes_are_kept_in_quarantine_with_where_they_came_from(world: A
     assert RepairLog(world.engine).last() == [event]
 
 
-def test_a_healed_copy_is_verified_in_the_manifest(world: Any) -> None:
+def test_a_repaired_copy_is_verified_in_the_manifest(world: Any) -> None:
     remove(path(world, item("3")))
     world.clock.advance(60)
     repairer(world).repair("s", "folder/item 0")
@@ -183,7 +183,7 @@ def test_p8_a_copy_that_cannot_be_kept_in_quarantine_stays_as_it_is(world: Any, 
     assert (tmp_path / "cas" / cid).read_bytes() == bad
 
 
-def test_a_rotted_file_of_a_mounted_cas_is_healed_and_kept_in_its_store(world: Any, tmp_path: Path) -> None:
+def test_a_rotted_file_of_a_mounted_cas_is_repaired_and_kept_in_its_store(world: Any, tmp_path: Path) -> None:
     (tmp_path / "cas").mkdir()
     world.stores["1"] = MountedStore(world.stores["1"], {"cas": CasStore(tmp_path / "cas")})
     cid = cid_of(BODY)
@@ -206,7 +206,7 @@ def test_a_very_long_id_has_room_in_quarantine(world: Any) -> None:
     assert world.stores["2"].info(QUARANTINE, event.quarantined).properties["from-content-id"] == name
 
 
-def test_a_write_that_reads_back_wrong_is_no_healing(world: Any) -> None:
+def test_a_write_that_reads_back_wrong_is_not_a_repair(world: Any) -> None:
     rotting = world.stores["2"]
 
     class Forgetful(FaultyStore):

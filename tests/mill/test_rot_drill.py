@@ -1,4 +1,4 @@
-"""The rot drill: every kind of damage, on a real S3 server and on local folders, is found, named, and healed."""
+"""The rot drill: every kind of damage, on a real S3 server and on local folders, is found, named, and repaired."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ FOUND = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", ["2", "3"])
-def test_p6_every_fault_is_found_named_and_healed_and_no_good_copy_touched(drill: Drill, store: str) -> None:
+def test_p6_every_fault_is_found_named_and_repaired_and_no_good_copy_touched(drill: Drill, store: str) -> None:
     assert all(drill.sweep(name) == {} for name in "123")
     drill.damage_bucket() if store == "3" else drill.damage_folder(store)
     found = drill.sweep(store)

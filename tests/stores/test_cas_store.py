@@ -54,7 +54,7 @@ def test_a_name_of_ipfs_is_checked_and_is_no_checksum(store: CasStore, form: Cid
         assert file.read() == data
 
 
-def test_a_put_heals_a_damaged_file(store: CasStore) -> None:
+def test_a_put_repairs_a_damaged_file(store: CasStore) -> None:
     content_id = cid_of(b"grain")
     store.put(CAS_SPACE, content_id, io.BytesIO(b"grain"))
     flip_bit(store.path_of(CAS_SPACE, content_id))

@@ -244,7 +244,7 @@ class TestMissingFolder:
 
 
 class TestSidecars:
-    def test_that_are_damaged_are_named_and_healed_by_a_put(self, store: LocalStore, tmp_path: Path) -> None:
+    def test_that_are_damaged_are_named_and_repaired_by_a_put(self, store: LocalStore, tmp_path: Path) -> None:
         put(store, "item", a="1")
         (sidecar,) = sidecars(store, tmp_path)
         data = bytearray(sidecar.read_bytes())

@@ -95,7 +95,7 @@ class CasConformance:
         with pytest.raises(CasNotFoundError):
             cas.get(cid, LIMIT)
 
-    def test_putting_the_bytes_again_heals_a_damaged_file(self, cas: Cas) -> None:
+    def test_putting_the_bytes_again_repairs_a_damaged_file(self, cas: Cas) -> None:
         cid = cas.put(b"good bytes")
         self.damage(cas, cid, b"bad bytes!")
         cas.put(b"good bytes")
