@@ -20,7 +20,7 @@ from millstream.anchoring import (
     verify_proof,
 )
 from millstream.anchoring.files import split_batches
-from millstream.anchoring.proof import decode_proof, encode_proof
+from millstream.anchoring.proof import Trust, decode_proof, encode_proof
 from millstream.batching import Reject
 from millstream.core.canonical import canonical_json, parse_canonical
 from millstream.testing.batches import CONFIG, make_batch, make_batches, make_message
@@ -50,7 +50,7 @@ def test_each_of_a_thousand_random_messages_has_a_proof_that_verifies(make_road:
     head = road.ledger.head().hash
     places = {number: (batch, at) for batch in batches for at, number in enumerate(batch.ids)}
     for number in draw.sample(sorted(places), 1000):
-        verified = verify_proof(road.prove(number) + b"\n", road.cas, head)
+        verified = verify_proof(road.prove(number) + b"\n", road.cas, Trust(ledger_head=head))
         batch, at = places[number]
         assert (verified.log, verified.id, verified.batch, verified.pinned) == ("weather", number, batch.batch, True)
         hour = (batch.header.start - batches[0].header.start) // 3_600_000_000
@@ -105,12 +105,12 @@ def test_flipping_any_byte_of_a_proof_makes_it_fail(anchored: Any) -> None:
     head = anchored.ledger.head().hash
     for number in draw.sample(anchored.ids, 3):
         data = anchored.prove(number) + b"\n"
-        verify_proof(data, anchored.cas, head)
+        verify_proof(data, anchored.cas, Trust(ledger_head=head))
         for place in range(len(data)):
             changed = bytearray(data)
             changed[place] ^= 1 << draw.randrange(8) if place % 2 else draw.randrange(1, 256)
             with pytest.raises(ProofError):
-                verify_proof(bytes(changed), anchored.cas, head)
+                verify_proof(bytes(changed), anchored.cas, Trust(ledger_head=head))
 
 
 @pytest.mark.parametrize("which", ["batch_file", "manifest"])
@@ -256,11 +256,11 @@ def test_a_pinned_head_must_be_in_the_chain_at_or_after_the_anchor(anchored: Any
     late = next(number for number in anchored.ids if anchored.index.locate("weather", number).number == 2)
     data = anchored.prove(late)
     for pin in hashes[1:]:
-        verified = verify_proof(data, anchored.cas, pin)
+        verified = verify_proof(data, anchored.cas, Trust(ledger_head=pin))
         assert (verified.pinned, verified.anchor, verified.ledger_head) == (True, 2, hashes[-1])
     for pin in (hashes[0], "0" * 64, ""):
         with pytest.raises(ProofError, match="pinned ledger head"):
-            verify_proof(data, anchored.cas, pin)
+            verify_proof(data, anchored.cas, Trust(ledger_head=pin))
     assert verify_proof(data, anchored.cas).pinned is False
 
 
@@ -269,7 +269,7 @@ def test_a_proof_older_than_the_pin_says_so(anchored: Any) -> None:
     anchored.writer.add("weather", [make_batch([5000])], config=CONFIG)
     anchored.writer.cut(force=True)
     with pytest.raises(ProofError, match="export the proof again"):
-        verify_proof(data, anchored.cas, anchored.ledger.head().hash)
+        verify_proof(data, anchored.cas, Trust(ledger_head=anchored.ledger.head().hash))
 
 
 def test_a_message_without_a_proof_is_told_why(anchored: Any) -> None:

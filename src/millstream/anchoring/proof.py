@@ -1,6 +1,7 @@
 """The proof of one message: its form, and the check that needs nothing but the proof and the files it names.
 
 The format is laid down in ``docs/formats/proof.md``. Making a proof is :mod:`millstream.anchoring.prover`'s work.
+Version 2 ends with a signed checkpoint of the ledger's tree, version 1 with all ledger entries up to the head.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ import msgspec
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_file, read_manifest
 from millstream.anchoring.cut_manifest import BatchFile, CutManifest
-from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, MerklePathError, ProofError
+from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, MerklePathError, NoteError, ProofError
 from millstream.anchoring.files import BatchFileEntry, split_batches
-from millstream.anchoring.ledger import LedgerEntry, check_tail
+from millstream.anchoring.ledger import LedgerEntry, check_seal, check_tail, encode_entry
 from millstream.anchoring.merkle import leaf_hash, root_of_path
 from millstream.anchoring.records import BatchHeader, decode_message, encode_header
+from millstream.anchoring.transparency.policy import TrustPolicy, check_checkpoint
+from millstream.anchoring.transparency.tlog_proof import TlogProof, checkpoint_of, require_inclusion
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
 from millstream.core.message import Message
 
-VERSION = 1
-"""The version of the format that is written and read here."""
+CHAIN_VERSION = 1
+"""The version of proofs that end with the entries of the ledger."""
+
+VERSION = 2
+"""The version of proofs that end with a signed checkpoint."""
 
 MAX_PROOF_BYTES = 64 << 20
-"""The most bytes of a proof: nearly all of them are ledger entries, about 300 each."""
+"""The most bytes of a proof: nearly all of them are ledger entries (version 1), about 300 each, or the message."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -46,8 +52,8 @@ class Replica(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outcome: str | None = None
 
 
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The members of a proof (docs/formats/proof.md); ``message`` is the object of the message's line."""
+class MessageProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The members of all proofs (docs/formats/proof.md); ``message`` is the object of the message's line."""
 
     batch_file: str
     batch_header: BatchHeader
@@ -55,7 +61,6 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_path: tuple[str, ...]
     digest: str
     id: int
-    ledger: tuple[LedgerEntry, ...]
     log: str
     manifest: str
     message: dict[str, Any]
@@ -65,90 +70,162 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
 
 
-class VerifiedProof(msgspec.Struct, frozen=True):
+class ChainProof(MessageProof, frozen=True, kw_only=True):
+    """A proof of version 1: the entries of the ``ledger`` from the anchor's to the head."""
+
+    ledger: tuple[LedgerEntry, ...]
+
+
+class Proof(MessageProof, frozen=True, kw_only=True):
+    """A proof of version 2: the ``entry`` of the anchor, the ``checkpoint`` (a signed note), the path to its root."""
+
+    checkpoint: str
+    entry: LedgerEntry
+    entry_path: tuple[str, ...]
+
+
+class ProvenCheckpoint(msgspec.Struct, frozen=True):
+    """The checkpoint of a proof: the ledger's name (``origin``), how many entries its tree has, and its root (hex).
+
+    ``signed_by`` are the verifier keys that you trust and that signed it, ``witnesses`` the names of witnesses of the
+    policy that did.
+    """
+
+    origin: str
+    size: int
+    root: str
+    signed_by: tuple[str, ...] = ()
+    witnesses: tuple[str, ...] = ()
+
+
+class VerifiedProof(msgspec.Struct, frozen=True, kw_only=True):
     """What a proof shows, once every step of it was checked.
 
-    ``anchored_at`` is the time of the anchor's ledger entry (microseconds since the epoch, UTC). Where ``pinned`` is
-    False nobody vouched for ``ledger_head``: the chain is whole, but whoever made the proof may have made the chain.
+    ``anchored_at`` is the time of the anchor's ledger entry (microseconds since the epoch, UTC), ``entry_hash`` its
+    hash. ``ledger_head`` is the hash of the last entry of a proof of version 1, ``checkpoint`` is that of
+    version 2. Where ``pinned`` is False nobody vouched for them: whoever made the proof may have made the ledger.
     ``replicas`` is what the prover knew of copies; it is part of the proof, not of what is proven.
     """
 
+    version: int
     log: str
     id: int
     message: Message
     batch: str
     anchor: int
     anchored_at: int
+    entry_hash: str
     manifest: str
     batch_file: str
-    ledger_head: str
+    ledger_head: str | None
+    checkpoint: ProvenCheckpoint | None
     pinned: bool
     replicas: tuple[Replica, ...]
 
 
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verifier trusts: the hash of a ledger entry (``ledger_head``), the signers of a ``policy``, or nothing."""
+
+    ledger_head: str | None = None
+    policy: TrustPolicy | None = None
+
+
+NOBODY = Trust()
+
+
 def encode_proof(members: dict[str, Any]) -> bytes:
-    """The canonical bytes of a proof with *members* (all but ``digest``, as builtin types)."""
+    """The canonical bytes of a proof with *members* (all but ``digest``, as builtin types).
+
+    Raises :class:`ProofError` where that is more than :func:`verify_proof` reads.
+    """
     digest = sha256(canonical_json(members)).hexdigest()
-    return canonical_json({**members, "digest": digest})
+    data = canonical_json({**members, "digest": digest})
+    if len(data) > MAX_PROOF_BYTES:
+        raise ProofError(f"the proof would have {len(data):,} bytes, but at most {MAX_PROOF_BYTES:,} can be verified")
+    return data
 
 
-def decode_proof(data: bytes) -> Proof:
+def decode_proof(data: bytes) -> Proof | ChainProof:
     """The proof in *data*: canonical JSON with at most one newline after it, and the digest that belongs to it.
 
     Raises :class:`ProofError`.
     """
-    if len(data) > MAX_PROOF_BYTES:
+    if len(data) > MAX_PROOF_BYTES + 1:
         raise ProofError(f"the proof has more than {MAX_PROOF_BYTES:,} bytes")
     try:
         members = parse_canonical(data.removesuffix(b"\n"))
-        proof = msgspec.convert(members, Proof)
+        proof = msgspec.convert(members, _form_of(members))
     except (CanonicalError, msgspec.ValidationError) as error:
         raise ProofError(f"the file is not a proof in canonical form: {error}") from error
     del members["digest"]
     if sha256(canonical_json(members)).hexdigest() != proof.digest:
         raise ProofError("the proof was changed: its digest does not match; get it again from the node")
-    if proof.version != VERSION:
-        raise ProofError(
-            f"the proof has version {proof.version}, but this release reads version {VERSION}: use a matching release"
-        )
     return proof
 
 
-def verify_proof(data: bytes, cas: Cas, ledger_head: str | None = None) -> VerifiedProof:
-    """Check the proof *data*, from the message down to the head of the ledger, against the files it names in *cas*.
+def _form_of(members: Any) -> type[Proof | ChainProof]:
+    version = members.get("version") if isinstance(members, dict) else None
+    if type(version) is int and version not in (CHAIN_VERSION, VERSION):
+        raise ProofError(
+            f"the proof has version {version}, but this release reads versions {CHAIN_VERSION} and {VERSION}: use a "
+            "matching release"
+        )
+    return ChainProof if version == CHAIN_VERSION else Proof
 
-    *ledger_head* pins the chain: the hash of the anchor's entry or of a later one, from a source you trust. Raises
-    :class:`ProofError` with the first step that does not hold.
+
+def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
+    """Check the proof *data*, from the message down to the ledger, against the files it names in *cas*, and *trust*.
+
+    Raises :class:`ProofError` with the first step that does not hold.
     """
     proof = decode_proof(data)
-    head = _check_chain(proof, ledger_head)
+    checkpoint = None
+    if isinstance(proof, ChainProof):
+        head = _check_chain(proof, trust)
+        entry = proof.ledger[0]
+    else:
+        entry, head = proof.entry, None
+        checkpoint = _check_entry(proof, trust)
     message = _check_message(proof)
     try:
-        _check_files(proof, cas)
+        _check_files(proof, entry, cas)
     except (CasError, BatchFormatError) as error:
         raise ProofError(f"a file of the proof is invalid: {error}") from error
     return VerifiedProof(
+        version=proof.version,
         log=proof.log,
         id=proof.id,
         message=message,
         batch=proof.batch_header.batch,
-        anchor=proof.ledger[0].number,
-        anchored_at=proof.ledger[0].time,
+        anchor=entry.number,
+        anchored_at=entry.time,
+        entry_hash=entry.hash,
         manifest=proof.manifest,
         batch_file=proof.batch_file,
         ledger_head=head,
-        pinned=ledger_head is not None,
+        checkpoint=checkpoint,
+        pinned=trust != NOBODY,
         replicas=proof.replicas,
     )
 
 
-def _check_chain(proof: Proof, pin: str | None) -> str:
+def tlog_proof(proof: Proof) -> TlogProof:
+    """The part of *proof* that is about the ledger, as other verifiers read it."""
+    return TlogProof(proof.entry.number - 1, tuple(_hashes(proof.entry_path)), proof.checkpoint.encode())
+
+
+def _check_chain(proof: ChainProof, trust: Trust) -> str:
     """From the anchor's entry to the head, and through the pin where there is one. Returns the head's hash."""
+    if trust.policy is not None:
+        raise ProofError(
+            "the proof has version 1 and no checkpoint that a key or policy could verify: use --ledger-head, or make "
+            "the proof again on the node (millstream prove)"
+        )
     try:
         check_tail(proof.ledger)
     except LedgerError as error:
         raise ProofError(f"the ledger entries of the proof are invalid: {error}") from error
-    first, head = proof.ledger[0], proof.ledger[-1]
+    first, head, pin = proof.ledger[0], proof.ledger[-1], trust.ledger_head
     if pin is not None and pin not in {entry.hash for entry in proof.ledger}:
         raise ProofError(
             f"the pinned ledger head {pin[:80]} is not among the proof's entries {first.number} to "
@@ -158,7 +235,28 @@ def _check_chain(proof: Proof, pin: str | None) -> str:
     return head.hash
 
 
-def _check_message(proof: Proof) -> Message:
+def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
+    """The anchor's entry is in the tree of the checkpoint, and those who are trusted signed it."""
+    try:
+        check_seal(proof.entry)
+        trusted = check_checkpoint(proof.checkpoint.encode(), trust.policy) if trust.policy else None
+    except LedgerError as error:
+        raise ProofError(f"the ledger entry of the proof is invalid: {error}") from error
+    except (NoteError, UnicodeEncodeError) as error:
+        raise ProofError(f"the checkpoint of the proof is not trusted: {error}") from error
+    found = trusted.checkpoint if trusted else checkpoint_of(proof.checkpoint.encode())
+    require_inclusion(leaf_hash(encode_entry(proof.entry)), proof.entry.number - 1, _hashes(proof.entry_path), found)
+    if trust.ledger_head not in (None, proof.entry.hash):
+        raise ProofError(
+            f"the pinned ledger head {trust.ledger_head[:80]} is not the hash of the proof's entry "
+            f"{proof.entry.number}, and a proof of version 2 has no other entries to compare: verify it with --key, or "
+            "make it with `millstream prove --chain`"
+        )
+    signed_by, witnesses = (trusted.signed_by, trusted.witnesses) if trusted else ((), ())
+    return ProvenCheckpoint(found.origin, found.size, found.root.hex(), signed_by, witnesses)
+
+
+def _check_message(proof: MessageProof) -> Message:
     """The message lies under the root of its batch."""
     try:
         line = canonical_json(proof.message)
@@ -173,9 +271,9 @@ def _check_message(proof: Proof) -> Message:
     return message
 
 
-def _check_files(proof: Proof, cas: Cas) -> None:
+def _check_files(proof: MessageProof, entry: LedgerEntry, cas: Cas) -> None:
     """The batch lies under the manifest's root, and both batch and message stand in the file where the proof says."""
-    cid, manifest = read_manifest(cas, proof.ledger[0].anchor_string)
+    cid, manifest = read_manifest(cas, entry.anchor_string)
     if cid != proof.manifest or manifest.log != proof.log:
         raise ProofError(f"the anchor names manifest {cid} of log {manifest.log!r}, but the proof names another")
     header = encode_header(proof.batch_header)

@@ -10,14 +10,18 @@ import msgspec
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
-from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError, NotBatchedError
+from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError, NotBatchedError, ProofError
 from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.index import AnchorIndex, MessageLocation
 from millstream.anchoring.journal import BatchJournal
-from millstream.anchoring.ledger import Ledger, check_tail
+from millstream.anchoring.ledger import Ledger, LedgerEntry, check_tail, encode_entry
 from millstream.anchoring.merkle import inclusion_path, leaf_hash
-from millstream.anchoring.proof import VERSION, Replica, encode_proof
+from millstream.anchoring.proof import CHAIN_VERSION, MAX_PROOF_BYTES, VERSION, Replica, encode_proof
 from millstream.anchoring.records import decode_message
+from millstream.anchoring.transparency.entry_proof import EntryProof
+
+ProveEntry = Callable[[int], EntryProof]
+"""The proof that the ledger entry of this number is in the signed ledger."""
 
 FindReplicas = Callable[[str], Sequence[Replica]]
 """Which copies of the file of this CID there are, and when each was last verified."""
@@ -32,19 +36,22 @@ def prove(
     ledger: Ledger,
     journal: BatchJournal | None = None,
     replicas: FindReplicas | None = None,
+    prove_entry: ProveEntry | None = None,
 ) -> bytes:
     """The proof that message *message_id* of *log* is anchored, as canonical JSON without a newline.
 
+    *prove_entry* proves that the anchor's entry is in the signed ledger (version 2); without it the proof has all
+    entries up to the head (version 1).
+
     Raises :class:`NotAnchoredError` that says why there is none (with *journal* also for what is not anchored yet; it
     is a :class:`NotBatchedError` where nothing is known of the message), :class:`CasError` where the batch file cannot
-    be read, :class:`LedgerError`.
+    be read, :class:`LedgerError`, :class:`ProofError` where the proof is too large to be verified.
     """
     location = index.locate(log, message_id)
     if location is None:
         raise _why_not(log, message_id, index, journal)
-    chain = list(ledger.entries(location.number))
-    check_tail(chain)
-    manifest_cid, _ = read_manifest(cas, chain[0].anchor_string)
+    part = _chain(ledger, location.number) if prove_entry is None else _signed_entry(prove_entry(location.number))
+    manifest_cid, _ = read_manifest(cas, part.entry.anchor_string)
     stored = _stored_batch(cas, location)
     at = _place_of(stored, message_id, location)
     copies = [] if replicas is None else replicas(location.uri)
@@ -54,16 +61,42 @@ def prove(
         "batch_index": location.ordinal,
         "batch_path": _hex(inclusion_path(index.leaves(location.number), location.ordinal)),
         "id": message_id,
-        "ledger": chain,
         "log": log,
         "manifest": manifest_cid,
         "message": msgspec.json.decode(stored.lines[at]),
         "message_index": at,
         "message_path": _hex(inclusion_path([leaf_hash(line) for line in stored.lines], at)),
         "replicas": copies,
-        "version": VERSION,
+        **part.members,
     }
     return encode_proof(msgspec.to_builtins(members))
+
+
+class _LedgerPart(msgspec.Struct, frozen=True):
+    """The part of a proof that is about the ledger: the anchor's entry, and the members of the proof."""
+
+    entry: LedgerEntry
+    members: dict[str, Any]
+
+
+def _signed_entry(proof: EntryProof) -> _LedgerPart:
+    members = {"checkpoint": proof.checkpoint.decode(), "entry": proof.entry, "entry_path": _hex(proof.path)}
+    return _LedgerPart(proof.entry, {**members, "version": VERSION})
+
+
+def _chain(ledger: Ledger, number: int) -> _LedgerPart:
+    """The entries from *number* to the head."""
+    chain, size = list[LedgerEntry](), 0
+    for entry in ledger.entries(number):
+        chain.append(entry)
+        size += len(encode_entry(entry))
+        if size > MAX_PROOF_BYTES:
+            raise ProofError(
+                f"a proof with all ledger entries from {number} on would have more than {MAX_PROOF_BYTES:,} bytes and "
+                "could not be verified: make it without --chain"
+            )
+    check_tail(chain)
+    return _LedgerPart(chain[0], {"ledger": chain, "version": CHAIN_VERSION})
 
 
 def _stored_batch(cas: Cas, location: MessageLocation) -> BatchFileEntry:

@@ -128,3 +128,9 @@ def test_the_setting_names_another_folder_for_keys(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("MILLSTREAM_ANCHORING__KEY_FOLDER", str(tmp_path / "secrets"))
     assert run_command("anchor", "key", "create", "--data", str(tmp_path / "node")).code == 0
     assert (tmp_path / "secrets" / "anchors.json").exists() and not (tmp_path / "node" / "keys").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a file in its place")
+    with pytest.raises(LedgerKeyError, match=r"cannot write the key of the ledger anchors to .*keys/anchors.json"):
+        made(tmp_path).signing()

@@ -26,6 +26,7 @@ from millstream.anchoring.transparency.signed_note import (
     parse_verifier_key,
     sign_note,
 )
+from millstream.anchoring.transparency.signer import TreeHead
 from millstream.core.clock import Clock
 from millstream.core.durable import file_lock, replacing
 from millstream.core.private_files import make_private_file, make_private_folder
@@ -52,6 +53,15 @@ class StoredKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retired: tuple[str, ...] = ()
 
 
+class _KeyFile(msgspec.Struct, frozen=True):
+    """A key file as it was read: what identified it then, and its keys in their order."""
+
+    identity: tuple[int, int, int]
+    stored: StoredKeys
+    keys: tuple[SigningKey, ...]
+    retired: tuple[VerifierKey, ...]
+
+
 class LedgerKeys:
     """The keys of the ledger *ledger* (anchors, reports, registry), in *folder*. Safe between threads and processes."""
 
@@ -59,6 +69,7 @@ class LedgerKeys:
         self.path = folder / f"{ledger}.json"
         self._ledger = ledger
         self._clock = clock
+        self._read: _KeyFile | None = None
 
     @property
     def exists(self) -> bool:
@@ -78,7 +89,7 @@ class LedgerKeys:
         with self._writing():
             if self.exists:
                 raise LedgerKeyError(
-                    f"the ledger {self._ledger} has a key already, with the origin {self._load().origin}: to replace "
+                    f"the ledger {self._ledger} has a key already, with the origin {self.origin()}: to replace "
                     f"the key, use `millstream anchor key rotate --ledger {self._ledger}`"
                 )
             key = _new_key(name)
@@ -91,7 +102,7 @@ class LedgerKeys:
         Raises :class:`LedgerKeyError` where there is no key.
         """
         with self._writing():
-            stored, until = self._load(), self._clock.now() + overlap
+            stored, until = self._load().stored, self._clock.now() + overlap
             before = tuple(
                 StoredKey(each.private_key, until if each.until is None else min(each.until, until))
                 for each in stored.keys
@@ -106,40 +117,44 @@ class LedgerKeys:
         Raises :class:`LedgerKeyError` where the file cannot be read.
         """
         if not self.exists:
-            with contextlib.suppress(LedgerKeyError):  # another process has just made it
+            try:
                 self.create()
-        stored = self._load()
-        if self._expired(stored):
-            with contextlib.suppress(OSError), self._writing():  # a folder of secrets may be read-only
-                self._write(self._load())
-        return [key for key, _ in self._signing(stored)]
+            except LedgerKeyError:
+                if not self.exists:  # else another process has just made it
+                    raise
+        file = self._load()
+        keys = [key for key, each in zip(file.keys, file.stored.keys, strict=True) if not self._is_over(each)]
+        if len(keys) < len(file.keys):
+            with contextlib.suppress(LedgerKeyError), self._writing():  # a folder of secrets may be read-only
+                self._write(self._load().stored)
+        return keys
 
     def origin(self) -> str:
         """The name of the ledger in its checkpoints. Raises :class:`LedgerKeyError` where there is no key."""
-        return self._load().origin
+        return self._load().stored.origin
 
     def signing_until(self) -> Sequence[tuple[VerifierKey, int | None]]:
         """The verifier keys of the keys of now, the newest first, and until when each signs (microseconds, UTC)."""
-        return [(key.verifier_key, until) for key, until in self._signing(self._load())]
+        file = self._load()
+        keys = zip(file.keys, file.stored.keys, strict=True)
+        return [(key.verifier_key, each.until) for key, each in keys if not self._is_over(each)]
 
     def retired(self) -> Sequence[VerifierKey]:
         """The verifier keys of keys that do not sign any more; they verify what was signed before."""
-        stored = self._load()
-        expired = [parse_signing_key(each.private_key).verifier_key for each in self._expired(stored)]
-        return [*expired, *map(parse_verifier_key, stored.retired)]
+        file = self._load()
+        keys = zip(file.keys, file.stored.keys, strict=True)
+        return [*(key.verifier_key for key, each in keys if self._is_over(each)), *file.retired]
 
-    def _signing(self, stored: StoredKeys) -> list[tuple[SigningKey, int | None]]:
-        expired = self._expired(stored)
-        return [(parse_signing_key(each.private_key), each.until) for each in stored.keys if each not in expired]
+    def _is_over(self, key: StoredKey) -> bool:
+        return key.until is not None and key.until <= self._clock.now()
 
-    def _expired(self, stored: StoredKeys) -> list[StoredKey]:
-        now = self._clock.now()
-        return [each for each in stored.keys if each.until is not None and each.until <= now]
-
-    def _load(self) -> StoredKeys:
+    def _load(self) -> _KeyFile:
         try:
+            if self._read is not None and self._read.identity == _identity(self.path.stat()):
+                return self._read
             with self.path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
+                found = os.fstat(file.fileno())
+                identity, mode = _identity(found), found.st_mode
                 data = file.read(MAX_KEY_FILE_BYTES + 1)
         except FileNotFoundError as error:
             raise LedgerKeyError(
@@ -152,39 +167,45 @@ class LedgerKeys:
             ) from error
         if mode & (stat.S_IROTH | stat.S_IWOTH):
             raise LedgerKeyError(f"other accounts of the machine can read {self.path}: run chmod 600 {self.path}")
-        return self._parsed(data)
+        self._read = self._parsed(data, identity)
+        return self._read
 
-    def _parsed(self, data: bytes) -> StoredKeys:
+    def _parsed(self, data: bytes, identity: tuple[int, int, int]) -> _KeyFile:
         try:
             stored = msgspec.json.decode(data[:MAX_KEY_FILE_BYTES], type=StoredKeys)
-            keys = [parse_signing_key(each.private_key) for each in stored.keys]
-            names = {key.name for key in keys} | {parse_verifier_key(each).name for each in stored.retired}
+            keys = tuple(parse_signing_key(each.private_key) for each in stored.keys)
+            retired = tuple(map(parse_verifier_key, stored.retired))
         except (msgspec.DecodeError, UnicodeDecodeError, NoteError) as error:
             raise LedgerKeyError(
                 f"the key file {self.path} is damaged ({error}): restore it from a backup"
             ) from None  # not with what the file holds
+        names = {key.name for key in keys} | {key.name for key in retired}
         if not keys or stored.keys[0].until is not None or names != {stored.origin}:
             raise LedgerKeyError(
                 f"the key file {self.path} does not have a key of its origin: restore it from a backup"
             )
-        return stored
+        return _KeyFile(identity, stored, keys, retired)
 
     def _write(self, stored: StoredKeys) -> None:
-        """Write *stored*; of keys that have expired only the public half is kept."""
-        expired = self._expired(stored)
-        gone = [str(parse_signing_key(each.private_key).verifier_key) for each in expired]
-        kept = tuple(each for each in stored.keys if each not in expired)
+        """Write *stored*; of keys that are over only the public half is kept."""
+        gone = [parse_signing_key(each.private_key).verifier_key for each in stored.keys if self._is_over(each)]
+        kept = tuple(each for each in stored.keys if not self._is_over(each))
         with replacing(self.path, mode=0o600) as file:
-            data = StoredKeys(stored.origin, kept, (*gone, *stored.retired))
+            data = StoredKeys(stored.origin, kept, (*map(str, gone), *stored.retired))
             file.write(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        make_private_folder(self.path.parent)
-        lock = self.path.parent / f".{self._ledger}.lock"
-        make_private_file(lock)
-        with file_lock(lock):
-            yield
+        try:
+            make_private_folder(self.path.parent)
+            lock = self.path.parent / f".{self._ledger}.lock"
+            make_private_file(lock)
+            with file_lock(lock):
+                yield
+        except OSError as error:
+            raise LedgerKeyError(
+                f"cannot write the key of the ledger {self._ledger} to {self.path}: {error.strerror}"
+            ) from error
 
 
 class LedgerSigner:
@@ -203,21 +224,26 @@ class LedgerSigner:
         keys = self._keys.signing()
         return encode_note(sign_note(Checkpoint(keys[0].name, size, root).text, keys))
 
-    def read(self, checkpoint: bytes) -> Checkpoint:
+    def read(self, checkpoint: bytes) -> TreeHead:
         """What a checkpoint of this ledger says, once its signature was checked. Raises :class:`LedgerError`."""
         known = [*(key.verifier_key for key in self._keys.signing()), *self._keys.retired()]
         try:
-            return read_checkpoint(checkpoint, known[0].name, known)
+            head = read_checkpoint(checkpoint, known[0].name, known)
         except NoteError as error:
             raise LedgerError(
                 f"the checkpoint is not one of this ledger: {error}. Where the key was lost, name its verifier key "
                 "when you make the new one (millstream anchor key create --replaces KEY)"
             ) from error
+        return TreeHead(head.origin, head.size, head.root)
 
     def is_current(self, checkpoint: bytes) -> bool:
         """Whether *checkpoint* has signatures of all keys that sign now."""
         signed = {(each.name, each.key_id) for each in parse_note(checkpoint).signatures}
         return {(key.name, key.verifier_key.key_id) for key in self._keys.signing()} <= signed
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _new_key(origin: str) -> SigningKey:

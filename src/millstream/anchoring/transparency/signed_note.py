@@ -10,11 +10,16 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from millstream.anchoring.errors import NoteError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ED25519 = 0x01
 COSIGNATURE = 0x04
@@ -47,14 +52,14 @@ class SignedNote(msgspec.Struct, frozen=True):
     signatures: tuple[NoteSignature, ...]
 
 
-class VerifierKey(msgspec.Struct, frozen=True):
+class VerifierKey(msgspec.Struct, frozen=True, dict=True):
     """A public key (32 bytes) of type ``kind`` (:data:`ED25519` or :data:`COSIGNATURE`), known as ``name``."""
 
     name: str
     kind: int
     public: bytes
 
-    @property
+    @cached_property
     def key_id(self) -> bytes:
         """The 4 bytes that name the key in a signature line."""
         return sha256(self.name.encode() + b"\n" + bytes([self.kind]) + self.public).digest()[:4]
@@ -71,7 +76,7 @@ class VerifiedSignature(msgspec.Struct, frozen=True):
     time: int | None = None
 
 
-class SigningKey(msgspec.Struct, frozen=True):
+class SigningKey(msgspec.Struct, frozen=True, dict=True):
     """A private Ed25519 key: the ``name`` it signs with, and its ``seed`` (32 bytes)."""
 
     name: str
@@ -80,21 +85,20 @@ class SigningKey(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"SigningKey(name={self.name!r})"  # without the seed, wherever it is printed
 
-    @property
+    @cached_property
     def verifier_key(self) -> VerifierKey:
         """The public half."""
+        return VerifierKey(self.name, ED25519, self._private.public_key().public_bytes_raw())
+
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-        return VerifierKey(
-            self.name, ED25519, Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
-        )
+        return Ed25519PrivateKey.from_private_bytes(self.seed)
 
     def sign(self, text: str) -> NoteSignature:
         """The signature (type 0x01) over *text*, which ends in a newline."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-        value = Ed25519PrivateKey.from_private_bytes(self.seed).sign(text.encode())
-        return NoteSignature(self.name, self.verifier_key.key_id, value)
+        return NoteSignature(self.name, self.verifier_key.key_id, self._private.sign(text.encode()))
 
 
 def encode_signing_key(key: SigningKey) -> str:

@@ -1,0 +1,199 @@
+"""Trust policies: whose signatures a checkpoint needs (c2sp.org/tlog-policy).
+
+A policy lists logs (ledgers) and witnesses by their verifier keys. A checkpoint is trusted if one of the logs signed
+it, and as many witnesses as the quorum asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from millstream.anchoring.errors import CheckpointError, NoteError, TrustPolicyError
+from millstream.anchoring.transparency.checkpoint import Checkpoint, parse_checkpoint
+from millstream.anchoring.transparency.signed_note import (
+    COSIGNATURE,
+    VerifierKey,
+    parse_note,
+    parse_verifier_key,
+    verify_note,
+)
+
+MAX_POLICY_BYTES = 1 << 20
+"""The most bytes of a policy that are read."""
+
+NO_QUORUM = "none"
+"""The quorum that asks for no witness."""
+
+_FORBIDDEN = re.compile(rb"[^\t\n\x20-\x7e\x80-\xff]")
+_WORDS = re.compile(r"[^ \t]+")
+_COUNT = re.compile(r"[1-9][0-9]{0,5}")
+
+
+class WitnessGroup(msgspec.Struct, frozen=True):
+    """A group that counts if ``least`` of its ``members`` (witnesses and groups) do."""
+
+    least: int
+    members: tuple[str, ...]
+
+
+class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """``logs`` whose checkpoints are trusted, ``witnesses`` and ``groups`` by name, and the ``quorum`` of them."""
+
+    logs: tuple[VerifierKey, ...]
+    witnesses: Mapping[str, VerifierKey] = {}
+    groups: Mapping[str, WitnessGroup] = {}
+    quorum: str = NO_QUORUM
+
+
+class TrustedCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that satisfies a policy: ``signed_by`` are verifier keys of logs, ``witnesses`` their names."""
+
+    checkpoint: Checkpoint
+    signed_by: tuple[str, ...]
+    witnesses: tuple[str, ...]
+
+
+def trusting(keys: Sequence[VerifierKey]) -> TrustPolicy:
+    """The policy that trusts the ledgers of *keys*, without witnesses."""
+    return TrustPolicy(logs=tuple(keys))
+
+
+def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
+    """The checkpoint in *data* (a signed note), which must satisfy *policy*.
+
+    Raises :class:`NoteError` where no log of the policy signed it, where a signature of a known key does not hold, and
+    where too few witnesses signed it.
+    """
+    note = parse_note(data)
+    checkpoint = parse_checkpoint(note)
+    logs = [key for key in policy.logs if key.name == checkpoint.origin]
+    if not logs:
+        trusted = ", ".join(sorted({key.name for key in policy.logs})[:5])
+        raise CheckpointError(f"the checkpoint is of the ledger {checkpoint.origin[:80]!r}, but you trust {trusted}")
+    verify_note(note, logs)
+    verified = {str(each.key) for each in verify_note(note, [*logs, *policy.witnesses.values()])}
+    witnesses = {name for name, key in policy.witnesses.items() if str(key) in verified}
+    if not _has_quorum(policy, witnesses):
+        names = ", ".join(sorted(witnesses)) or "none"
+        raise NoteError(
+            f"too few witnesses signed the checkpoint of {checkpoint.origin}: the quorum is {policy.quorum!r}, and of "
+            f"the witnesses of the policy these signed: {names}"
+        )
+    signed_by = tuple(str(key) for key in logs if str(key) in verified)
+    return TrustedCheckpoint(checkpoint, signed_by, tuple(sorted(witnesses)))
+
+
+def _has_quorum(policy: TrustPolicy, witnesses: Collection[str]) -> bool:
+    counted = {NO_QUORUM, *witnesses}
+    for name, group in policy.groups.items():  # their members stand before them
+        if sum(member in counted for member in group.members) >= group.least:
+            counted.add(name)
+    return policy.quorum in counted
+
+
+def parse_policy(data: bytes) -> TrustPolicy:
+    """The policy in *data*. Raises :class:`TrustPolicyError` with the line that cannot be used."""
+    if len(data) > MAX_POLICY_BYTES:
+        raise TrustPolicyError(f"the trust policy has more than {MAX_POLICY_BYTES:,} bytes")
+    if _FORBIDDEN.search(data):
+        raise TrustPolicyError("the trust policy contains a control character other than tab and newline")
+    reader = _PolicyReader()
+    for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
+        words = _WORDS.findall(line)
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            reader.read(words)
+        except (TrustPolicyError, NoteError) as error:
+            raise TrustPolicyError(f"line {number} of the trust policy: {error}") from error
+    return reader.policy()
+
+
+class _PolicyReader:
+    """Reads a policy line by line: groups and the quorum name only what stands before them."""
+
+    def __init__(self) -> None:
+        self._logs: list[VerifierKey] = []
+        self._witnesses: dict[str, VerifierKey] = {}
+        self._groups: dict[str, WitnessGroup] = {}
+        self._members: set[str] = set()
+        self._quorum: str | None = None
+        self._lines: Mapping[str, Callable[[Sequence[str]], None]] = {
+            "log": self._log,
+            "witness": self._witness,
+            "group": self._group,
+            "quorum": self._set_quorum,
+        }
+
+    def read(self, words: Sequence[str]) -> None:
+        """Take in the line of *words*."""
+        if words[0] not in self._lines:
+            raise TrustPolicyError(f"{_shown(words[0])} is not log, witness, group or quorum")
+        self._lines[words[0]](words[1:])
+
+    def policy(self) -> TrustPolicy:
+        """The whole policy."""
+        if self._quorum is None:
+            raise TrustPolicyError("the trust policy has no quorum line: add one, such as `quorum none`")
+        return TrustPolicy(logs=tuple(self._logs), witnesses=self._witnesses, groups=self._groups, quorum=self._quorum)
+
+    def _log(self, words: Sequence[str]) -> None:
+        if len(words) not in (1, 2):
+            raise TrustPolicyError("write log <verifier key> [<url>]")
+        self._logs.append(_new_key(words[0], self._logs))
+
+    def _witness(self, words: Sequence[str]) -> None:
+        if len(words) not in (2, 3):
+            raise TrustPolicyError("write witness <name> <verifier key> [<url>]")
+        key = _new_key(words[1], self._witnesses.values())
+        if key.kind != COSIGNATURE:
+            raise TrustPolicyError(f"the key {key} is not one of a witness: these have the type 0x04")
+        self._witnesses[self._new_name(words[0])] = key
+
+    def _group(self, words: Sequence[str]) -> None:
+        if len(words) < 3:
+            raise TrustPolicyError("write group <name> <number, all or any> <member> …")
+        name, count, members = self._new_name(words[0]), words[1], words[2:]
+        for member in members:
+            self._require(member)
+            if member in self._members:
+                raise TrustPolicyError(f"{_shown(member)} is a member already: each name may be one once")
+            self._members.add(member)
+        least = {"all": len(members), "any": 1}.get(count) or (int(count) if _COUNT.fullmatch(count) else 0)
+        if not 1 <= least <= len(members):
+            raise TrustPolicyError(f"write all, any, or a number from 1 to {len(members)} instead of {_shown(count)}")
+        self._groups[name] = WitnessGroup(least, tuple(members))
+
+    def _set_quorum(self, words: Sequence[str]) -> None:
+        if len(words) != 1 or self._quorum is not None:
+            raise TrustPolicyError("write one line quorum <name>, or quorum none")
+        if words[0] != NO_QUORUM:
+            self._require(words[0])
+        self._quorum = words[0]
+
+    def _new_name(self, name: str) -> str:
+        if name == NO_QUORUM or name in self._witnesses or name in self._groups:
+            raise TrustPolicyError(f"the name {_shown(name)} is taken")
+        return name
+
+    def _require(self, name: str) -> None:
+        if name not in self._witnesses and name not in self._groups:
+            raise TrustPolicyError(f"{_shown(name)} is not a witness or group of the lines before")
+
+
+def _new_key(text: str, known: Collection[VerifierKey]) -> VerifierKey:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TrustPolicyError("the name in a verifier key is not UTF-8") from error
+    key = parse_verifier_key(text)
+    if any(each.public == key.public for each in known):
+        raise TrustPolicyError(f"the public key of {key} is listed twice")
+    return key
+
+
+def _shown(word: str) -> str:
+    return repr(word[:80])

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.anchoring.errors import CheckpointError, NoteError, TrustPolicyError
+from millstream.anchoring.transparency.checkpoint import Checkpoint
+from millstream.anchoring.transparency.policy import check_checkpoint, parse_policy, trusting
+from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, sign_note
+from suite.sizes import examples
+from support.witnesses import TestWitness
+
+LOG = SigningKey("example.org/log", bytes(range(32)))
+X1, X2, X3, Y1, Y2 = (TestWitness(f"witness.example/{name}") for name in ("x1", "x2", "x3", "y1", "y2"))
+TEXT = Checkpoint("example.org/log", 7, bytes(32)).text
+
+TWO_LEVELS = f"""
+# the example of the specification, with a tab, a comment, URLs and spaces at both ends
+log {LOG.verifier_key} https://example.org/log
+  witness X1 {X1.key}\t
+witness X2 {X2.key} https://witness.example/x2
+witness\tX3\t{X3.key}
+group X-witnesses 2 X1 X2 X3
+
+witness Y1 {Y1.key}
+witness Y2 {Y2.key}
+group Y-witnesses any Y1 Y2
+group X-and-Y all X-witnesses Y-witnesses
+quorum X-and-Y
+"""
+
+
+def signed(*witnesses: TestWitness) -> bytes:
+    note = sign_note(TEXT, [LOG])
+    for witness in witnesses:
+        note = witness.cosign(note)
+    return encode_note(note)
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "trusted"),
+    [
+        ((), False),
+        ((X1, X2), False),
+        ((X1, Y1), False),
+        ((X1, X1, Y1, Y2), False),
+        ((X1, X3, Y2), True),
+        ((Y1, X1, X2, X3), True),
+    ],
+)  # fmt: skip
+def test_a_quorum_of_two_levels_counts_each_witness_once(witnesses: tuple[TestWitness, ...], trusted: bool) -> None:
+    policy, data = parse_policy(TWO_LEVELS.encode()), signed(*witnesses)
+    if trusted:
+        found = check_checkpoint(data, policy)
+        assert found.checkpoint.size == 7
+        assert len(found.witnesses) == len(witnesses)
+        assert found.signed_by == (str(LOG.verifier_key),)
+    else:
+        with pytest.raises(NoteError, match=r"too few witnesses signed .* the quorum is 'X-and-Y'"):
+            check_checkpoint(data, policy)
+
+
+def test_the_log_must_have_signed_also_where_all_witnesses_have() -> None:
+    note = X1.cosign(sign_note(TEXT, [SigningKey("example.org/log", bytes(32))]))
+    policy = parse_policy(f"log {LOG.verifier_key}\nwitness X1 {X1.key}\nquorum X1\n".encode())
+    with pytest.raises(NoteError, match=r"not by the trusted key example.org/log"):
+        check_checkpoint(encode_note(note), policy)
+
+
+def test_a_ledger_that_the_policy_does_not_name_is_not_trusted() -> None:
+    other = SigningKey("example.org/other", bytes(32)).verifier_key
+    with pytest.raises(CheckpointError, match=r"is of the ledger 'example.org/log', but you trust example.org/other"):
+        check_checkpoint(signed(), trusting([other]))
+    assert check_checkpoint(signed(), trusting([other, LOG.verifier_key])).witnesses == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no quorum line"),
+        ("log {log}", "no quorum line"),
+        ("quorum X", "line 1 .*'X' is not a witness or group of the lines before"),
+        ("quorum none\nquorum none", "line 2 .*one line quorum"),
+        ("quorum none none", "one line quorum"),
+        ("log\nquorum none", "write log <verifier key>"),
+        ("log {log} a b\nquorum none", "write log <verifier key>"),
+        ("log {log}\nlog {log}\nquorum none", "line 2 .*listed twice"),
+        ("log nonsense\nquorum none", "does not have the form"),
+        ("witness none {x1}\nquorum none", "'none' is taken"),
+        ("witness A {x1}\nwitness A {x2}\nquorum A", "line 2 .*'A' is taken"),
+        ("witness A {x1}\nwitness B {x1}\nquorum A", "line 2 .*listed twice"),
+        ("witness A {log}\nquorum A", "not one of a witness"),
+        ("witness A {x1}\ngroup A all A\nquorum A", "'A' is taken"),
+        ("witness A {x1}\ngroup G 0 A\nquorum G", "a number from 1 to 1 instead of '0'"),
+        ("witness A {x1}\ngroup G 2 A\nquorum G", "a number from 1 to 1 instead of '2'"),
+        ("witness A {x1}\ngroup G +1 A\nquorum G", "a number from 1 to 1"),
+        ("witness A {x1}\ngroup G some A\nquorum G", "a number from 1 to 1"),
+        ("witness A {x1}\ngroup G all\nquorum G", "write group"),
+        ("witness A {x1}\ngroup G any A A\nquorum G", "'A' is a member already"),
+        ("witness A {x1}\ngroup G any A\ngroup H any A\nquorum G", "line 3 .*'A' is a member already"),
+        ("witness A {x1}\ngroup G any A none\nquorum G", "'none' is not a witness or group"),
+        ("group G any A\nwitness A {x1}\nquorum G", "line 1 .*'A' is not a witness"),
+        ("trust {log}\nquorum none", "'trust' is not log, witness, group or quorum"),
+        ("log {log}\r\nquorum none", "control character"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_cannot_be_used_names_line_and_reason(text: str, reason: str) -> None:
+    data = text.format(log=LOG.verifier_key, x1=X1.key, x2=X2.key).encode()
+    with pytest.raises(TrustPolicyError, match=reason):
+        parse_policy(data)
+
+
+def test_names_are_opaque_bytes() -> None:
+    kelvin = "\N{KELVIN SIGN}".encode()
+    rows = [b"witness K %s" % str(X1.key).encode(), b"witness %s %s" % (kelvin, str(X2.key).encode())]
+    rows += [b"witness \xff\xfe %s" % str(X3.key).encode(), b"# \x80 comment", b"quorum \xff\xfe", b""]
+    policy = parse_policy(b"\n".join([*rows, b"log " + str(LOG.verifier_key).encode()]))
+    assert len(policy.witnesses) == 3
+    assert check_checkpoint(signed(X3), policy).checkpoint.size == 7
+    with pytest.raises(NoteError):
+        check_checkpoint(signed(X1), policy)
+    with pytest.raises(TrustPolicyError, match="not UTF-8"):
+        parse_policy(b"log \xff+00000000+AAAA\nquorum none\n")
+
+
+def test_groups_of_groups_may_be_many() -> None:
+    rows = [f"log {LOG.verifier_key}", f"witness w {X1.key}", "group g0 any w"]
+    rows += [f"group g{number} all g{number - 1}" for number in range(1, 3000)]
+    assert check_checkpoint(signed(X1), parse_policy("\n".join([*rows, "quorum g2999"]).encode())).witnesses == ("w",)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.lists(st.sampled_from(TWO_LEVELS.split(" ")), max_size=30).map(lambda words: " ".join(words).encode())
+)
+@examples(ci=100, long=5000)
+def test_any_bytes_are_a_policy_or_refused_with_a_reason(data: Any) -> None:
+    try:
+        policy = parse_policy(data)
+    except TrustPolicyError:
+        return
+    assert policy.quorum == "none" or policy.quorum in policy.witnesses or policy.quorum in policy.groups
