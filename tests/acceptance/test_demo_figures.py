@@ -12,6 +12,8 @@ import pytest
 from demo_runs import Run, run_demo, stage
 
 from millstream.anchoring import LocalCas, ProofError, verify_proof
+from millstream.anchoring.proof import Trust
+from millstream.anchoring.transparency.policy import trusting
 from millstream.batching import Batcher, Event
 from millstream.core.message import Message
 from millstream.node import Node
@@ -112,24 +114,24 @@ def test_a_thousand_random_messages_are_proven(node: Node, messages: list[Messag
     _, rejects = anchored(undisturbed.data)
     draw = random.Random(5)
     chosen = draw.sample([message for message in messages if message.id not in rejects], 1000)
-    head = node.anchoring.ledger.head()
-    assert head is not None
+    keys = [key for key, _ in node.ledgers.keys("anchors").signing_until()]
     for message in chosen:
-        shown = verify_proof(node.proofs.prove("weather", message.id), node.anchoring.cas, head.hash)
+        shown = verify_proof(node.proofs.prove("weather", message.id), node.anchoring.cas, Trust(policy=trusting(keys)))
         assert (shown.message, shown.pinned) == (message, True)
 
 
 def test_any_changed_byte_of_a_proof_makes_it_fail(node: Node, messages: list[Message], undisturbed: Run) -> None:
     _, rejects = anchored(undisturbed.data)
     good = [message.id for message in messages if message.id not in rejects]
+    trust = Trust(policy=trusting([key for key, _ in node.ledgers.keys("anchors").signing_until()]))
     for number in random.Random(6).sample(good, 10):
         proof = node.proofs.prove("weather", number) + b"\n"
-        verify_proof(proof, node.anchoring.cas)
+        verify_proof(proof, node.anchoring.cas, trust)
         for place in range(len(proof)):
             changed = bytearray(proof)
             changed[place] ^= 1 << (place % 8)
             with pytest.raises(ProofError):
-                verify_proof(bytes(changed), node.anchoring.cas)
+                verify_proof(bytes(changed), node.anchoring.cas, trust)
 
 
 def test_any_changed_file_makes_a_proof_fail_and_a_replay_find_it(undisturbed: Run, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from millstream.anchoring import (
 )
 from millstream.core.clock import VirtualClock
 from millstream.testing.cas import FaultyCas
+from support.signed_ledger import MemorySignedLedger
 
 
 @dataclass
@@ -42,6 +43,11 @@ class Road:
 
     def prove(self, message_id: int, log: str = "weather") -> bytes:
         return prove(log, message_id, index=self.index, cas=self.cas, ledger=self.ledger, journal=self.journal)
+
+    def prove_signed(self, message_id: int, signed: MemorySignedLedger, log: str = "weather") -> bytes:
+        """The proof with the signed tree of the ledger (version 2)."""
+        parts = {"index": self.index, "cas": self.cas, "ledger": self.ledger, "journal": self.journal}
+        return prove(log, message_id, **parts, prove_entry=signed.prove_entry)
 
     def replay(self) -> ReplayReport:
         return replay(self.cas, self.ledger, self.index)

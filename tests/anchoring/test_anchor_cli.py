@@ -3,18 +3,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from millstream.anchoring.merkle import leaf_hash
+from millstream.anchoring.transparency.policy import trusting
+from millstream.anchoring.transparency.signed_note import parse_verifier_key
+from millstream.anchoring.transparency.tlog_proof import verify_tlog_proof
 from millstream.batching import Reject
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
 from support.commands import run_command
+
+STRANGER = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"
 
 
 @pytest.fixture
@@ -75,20 +82,88 @@ def proof(data: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_proof_made_on_the_command_line_verifies(data: Path, proof: Path) -> None:
-    head = json.loads(proof.read_text())["ledger"][-1]["hash"]
+def test_a_proof_made_on_the_command_line_verifies_with_the_published_key(
+    data: Path, proof: Path, tmp_path: Path
+) -> None:
     code, out, _ = run_command("verify", str(proof), "--cas", str(data / "cas"))
-    assert (code, "is not pinned" in out) == (0, True)
-    code, out, _ = run_command("verify", str(proof), "--data", str(data), "--ledger-head", head)
-    assert (code, "The pinned ledger head" in out) == (0, True)
-    code, out, _ = run_command("verify", str(proof), "--cas", str(data / "cas"), "--ledger-head", head, "--json")
+    assert (code, "name a key or policy that you trust (--key, --policy)" in out) == (0, True)
+    key = run_command("anchor", "key", "show", "--data", str(data)).out.strip()
+    (tmp_path / "keys.txt").write_text(f"# of the archive\n\n{key}\n")
+    (tmp_path / "policy").write_text(f"log {key}\nquorum none\n")
+    checkpoint = run_command("anchor", "checkpoint", "--data", str(data)).out
+    assert checkpoint.split("\n")[1] == "2"
+    for trust in (("--key", key), ("--key", str(tmp_path / "keys.txt")), ("--policy", str(tmp_path / "policy"))):
+        code, out, _ = run_command("verify", str(proof), "--cas", str(data / "cas"), *trust)
+        assert (code, f"is signed by {key}." in out) == (0, True)
+    code, out, _ = run_command("verify", str(proof), "--cas", str(data / "cas"), "--key", key, "--json")
     verified = json.loads(out)
     assert (verified["id"], verified["pinned"], verified["anchor"], verified["message"]["id"]) == (3, True, 1, 3)
+    assert (verified["checkpoint"]["size"], verified["checkpoint"]["signed_by"]) == (2, [key])
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        (["--key", "nonsense"], 2, "does not have the form"),
+        (["--key", STRANGER], 1, "you trust example.com/foo"),
+        (["--key", "empty"], 2, "has no key"),
+        (["--policy", "empty"], 2, "no quorum line"),
+        (["--policy", "none"], 2, "names no ledger"),
+        (["--ledger-head", "0" * 64], 1, "millstream prove --chain"),
+    ],
+)  # fmt: skip
+def test_a_key_or_policy_that_does_not_fit_ends_with_the_reason(
+    data: Path, proof: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_text("# nothing\n")
+    Path("none").write_text("quorum none\n")
+    answer = run_command("verify", str(proof), "--cas", str(data / "cas"), *options)
+    assert (answer.code, reason in answer.err) == (code, True), answer.err
+
+
+def test_a_proof_with_the_chain_verifies_with_a_pinned_head(data: Path, proof: Path) -> None:
+    code, out, _ = run_command("prove", "weather", "3", "--chain", "--data", str(data))
+    assert code == 0
+    proof.write_text(out)
+    head = json.loads(out)["ledger"][-1]["hash"]
+    code, out, _ = run_command("verify", str(proof), "--cas", str(data / "cas"))
+    assert (code, "is not pinned" in out) == (0, True)
+    code, out, _ = run_command("verify", str(proof), "--data", str(data), "--ledger-head", head.upper())
+    assert (code, "The pinned ledger head" in out) == (0, True)
+    code, _, err = run_command("verify", str(proof), "--cas", str(data / "cas"), "--ledger-head", "0" * 64)
+    assert (code, "pinned ledger head" in err) == (1, True)
+
+
+def test_the_part_about_the_ledger_is_written_as_a_proof_file(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "weather.tlog-proof"
+    code, out, _ = run_command("prove", "weather", "3", "--tlog", str(path), "--data", str(data))
+    key = parse_verifier_key(run_command("anchor", "key", "show", "--data", str(data)).out.strip())
+    line = run_command("anchor", "ledger", "--json", "--data", str(data)).out.split("\n")[0]
+    assert code == 0
+    found = verify_tlog_proof(path.read_bytes(), leaf_hash(line.encode()), trusting([key]))
+    assert found.checkpoint.size == 2
+    assert json.loads(out)["checkpoint"].encode() in path.read_bytes()
+    code, out, err = run_command("prove", "weather", "3", "--tlog", str(tmp_path / "no" / "x"), "--data", str(data))
+    assert (code, out, "cannot write" in err) == (2, "", True)
+    assert run_command("prove", "weather", "3", "--tlog", str(path), "--chain", "--data", str(data)).code == 2
+
+
+def test_a_lost_key_ends_signing_until_it_is_replaced_but_not_what_was_proven(data: Path, proof: Path) -> None:
+    at = ("--data", str(data))
+    lost = run_command("anchor", "key", "show", *at).out.strip()
+    (data / "keys" / "anchors.json").unlink()
+    assert run_command("prove", "weather", "3", *at).out == proof.read_text()
+    assert run_command("anchor", "cut", "--force", *at).code == 0
+    code, _, err = run_command("anchor", "checkpoint", *at)
+    assert (code, "--replaces KEY" in err) == (2, True)
+    code, key, _ = run_command("anchor", "key", "create", "--replaces", lost, *at)
+    assert (code, key.split("+")[0]) == (0, lost.split("+")[0])
+    assert run_command("anchor", "checkpoint", *at).out.split("\n")[1] == "3"
+    assert run_command("verify", str(proof), "--key", lost, *at).code == 0
 
 
 def test_a_proof_that_does_not_hold_ends_with_1_and_the_reason(data: Path, proof: Path) -> None:
-    code, _, err = run_command("verify", str(proof), "--cas", str(data / "cas"), "--ledger-head", "0" * 64)
-    assert (code, "pinned ledger head" in err) == (1, True)
     code, _, err = run_command("verify", str(proof), "--cas", str(data / "elsewhere"))
     assert (code, "no file bafkrei" in err) == (1, True)
     assert not (data / "elsewhere").exists()
@@ -140,3 +215,34 @@ def test_the_check_by_hand_in_the_ledger_document_works(data: Path, tmp_path: Pa
     command = [sys.executable, "-c", f"{program}\nprint(entry['number'])"]
     done = subprocess.run(command, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("bash", "jq", "openssl", "basenc"))), reason="needs jq and openssl")
+def test_the_recipe_in_the_document_follows_a_proof_and_refuses_a_changed_one(data: Path, tmp_path: Path) -> None:
+    """Also for a proof that is signed by two keys, and with a key that did not sign it."""
+    text = (Path(__file__).parents[2] / "docs" / "formats" / "proof.md").read_text()
+    (program,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    at, folder = ("--data", str(data)), tmp_path / "reader"
+    run_command("anchor", "key", "rotate", *at)
+    run_command("anchor", "checkpoint", *at)
+    run_command("anchor", "cut", "--force", *at)
+    shutil.copytree(data / "cas", folder / "cas")
+    keys = run_command("anchor", "key", "show", *at).out.splitlines()
+    for number in (3, 500):
+        (folder / "proof.json").write_text(run_command("prove", "weather", str(number), *at).out)
+        for key in keys:
+            (folder / "ledger.key").write_text(f"{key}\n")
+            code, out = _shell(program, folder)
+            assert (code, out.splitlines()[-1], len(out.splitlines())) == (0, "Signature Verified Successfully", 7)
+    proof = json.loads((folder / "proof.json").read_text())
+    (folder / "proof.json").write_text(json.dumps({**proof, "entry_path": ["00" * 32]}))
+    assert "the entry is in the tree" not in _shell(program, folder)[1]
+    proof["checkpoint"] = proof["checkpoint"].replace(proof["checkpoint"].split(" ")[2][8:20], "A" * 12)
+    (folder / "proof.json").write_text(json.dumps(proof))
+    (folder / "ledger.key").write_text(f"{keys[0]}\n")
+    assert "Verified Successfully" not in _shell(program, folder)[1]
+
+
+def _shell(program: str, folder: Path) -> tuple[int, str]:
+    done = subprocess.run(["bash", "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout

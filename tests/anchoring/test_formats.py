@@ -151,9 +151,9 @@ def test_the_documents_name_every_member() -> None:
     records, proof = (DOCS / "records.md").read_text(), (DOCS / "proof.md").read_text()
     for name in (*CutManifest.__struct_fields__, *BATCHES[0].header.__struct_fields__):
         assert f"`{name}`" in records
-    from millstream.anchoring.proof import Proof, Replica
+    from millstream.anchoring.proof import ChainProof, Proof, Replica
 
-    for name in Proof.__struct_fields__:
+    for name in (*Proof.__struct_fields__, *ChainProof.__struct_fields__):
         assert re.search(rf"`{name}`", proof), name
     for name in Replica.__struct_fields__:
         assert f'"{name}"' in proof

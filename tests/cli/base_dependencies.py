@@ -47,6 +47,7 @@ FILES = {
     "policy.json": json.dumps(POLICY),
     "up/2013/a.jpg": "a picture",
     "photos/a.jpg": "a picture",
+    "example.org.key": "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k\n",
     **dict.fromkeys(("request.json", "patches.json", "proof.json", "task.json"), "{}"),
     **dict.fromkeys(("update.json", "recovery.json", "old.json", "next.json", "new.json"), json.dumps(KEY)),
     "settings.toml": """

@@ -15,6 +15,8 @@ from as_described import ask_as_described, described, described_operations, ques
 from raw_http import RawConnection
 from world import DAMAGED, DEAD, Served, did, serving
 
+from millstream.anchoring.transparency.keys import LedgerKeys
+from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.rest.api import api_routes
 from millstream.rest.description import describe
@@ -282,8 +284,14 @@ def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: S
     text = json.dumps(proof, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
     outcome = served.ask("POST", f"{API}/proofs/verify", {"proof": text})[1]
     assert outcome["holds"] and outcome["is_our_head"] and not outcome["pinned"]
-    pinned = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "ledger_head": outcome["ledger_head"]})[1]
+    assert (outcome["version"], outcome["ledger_head"], outcome["checkpoint"]["signed_by"]) == (2, None, [])
+    pinned = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "ledger_head": outcome["entry_hash"]})[1]
     assert pinned["holds"] and pinned["pinned"]
+    (key, _), *_ = LedgerKeys(served.folder / "keys", "anchors", SystemClock()).signing_until()
+    trusted = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": str(key)})[1]
+    assert trusted["pinned"] and trusted["checkpoint"]["signed_by"] == [str(key)]
+    status, refused, _ = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": "nonsense"})
+    assert (status, "does not have the form" in refused["message"]) == (400, True)
     changed = text.replace('"id":7', '"id":8')
     assert not served.ask("POST", f"{API}/proofs/verify", {"proof": changed})[1]["holds"]
     assert served.ask("GET", f"{API}/proofs/weather/80000")[0] == 404

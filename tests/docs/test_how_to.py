@@ -35,7 +35,7 @@ url = "file://{data}/stores/main?mount=cas:cas://{data}/cas"
 [stores.copy]
 url = "file://{data}/stores/copy"
 """
-EMBEDDED = ["backup", "upgrade", "recover"]
+EMBEDDED = ["backup", "ledger-keys", "upgrade", "recover"]
 ELSEWHERE = {"index", "run-a-node", "spark-cluster", "spark-data-source"}
 """Pages whose parts are tried by tests of their own: roles, log lines, traces, and a cluster."""
 

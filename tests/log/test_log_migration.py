@@ -150,7 +150,7 @@ def test_a_node_goes_on_where_the_release_before_ended(folder: Path) -> None:
             == 3
         )
         proof = json.loads(node.proofs.prove("other", 1))
-        assert proof["ledger"][0]["number"] == 1
+        assert proof["entry"]["number"] == 1
         queue = node.queues.open("repair")
         assert [task.cause for task in queue.dead()] == ["lost"]
         assert [lease.body for lease in queue.lease(9, visibility=60)] == [b"three", b"four"]

@@ -242,7 +242,7 @@ def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
         trusted = check_checkpoint(proof.checkpoint.encode(), trust.policy) if trust.policy else None
     except LedgerError as error:
         raise ProofError(f"the ledger entry of the proof is invalid: {error}") from error
-    except (NoteError, UnicodeEncodeError) as error:
+    except NoteError as error:
         raise ProofError(f"the checkpoint of the proof is not trusted: {error}") from error
     found = trusted.checkpoint if trusted else checkpoint_of(proof.checkpoint.encode())
     require_inclusion(leaf_hash(encode_entry(proof.entry)), proof.entry.number - 1, _hashes(proof.entry_path), found)

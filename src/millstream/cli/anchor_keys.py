@@ -1,6 +1,8 @@
-"""``millstream anchor key``: the keys that sign the ledgers."""
+"""``millstream anchor key`` and ``checkpoint``: the keys that sign the ledgers, and what they sign."""
 
 from __future__ import annotations
+
+import sys
 
 import click
 
@@ -11,6 +13,7 @@ from millstream.core.amounts import format_duration
 from millstream.core.clock import SystemClock
 from millstream.core.private_files import make_private_folder
 from millstream.core.timestamps import format_timestamp
+from millstream.node import Node
 from millstream.node.ledgers import LEDGERS, LedgerName, ledger_keys
 from millstream.settings import Settings
 
@@ -85,3 +88,17 @@ def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
     """
     print(ledger_keys(settings, ledger_name, SystemClock()).rotate(overlap))
     click.echo(f"the key before it signs for {format_duration(overlap)} more", err=True)
+
+
+@click.command()
+@ledger_option
+@data_options
+def checkpoint(settings: Settings, ledger_name: LedgerName) -> None:
+    """Print the newest checkpoint of a ledger: its name, number of entries and root hash, signed.
+
+    It is signed first if the ledger has grown. Give it to those who must notice when the ledger is rewritten.
+    """
+    with Node.open(settings) as node:
+        data = node.ledgers.signed(ledger_name).checkpoint()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -47,6 +47,7 @@ millstream batch advise weather --windows 5m,30m
 millstream batch explain --window 1200000000 --max-delay 3600000000 events.jsonl
 millstream batch serve --log weather --output weather.batches --anchor
 millstream batch shrink --window 1200000000 --max-delay 3600000000 events.jsonl
+millstream anchor checkpoint > checkpoint.txt
 millstream anchor cut --force
 millstream anchor feed weather weather.batches --every 30s
 millstream anchor key create --origin example.org/anchors
@@ -67,8 +68,8 @@ millstream did name request.json
 millstream did recover did:sidetree:EiAbc --key old.json --next-recovery-key new.json --next-update-key update.json
 millstream did resolve did:sidetree:EiAbc
 millstream did update did:sidetree:EiAbc --key update.json --next-key next.json --patches patches.json
-millstream prove weather 7 > proof.json
-millstream verify proof.json
+millstream prove weather 7 --tlog weather-7.tlog-proof > proof.json
+millstream verify proof.json --key example.org.key
 millstream store acl primary photos --set group-readers=read
 millstream store create second photos
 millstream store cp primary photos 2013/a.jpg backup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 import msgspec
@@ -12,23 +12,56 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.settings import Settings
 
+if TYPE_CHECKING:
+    from millstream.anchoring.proof import VerifiedProof
+    from millstream.anchoring.transparency.policy import TrustPolicy
+
+MAX_KEY_FILE_BYTES = 64 << 10
+
 
 @click.command()
 @click.argument("log")
 @click.argument("message_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@click.option(
+    "--tlog",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the part about the ledger to FILE too, as a .tlog-proof for other verifiers.",
+)
+@click.option("--chain", is_flag=True, help="Print all ledger entries up to the head, for `verify --ledger-head`.")
 @data_options
-def prove(settings: Settings, log: str, message_id: int) -> None:
+def prove(settings: Settings, log: str, message_id: int, tlog: Path | None, chain: bool) -> None:
     """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
 
-    It also lists the copies of the batch file with the time of their last verification. Exit code 3, with the reason,
-    if the message or log does not exist or the message is in no anchored batch.
+    It ends with a signed checkpoint of the ledger (version 2), and stays small. With --chain it ends with all ledger
+    entries from the anchor on instead (version 1): some 300 bytes each. It also lists the copies of the batch file with
+    the time of their last verification. Exit code 3, with the reason, if the message or log does not exist or the
+    message is in no anchored batch.
     """
+    if tlog and chain:
+        raise click.UsageError(
+            "--tlog needs the signed checkpoint that a proof with --chain does not have: leave one out"
+        )
     from millstream.node import Node
 
     with Node.open(settings) as node:
-        proof = node.proofs.prove(log, message_id)
+        proof = node.proofs.prove(log, message_id, chain=chain)
+    if tlog:
+        _write_tlog_proof(tlog, proof)
     sys.stdout.buffer.write(proof + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _write_tlog_proof(path: Path, data: bytes) -> None:
+    from millstream.anchoring.proof import Proof, decode_proof, tlog_proof
+    from millstream.anchoring.transparency.tlog_proof import encode_tlog_proof
+
+    proof = decode_proof(data)
+    assert isinstance(proof, Proof)
+    try:
+        path.write_bytes(encode_tlog_proof(tlog_proof(proof)))
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 @click.command()
@@ -39,28 +72,92 @@ def prove(settings: Settings, log: str, message_id: int) -> None:
     metavar="DIR",
     help="Folder of the CID files.",
 )
-@click.option("--ledger-head", metavar="HASH", help="Trusted hash of the anchor's ledger entry, or of a later one.")
+@click.option(
+    "--key", "keys", multiple=True, metavar="KEY|FILE", help="Trusted verifier key of the ledger; repeatable."
+)
+@click.option("--policy", type=click.File("rb"), metavar="FILE", help="Trusted ledgers and witnesses (tlog-policy).")
+@click.option("--ledger-head", metavar="HASH", help="Trusted hash of a ledger entry, for proofs made with --chain.")
 @json_option
 @data_options
-def verify(settings: Settings, proof: BinaryIO, cas: Path | None, ledger_head: str | None, as_json: bool) -> None:
+def verify(
+    settings: Settings,
+    proof: BinaryIO,
+    *,
+    cas: Path | None,
+    keys: tuple[str, ...],
+    policy: BinaryIO | None,
+    ledger_head: str | None,
+    as_json: bool,
+) -> None:
     """Verify a proof with the files that it names. Exit code 1, with the reason, if it is invalid.
 
-    Files are read from --cas, or from the data folder. Without --ledger-head the chain is verified, but not that it is
-    the ledger you trust.
+    Files are read from --cas, or from the data folder. --key is a verifier key, as `millstream anchor key show` prints
+    it, or a file of them. Without --key, --policy or --ledger-head the proof is verified, but not that its ledger is
+    the one you trust.
     """
     from millstream.anchoring.local_cas import LocalCas
-    from millstream.anchoring.proof import MAX_PROOF_BYTES, verify_proof
+    from millstream.anchoring.proof import MAX_PROOF_BYTES, Trust, verify_proof
     from millstream.core.message import encode_line
 
-    data = proof.read(MAX_PROOF_BYTES + 1)
-    verified = verify_proof(data, LocalCas(cas or settings.folder / "cas"), ledger_head and ledger_head.lower())
+    trust = Trust(ledger_head=ledger_head.lower() if ledger_head is not None else None, policy=_policy(keys, policy))
+    data = proof.read(MAX_PROOF_BYTES + 2)
+    verified = verify_proof(data, LocalCas(cas or settings.folder / "cas"), trust)
     if as_json:
         print_json({**msgspec.structs.asdict(verified), "message": msgspec.Raw(encode_line(verified.message))})
         return
     print(f"message {verified.id} of log {verified.log} is in batch {verified.batch},")
     print(f"in file {verified.batch_file}, anchored as entry {verified.anchor} of the ledger:")
     print(encode_line(verified.message).decode("utf-8"))
-    if verified.pinned:
+    _print_trust(verified, ledger_head)
+
+
+def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
+    """Print who vouches for the ledger of the proof."""
+    checkpoint = verified.checkpoint
+    if ledger_head is not None:
         print(f"The pinned ledger head {ledger_head} covers it.")
-    else:
-        print(f"The ledger head {verified.ledger_head} is not pinned: compare it with one you trust (--ledger-head).")
+    if checkpoint is None:
+        if not verified.pinned:
+            print(
+                f"The ledger head {verified.ledger_head} is not pinned: compare it with one you trust (--ledger-head)."
+            )
+    elif checkpoint.signed_by:
+        signers = " and ".join(checkpoint.signed_by)
+        print(f"The checkpoint of {checkpoint.size} entries of the ledger {checkpoint.origin} is signed by {signers}.")
+        if checkpoint.witnesses:
+            print(f"These witnesses signed it: {', '.join(checkpoint.witnesses)}.")
+    elif not verified.pinned:
+        print(
+            f"The checkpoint of the ledger {checkpoint.origin} is not verified: name a key or policy that you trust "
+            "(--key, --policy)."
+        )
+
+
+def _policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | None:
+    """Whom the options trust; None where they name nobody."""
+    if not keys and policy is None:
+        return None
+    from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, TrustPolicy, parse_policy
+    from millstream.anchoring.transparency.signed_note import parse_verifier_key
+
+    given = [parse_verifier_key(line) for key in keys for line in _key_lines(key)]
+    read = parse_policy(policy.read(MAX_POLICY_BYTES + 1)) if policy else TrustPolicy(logs=())
+    if not given and not read.logs:
+        raise click.UsageError("the policy names no ledger: add a line `log KEY` to it, or give --key")
+    return msgspec.structs.replace(read, logs=(*read.logs, *given))
+
+
+def _key_lines(key: str) -> list[str]:
+    """The verifier keys of the option *key*: itself, or the lines of the file that it names."""
+    path = Path(key)
+    try:
+        if len(key) > 4000 or not path.is_file():
+            return [key]
+        with path.open("rb") as file:
+            text = file.read(MAX_KEY_FILE_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"cannot read the key file {key[:200]!r}: {error}") from error
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not lines:
+        raise click.UsageError(f"the key file {key[:200]!r} has no key: write one verifier key a line")
+    return lines

@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from millstream.anchoring.errors import NoteError
 from millstream.anchoring.proof import decode_proof
 from millstream.console.page import FormError, PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
@@ -134,9 +135,12 @@ def show_proof(call: PageRequest) -> Mapping[str, Any]:
 
 def verify(call: PageRequest) -> Mapping[str, Any]:
     """Check a proof that somebody brought."""
-    given, head = call.field("proof").strip(), call.field("ledger_head").strip() or None
-    body = body_of(proofs.ProofText, proof=given, ledger_head=head)
-    outcome = proofs.verify(call.app, call.ask(body=body))
+    given, head, key = (call.field(name).strip() for name in ("proof", "ledger_head", "key"))
+    body = body_of(proofs.ProofText, proof=given, ledger_head=head or None, key=key or None)
+    try:
+        outcome = proofs.verify(call.app, call.ask(body=body))
+    except NoteError as error:
+        return {**_proof_page(call, None, None), "error": str(error), "given": given}
     proof = decode_proof(given.encode("utf-8", "surrogatepass")) if outcome.holds else None
     return {**_proof_page(call, None, None), "p": outcome, "proof": proof, "given": given}
 

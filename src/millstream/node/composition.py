@@ -61,7 +61,6 @@ class Node(ClosesOnExit):
         self.batching = BatchingPart(context, self.logs)
         self.anchoring = AnchoringPart(context, self.databases, self.logs, self.batching)
         self.stores = StoresPart(context, self.databases)
-        self.proofs = ProofsPart(self.logs, self.anchoring, self.stores)
         self.policies = PoliciesPart(context, self.stores)
         self.queues = QueuesPart(context, self.databases, self.logs, self.stores)
         self.registry = RegistryPart(
@@ -75,7 +74,14 @@ class Node(ClosesOnExit):
             policies=self.policies,
             queues=self.queues,
         )
-        self.ledgers = LedgersPart(context, anchoring=self.anchoring, reports=self.mill.reports, registry=self.registry)
+        self.ledgers = LedgersPart(
+            context,
+            databases=self.databases,
+            anchoring=self.anchoring,
+            reports=self.mill.reports,
+            registry=self.registry,
+        )
+        self.proofs = ProofsPart(self.logs, self.anchoring, self.stores, self.ledgers)
         self.spark = SparkPart(context)
 
     @classmethod

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.anchoring import NotBatchedError, Replica, prove
+from millstream.anchoring.transparency.entry_proof import EntryProof
 from millstream.log import LogSpec
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.errors import UnknownMessageError
+from millstream.node.ledgers import LedgersPart
 from millstream.node.logs import LogsPart
 from millstream.node.stores import StoresPart
 from millstream.stores import CAS_SPACE
@@ -16,13 +18,16 @@ from millstream.stores import CAS_SPACE
 class ProofsPart:
     """Proves messages from the anchored files and their copies."""
 
-    def __init__(self, logs: LogsPart, anchoring: AnchoringPart, stores: StoresPart) -> None:
+    def __init__(self, logs: LogsPart, anchoring: AnchoringPart, stores: StoresPart, ledgers: LedgersPart) -> None:
         self._logs = logs
         self._anchoring = anchoring
         self._stores = stores
+        self._ledgers = ledgers
 
-    def prove(self, log: str, message_id: int) -> bytes:
+    def prove(self, log: str, message_id: int, *, chain: bool = False) -> bytes:
         """The proof of one message, as canonical JSON; see :func:`millstream.anchoring.prove`.
+
+        It ends with a signed checkpoint (version 2), with *chain* with all ledger entries up to the head (version 1).
 
         Raises :class:`~millstream.log.LogNotFoundError`, :class:`UnknownMessageError` where it is not anchored because
         there is no such message.
@@ -37,10 +42,14 @@ class ProofsPart:
                 ledger=anchoring.ledger,
                 journal=anchoring.journal,
                 replicas=self.replicas,
+                prove_entry=None if chain else self._prove_entry,
             )
         except NotBatchedError:
             self._require_message(log, message_id)
             raise
+
+    def _prove_entry(self, number: int) -> EntryProof:
+        return self._ledgers.signed("anchors").prove_entry(number)
 
     def replicas(self, cid: str) -> Sequence[Replica]:
         """The copies of the anchored file *cid*, and when each was last verified."""

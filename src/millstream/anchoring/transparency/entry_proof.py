@@ -64,7 +64,7 @@ def newest_checkpoint(tree: SignedTree, signer: CheckpointSigner, *, covers: int
 
 
 def prove_entry(number: int, ledger: Ledger, tree: SignedTree, signer: CheckpointSigner) -> EntryProof:
-    """The proof that entry *number* of *ledger* is in the tree of its newest checkpoint. Raises :class:`LedgerError`."""
+    """The proof that entry *number* of *ledger* is in its newest checkpoint's tree. Raises :class:`LedgerError`."""
     head = newest_checkpoint(tree, signer, covers=number)
     entry = next(iter(ledger.entries(number)), None)
     if entry is None or head.size < number:

@@ -209,24 +209,28 @@ class LedgerKeys:
 
 
 class LedgerSigner:
-    """Signs the heads of a ledger with the keys that its file has at that moment, and reads what they signed."""
+    """Signs the heads of a ledger with the keys that its file has at that moment, and reads what they signed.
 
-    def __init__(self, keys: LedgerKeys) -> None:
+    *origin* is that of earlier checkpoints, if there are any: then no other key is made at first use.
+    """
+
+    def __init__(self, keys: LedgerKeys, origin: str | None = None) -> None:
         self._keys = keys
+        self._origin = origin
 
     @property
     def origin(self) -> str:
         """The first line of every checkpoint of the ledger."""
-        return self._keys.signing()[0].name
+        return self._signing()[0].name
 
     def sign(self, size: int, root: bytes) -> bytes:
         """The checkpoint of the tree of *size* entries with *root* (32 bytes), signed with each key that signs now."""
-        keys = self._keys.signing()
+        keys = self._signing()
         return encode_note(sign_note(Checkpoint(keys[0].name, size, root).text, keys))
 
     def read(self, checkpoint: bytes) -> TreeHead:
         """What a checkpoint of this ledger says, once its signature was checked. Raises :class:`LedgerError`."""
-        known = [*(key.verifier_key for key in self._keys.signing()), *self._keys.retired()]
+        known = [*(key.verifier_key for key in self._signing()), *self._keys.retired()]
         try:
             head = read_checkpoint(checkpoint, known[0].name, known)
         except NoteError as error:
@@ -236,10 +240,21 @@ class LedgerSigner:
             ) from error
         return TreeHead(head.origin, head.size, head.root)
 
+    def _signing(self) -> Sequence[SigningKey]:
+        if self._origin is not None and (not self._keys.exists or self._keys.origin() != self._origin):
+            raise LedgerKeyError(
+                f"the key of the ledger {self._origin} is not in {self._keys.path}: restore that file from a backup; "
+                "if the key is lost, move aside what is there and make another one with `millstream anchor key create "
+                f"--origin {self._origin} --replaces KEY`, KEY being the lost verifier key"
+            )
+        keys = self._keys.signing()
+        self._origin = keys[0].name
+        return keys
+
     def is_current(self, checkpoint: bytes) -> bool:
         """Whether *checkpoint* has signatures of all keys that sign now."""
         signed = {(each.name, each.key_id) for each in parse_note(checkpoint).signatures}
-        return {(key.name, key.verifier_key.key_id) for key in self._keys.signing()} <= signed
+        return {(key.name, key.verifier_key.key_id) for key in self._signing()} <= signed
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:

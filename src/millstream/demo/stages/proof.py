@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 from millstream.anchoring import LocalCas, NotAnchoredError, verify_proof
+from millstream.anchoring.proof import Trust
+from millstream.anchoring.transparency.policy import trusting
 from millstream.core.durable import write_durably
 from millstream.demo.runner import DemoRun, StageResult
 
@@ -15,10 +17,10 @@ def prove_message(demo_run: DemoRun) -> StageResult:
     data = _any_proof(demo_run, last_id)
     path = demo_run.folder / "proof.json"
     write_durably(path, data + b"\n")
-    head = demo_run.facts("anchor")["head"]
-    shown = verify_proof(path.read_bytes(), LocalCas(node.folder / "cas"), head)
-    record = shown.message
-    record = shown.message
+    keys = [key for key, _ in node.ledgers.keys("anchors").signing_until()]
+    shown = verify_proof(path.read_bytes(), LocalCas(node.folder / "cas"), Trust(policy=trusting(keys)))
+    record, checkpoint = shown.message, shown.checkpoint
+    assert checkpoint is not None
     facts = {
         "id": shown.id,
         "message": f"{shown.log} {shown.id}: {record.source} {record.key} = {record.body.decode('utf-8', 'replace')}",
@@ -26,7 +28,8 @@ def prove_message(demo_run: DemoRun) -> StageResult:
         "batch file": shown.batch_file,
         "manifest": shown.manifest,
         "anchor": shown.anchor,
-        "ledger head (pinned)": shown.ledger_head,
+        "signed by": checkpoint.signed_by[0],
+        "ledger entries": checkpoint.size,
         "copies": ", ".join(f"{r.store}/{r.space} {(r.outcome or 'unchecked').upper()}" for r in shown.replicas),
         "proof": str(path),
     }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
 
 from millstream.anchoring.errors import ProofError
-from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
+from millstream.anchoring.proof import NOBODY, ProvenCheckpoint, Replica, Trust, VerifiedProof, verify_proof
+from millstream.anchoring.transparency.policy import trusting
+from millstream.anchoring.transparency.signed_note import parse_verifier_key
 from millstream.core.message import encode_line
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Listing, Name
@@ -27,17 +30,20 @@ class ProofQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProofText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A proof as `millstream prove` writes it; ``ledger_head`` is the hash of a ledger entry that you trust."""
+    """A proof as `millstream prove` writes it, and what you trust: the verifier ``key`` of the ledger, or the hash of a
+    ledger entry (``ledger_head``)."""
 
     proof: Annotated[str, msgspec.Meta(max_length=MOST_PROOF_BYTES)]
     ledger_head: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    key: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
 
 
 class ProofOutcome(msgspec.Struct, frozen=True):
     """Whether a proof holds, and if not the first step that does not; ``message`` is the line of the message.
 
-    ``pinned`` says that the ledger head you named is in its chain; ``is_our_head`` that its chain leads to entries that
-    this node's ledger has.
+    ``pinned`` says that the key you named signed its ``checkpoint`` (version 2), or that the ledger head you named is
+    in its chain (version 1, where ``ledger_head`` is the last entry); ``is_our_head`` that the ledger of this node has
+    its entries.
     """
 
     holds: bool
@@ -50,7 +56,10 @@ class ProofOutcome(msgspec.Struct, frozen=True):
     manifest: str | None = None
     anchor: int | None = None
     anchored_at: int | None = None
+    version: int | None = None
+    entry_hash: str | None = None
     ledger_head: str | None = None
+    checkpoint: ProvenCheckpoint | None = None
     pinned: bool = False
     is_our_head: bool = False
     replicas: Sequence[Replica] = ()
@@ -73,20 +82,25 @@ def proof_copies(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Listi
 @endpoints.post("/proofs/verify", body=ProofText, role=Role.VIEWER)
 def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome:
     """Check a proof against the files of this node."""
-    return check_proof(app, request.body.proof.encode("utf-8", "surrogatepass"), request.body.ledger_head)
+    body = request.body
+    policy = trusting([parse_verifier_key(body.key)]) if body.key else None
+    trust = Trust(ledger_head=body.ledger_head.lower() if body.ledger_head else None, policy=policy)
+    return check_proof(app, body.proof.encode("utf-8", "surrogatepass"), trust)
 
 
-def check_proof(app: AppContext, data: bytes, ledger_head: str | None = None) -> ProofOutcome:
+def check_proof(app: AppContext, data: bytes, trust: Trust = NOBODY) -> ProofOutcome:
     """What the check of the proof *data* comes to."""
     try:
-        found = verify_proof(data, app.node.anchoring.cas, ledger_head.lower() if ledger_head else None)
+        found = verify_proof(data, app.node.anchoring.cas, trust)
     except ProofError as error:
         return ProofOutcome(holds=False, reason=str(error))
     return _outcome(app, found)
 
 
 def _outcome(app: AppContext, found: VerifiedProof) -> ProofOutcome:
-    ours = any(entry.hash == found.ledger_head for entry in app.node.anchoring.ledger.entries(found.anchor))
+    last = found.ledger_head or found.entry_hash
+    entries = app.node.anchoring.ledger.entries(found.anchor)
+    ours = any(entry.hash == last for entry in (entries if found.ledger_head else islice(entries, 1)))
     return ProofOutcome(
         holds=True,
         log=found.log,
@@ -97,7 +111,10 @@ def _outcome(app: AppContext, found: VerifiedProof) -> ProofOutcome:
         manifest=found.manifest,
         anchor=found.anchor,
         anchored_at=found.anchored_at,
+        version=found.version,
+        entry_hash=found.entry_hash,
         ledger_head=found.ledger_head,
+        checkpoint=found.checkpoint,
         pinned=found.pinned,
         is_our_head=ours,
         replicas=found.replicas,
