@@ -107,6 +107,22 @@ def test_changes_of_a_log_are_recorded_and_reads_are_not(folder: Path, tmp_path:
     assert events(folder)[before:] == [(ME, action, "log weather") for action in actions]
 
 
+def test_repairs_of_tables_ledgers_and_operations_are_recorded(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a", "utf-8")
+    run_in(folder, "store", "put", "primary", "photos", str(tmp_path / "a.txt"), "--create")
+    before = len(events(folder))
+    run_in(folder, "mill", "rebuild", "content-index", "primary")
+    run_in(folder, "mill", "audit", "--recover")
+    run_in(folder, "anchor", "ledger", "--repair")
+    run_in(folder, "anchor", "redrive")
+    assert events(folder)[before:] == [
+        (ME, "rebuild", "content-index of primary/photos"),
+        (ME, "recover audit", "open changes of all stores"),
+        (ME, "repair ledger", "ledger anchors"),
+        (ME, "redrive", "operations on identifiers"),
+    ]
+
+
 def test_changes_of_topics_and_groups_without_a_broker_are_recorded(folder: Path) -> None:
     before = len(events(folder))
     run_in(folder, "topic", "create", "orders")

@@ -13,6 +13,7 @@ from millstream.cli.anchor_keys import checkpoint, key, ledger_option
 from millstream.cli.anchor_linksets import linksets
 from millstream.cli.anchor_observe import observe, print_follow_state
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
 from millstream.node.ledgers import LedgerName
@@ -54,7 +55,9 @@ def ledger(settings: Settings, first: int, ledger_name: LedgerName, repair: bool
         found = node.ledgers.ledger(ledger_name)
         if repair:
             known = 0 if ledger_name == "reports" else _observed(node, registry=ledger_name == "registry")
-            _print_repaired(found.repair(known=known), as_json=as_json)
+            done = found.repair(known=known)
+            record_change(node, "repair ledger", f"ledger {ledger_name}", put_aside=len(done.put_aside))
+            _print_repaired(done, as_json=as_json)
             return
         for entry in found.entries(first):
             if as_json:

@@ -12,6 +12,7 @@ import click
 
 from millstream.anchoring import LedgerEntry
 from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, log_options, print_json
 from millstream.core.errors import InputError
 from millstream.node import Node
@@ -79,6 +80,7 @@ def redrive(settings: Settings, operations: Sequence[str]) -> None:
     """Retry dead operations on identifiers, with all their retries: the given ones, or all."""
     with Node.open(settings) as node:
         count = node.registry.instance.store.redrive(list(operations) or None)
+        record_change(node, "redrive", "operations on identifiers", operations=count)
     print(f"{count:,} operations are tried again")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
@@ -40,6 +41,7 @@ def audit(
             for provider in node.stores.providers.values():
                 if isinstance(provider, AuditedStore):
                     provider.recover()
+            record_change(node, "recover audit", "open changes of all stores")
         process_audits(node)
         events = node.mill.audit.log.events(store, space, content_id)
         if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_spaces import chosen_spaces
@@ -38,6 +39,7 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
             if rebuilt is None:
                 continue
             left_out, spaces = left_out + rebuilt.left_out, spaces + 1
+            record_change(node, "rebuild", f"{table} of {rebuilt.store}/{rebuilt.space}", written=rebuilt.written)
             if as_json:
                 print_json(rebuilt)
             else:

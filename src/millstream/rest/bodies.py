@@ -25,7 +25,7 @@ class TooLargeError(InputError):
 
 
 class MediaTypeError(InputError):
-    """The body of the request is of a type that is not taken here."""
+    """The body of the request is of a type that is not accepted here."""
 
 
 class ClientDisconnectedError(InputError):
@@ -76,7 +76,7 @@ def _check_type(given: str, media: Collection[str]) -> None:
     kind, _, parameters = given.partition(";")
     wanted = " or ".join(media)
     if kind.strip().lower() not in media:
-        text = f"the content type {given[:100]!r} is not taken here: send the header Content-Type: {wanted}"
+        text = f"the content type {given[:100]!r} is not accepted here: send the header Content-Type: {wanted}"
         raise MediaTypeError(text)
     charset = next((value for name, value in _parameters(parameters) if name == "charset"), "utf-8")
     if charset not in ("utf-8", "utf8", "us-ascii"):
