@@ -106,12 +106,23 @@ def test_reports_of_a_sweep_name_the_first_findings_and_count_all(
     ]
     pq.write_table(pa.Table.from_pylist(rows, RESULT_SCHEMA), tmp_path / "part.parquet")
     monkeypatch.setattr(report, "MOST_NAMED", 10)
-    monkeypatch.setattr(report, "LEAST_NAMED", 1)
     judged = JudgedSweep(JobRecord(job="report", inputs={}, rows_in=5, rows_out=5, seconds=1.0), tmp_path, reused=False)
     (space,) = judged.spaces()
     assert [finding.content_id for finding in space.report.findings] == [f"item-{number:02}" for number in range(10)]
     assert (space.report.failed, space.report.result) == (100, ReportResult.FAILURE)
     assert space.report.notes == ("90 more findings are only in the results of the sweep",)
+
+
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [([], 100), ([0, 0], 100), ([7, 30], 93), ([500], 100), ([500, 500], 50), ([10, 0, 500, 500], 45), ([9] * 200, 1)],
+)
+def test_spaces_share_the_findings_that_their_reports_name_however_many_spaces_there_are(
+    counts: list[int], share: int
+) -> None:
+    found = report.fair_share(counts, 100)
+    assert found == share
+    assert sum(min(count, found) for count in counts) <= max(100, len(counts))
 
 
 def test_jobs_that_nobody_has_used_for_long_are_removed_and_those_at_work_never(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ NOT_DUE, POSTPONED = "not due", "over budget"
 """Kinds of items that a sweep of what is due leaves out; no row of the decision table has spoken of them."""
 
 
-MOST_NAMED, LEAST_NAMED = 100_000, 100
-"""Findings that all reports on a sweep name together, each space its share of them; but so many for each space."""
+MOST_NAMED = 100_000
+"""Findings that all reports on a sweep name together; each space names one at least."""
 
 
 class SpaceSweep(msgspec.Struct, frozen=True):
@@ -196,7 +196,7 @@ def _space_sweeps(
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
         for group in _groups(part):
             tallies.setdefault((group["store"], group["space"]), _SpaceTally()).add(group)
-    most = max(LEAST_NAMED, MOST_NAMED // max(1, len(tallies)))
+    most = fair_share([tally.found for tally in tallies.values()], MOST_NAMED)
     for finding in judged.findings():
         tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)), most)
     for result in unrecorded:
@@ -208,6 +208,21 @@ def _space_sweeps(
         if left.postponed or (left.store, left.space) in tallies:
             tallies.setdefault((left.store, left.space), _SpaceTally()).leave(left)
     return [tally.close(*place, most) for place, tally in sorted(tallies.items())]
+
+
+def fair_share(counts: Iterable[int], total: int) -> int:
+    """The most that each space may name of as many as it has (*counts*), so that all of them name *total* together.
+
+    Spaces with fewer leave the rest of their share to the others. At least 1.
+    """
+    left = sorted(count for count in counts if count)
+    share = total
+    for place, count in enumerate(left):
+        share = total // (len(left) - place)
+        if count > share:
+            break
+        total -= count
+    return max(1, share)
 
 
 def _concerned(unlisted: Unlisted, places: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -225,11 +240,12 @@ def _groups(part: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 class _SpaceTally:
-    """What adds up to the report of one space."""
+    """What adds up to the report of one space; ``found`` are the findings that the sweep has of it."""
 
     def __init__(self) -> None:
         self._first: list[CheckResult] = []
         self._findings = 0
+        self.found = 0
         self._counts = SpaceTally()
         self._seconds = 0.0
         self._started: int | None = None
@@ -239,6 +255,7 @@ class _SpaceTally:
         kind = f"{group['row']} {group['kind']}"
         number, size = group["size_count"], group["size_sum"]
         self._counts.count(Verdict(group["verdict"]), kind, number=number, size=size)
+        self.found += 0 if group["verdict"] in _IN_ORDER else number
         self._seconds += group["seconds_sum"]
         self._checked(group["checked_at_min"], group["checked_at_max"])
 
