@@ -18,7 +18,16 @@ from millstream.core.message import Message
 from millstream.pipeline.jobs import output_order
 from millstream.pipeline.jobs.batch import run_batch
 from millstream.pipeline.jobs.log_range import plan_range
-from millstream.pipeline.jobs.output_order import order_part, order_times, part_count, sample_part, with_part
+from millstream.pipeline.jobs.output_order import (
+    SAMPLE_SCHEMA,
+    PartBounds,
+    bounds_of,
+    order_part,
+    order_times,
+    part_count,
+    sample_part,
+    with_part,
+)
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, count_rows
 
 if TYPE_CHECKING:
@@ -45,7 +54,8 @@ def test_the_number_of_parts_follows_from_the_messages_also_before_executors_hav
 def test_refused_messages_come_in_the_order_in_which_they_were_received() -> None:
     rules = Rulebook(RULES, (Override(BatchConfig(50, 100, leap=7), "slow"),))
     times = {"event_time": [1000, 1000, 1000, 1000], "received_at": [1000, 1151, 1200, 979]}
-    assert order_times(pa.RecordBatch.from_pydict(times), rules).tolist() == [1000, 1000, 1200, 979]
+    found, accepted = order_times(pa.RecordBatch.from_pydict(times), rules)
+    assert (found.tolist(), accepted.tolist()) == ([1000, 1000, 1200, 979], [True, True, False, False])
 
 
 def test_a_sample_has_the_times_of_a_log_from_its_first_message_to_its_last(
@@ -70,7 +80,9 @@ def test_the_rows_of_a_part_come_in_order_from_memory_and_from_files(
     monkeypatch.setattr(output_order, "_PIECE_BYTES", 20_000)
     monkeypatch.setattr(output_order, "_HELD_BYTES", held)
     batches = [pa.RecordBatch.from_pylist(rows[first : first + 40], BATCH_SCHEMA) for first in range(0, 300, 40)]
-    parted = pa.Table.from_batches(with_part(batches, [(50, "")])).to_batches(max_chunksize=3)
+    parted = pa.Table.from_batches(with_part(batches, PartBounds(2, ((50, ""),), ((50, "", 0),)))).to_batches(
+        max_chunksize=3
+    )
     assert {number for part in parted for number in part.column("part").to_pylist()} == {0, 1}
     pieces = list(order_part(parted))
     assert len(pieces) > 2
@@ -129,14 +141,42 @@ def test_batches_of_the_same_start_are_spread_over_parts_in_order(sources: int) 
         for number in range(5000)
     ]
     rows.sort(key=lambda row: (row["start"], row["source"], row["batch"]))
-    bounds = [(rows[number * 500]["start"], rows[number * 500]["source"]) for number in range(1, 10)]
+    bounds = tuple((rows[number * 500]["start"], rows[number * 500]["source"]) for number in range(1, 10))
+    ordered = parted_and_ordered(rows, PartBounds(10, bounds))
+    assert [row for part in ordered for row in part] == rows
+    assert max(map(len, ordered)) < 1100  # all but a tenth would be in one part
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+@pytest.mark.parametrize("sources", [1, 50])
+def test_messages_refused_at_the_same_receive_time_are_spread_over_parts_in_order(sources: int, accepted: bool) -> None:
+    """Late ones, or such as are sent twice: those look like messages of batches in a sample."""
+    draw = random.Random(9)
+    messages = [
+        (100_000 if number % 10 else number, f"s{draw.randrange(sources):02}", number) for number in range(5000)
+    ]
+    columns = zip(
+        *[(7 * time % 1000, accepted, time, source, number) for time, source, number in messages], strict=True
+    )
+    sample = pa.table([pa.array(column) for column in columns], SAMPLE_SCHEMA)
+    empty = dict.fromkeys(BATCH_SCHEMA.names)
+    rows = [
+        empty | {"start": time, "source": source, "ids": [number], "reason": "late"}
+        for time, source, number in messages
+    ]
+    ordered = parted_and_ordered(rows, bounds_of(sample, 10))
+    found = [(row["start"], row["source"], *row["ids"]) for part in ordered for row in part]
+    assert found == sorted(messages)
+    assert max(map(len, ordered)) < 550
+
+
+def parted_and_ordered(rows: list[dict[str, Any]], bounds: PartBounds) -> list[list[dict[str, Any]]]:
+    """*rows* by part, in order."""
     parted = pa.Table.from_batches(with_part([pa.RecordBatch.from_pylist(rows, BATCH_SCHEMA)], bounds))
     parts: dict[int, list[pa.RecordBatch]] = {}
     for part in parted.to_batches(max_chunksize=1):
         parts.setdefault(part.column("part")[0].as_py(), []).append(part)
-    ordered = [list(order_part(parts[number])) for number in sorted(parts)]
-    assert [row for pieces in ordered for piece in pieces for row in piece.to_pylist()] == rows
-    assert max(sum(map(len, pieces)) for pieces in ordered) < 1100  # all but a tenth would be in one part
+    return [[row for piece in order_part(parts[number]) for row in piece.to_pylist()] for number in sorted(parts)]
 
 
 @pytest.mark.spark

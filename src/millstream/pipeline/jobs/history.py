@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.batching import Rulebook
 from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
 from millstream.pipeline.jobs.log_range import LogRange
-from millstream.pipeline.jobs.output_order import PARTED_SCHEMA, Bound, by_part, find_bounds, order_part, with_part
+from millstream.pipeline.jobs.output_order import (
+    PARTED_SCHEMA,
+    PartBounds,
+    by_part,
+    find_bounds,
+    order_part,
+    with_part,
+)
 from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part, count_rows
 from millstream.pipeline.jobs.shared_output import write_made, write_output
 from millstream.pipeline.reachable import check_reachable
@@ -61,7 +68,7 @@ def write_range(
     bounds = find_bounds(spark, store_url, wanted, rules)
     batch = partial(_parted, rules=rules, bound=wanted.received_to, flush=flush, bounds=bounds)
     shares = _shares_in_turn(spark, store_url, wanted, rules, whole=True)
-    parts = by_part(shares.mapInArrow(batch, spark_schema(PARTED_SCHEMA)), len(bounds) + 1)
+    parts = by_part(shares.mapInArrow(batch, spark_schema(PARTED_SCHEMA)), bounds.parts)
     return write_made(parts, folder, _LAYOUT, TaskWork(order_part, count_rows))
 
 
@@ -97,6 +104,6 @@ def _shares_in_turn(
 
 
 def _parted(
-    parts: Iterable[pa.RecordBatch], rules: Rulebook, bound: int, *, flush: bool, bounds: Sequence[Bound]
+    parts: Iterable[pa.RecordBatch], rules: Rulebook, bound: int, *, flush: bool, bounds: PartBounds
 ) -> Iterator[pa.RecordBatch]:
     return with_part(batch_part(parts, rules, bound, flush=flush, whole=True), bounds)

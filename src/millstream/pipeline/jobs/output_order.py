@@ -13,8 +13,9 @@ import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -67,17 +68,33 @@ _PIECE_BYTES = 8 << 20
 _HELD_BYTES = 64 << 20
 
 SAMPLE_SCHEMA = pa.schema(
-    [pa.field("time", pa.int64(), nullable=False), pa.field("source", pa.string(), nullable=False)]
+    [
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("accepted", pa.bool_(), nullable=False),
+        pa.field("received_at", pa.int64(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("id", pa.int64(), nullable=False),
+    ]
 )
-"""About where some messages come in the output: by time and, where that is the same, by source."""
+"""Some messages: about where each comes in the output (``time``), and whether its times allow it to be in a batch."""
 
-_SAMPLE_ORDER = [("time", "ascending"), ("source", "ascending")]
 
-Bound: TypeAlias = tuple[int, str]
-"""The time and the source at which a part begins. One that comes several times is worth as many parts: batches of this
-time and source are dealt to these by their ids, which are hashes."""
+class PartBounds(msgspec.Struct, frozen=True):
+    """Where each of ``parts`` but the first begins, ascending: for batches, and for refused messages.
+
+    A batch belongs to a part by its start and source. Where several bounds are equal, batches of this time and source
+    are dealt to as many parts by their ids, which are hashes. A refused message belongs to a part by its receive time,
+    source and id. These bounds are quantiles of all messages, because which are duplicates is not known before: a part
+    has no more refused messages than its share of all messages, also where they share a receive time.
+    """
+
+    parts: int = 1
+    batches: tuple[tuple[int, str], ...] = ()
+    refused: tuple[tuple[int, str, int], ...] = ()
+
 
 Times = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 def part_count(rows: int, cores: int) -> int:
@@ -86,17 +103,31 @@ def part_count(rows: int, cores: int) -> int:
     return max(1, min(wanted, rows // _LEAST_ROWS))
 
 
-def find_bounds(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook) -> list[Bound]:
-    """Where each part but the first begins, ascending; tasks read a sample of *wanted* for it."""
+def find_bounds(spark: SparkSession, store_url: str, wanted: LogRange, rules: Rulebook) -> PartBounds:
+    """Where the parts of the output begin; tasks read a sample of *wanted* for it."""
     parts = part_count(wanted.count, spark.sparkContext.defaultParallelism)
     if parts == 1:
-        return []
+        return PartBounds()
     places = parts * PLACES_A_PART
     sample = partial(sample_part, store_url=store_url, wanted=wanted, rules=rules, places=places)
     numbers = spark.range(places, numPartitions=-(-places // _PLACES_A_TASK))
-    found = numbers.mapInArrow(sample, spark_schema(SAMPLE_SCHEMA)).toArrow().sort_by(_SAMPLE_ORDER)
-    chosen = found.take(pa.array(np.arange(1, parts) * len(found) // parts))
-    return list(zip(chosen["time"].to_pylist(), chosen["source"].to_pylist(), strict=True))
+    return bounds_of(numbers.mapInArrow(sample, spark_schema(SAMPLE_SCHEMA)).toArrow(), parts)
+
+
+def bounds_of(sample: pa.Table, parts: int) -> PartBounds:
+    """The bounds of *parts* at the quantiles of *sample* (:data:`SAMPLE_SCHEMA`)."""
+    accepted = sample.filter(sample["accepted"])
+    batches = _quantiles(accepted, parts, ["time", "source"])
+    return PartBounds(parts, batches, _quantiles(sample, parts, ["received_at", "source", "id"]))
+
+
+def _quantiles(sample: pa.Table, parts: int, columns: Sequence[str]) -> tuple[Any, ...]:
+    """The values of *columns* by which *sample*, sorted by them, is cut into *parts*; none where it is empty."""
+    if not len(sample):
+        return ()
+    ordered = sample.sort_by([(column, "ascending") for column in columns])
+    chosen = ordered.take(pa.array(np.arange(1, parts) * len(ordered) // parts))
+    return tuple(zip(*(chosen[column].to_pylist() for column in columns), strict=True))
 
 
 def sample_part(
@@ -107,32 +138,38 @@ def sample_part(
         log = store.log(LogSpec(wanted.log), create=False)
         for part in numbers:
             for first, last in sampled_ids(wanted, part.column("id").to_pylist(), places, _PLACE_ROWS):
-                read = log.read(first, last, ["event_time", "received_at", "source"], gaps="none")
-                tables = [pa.table([order_times(one.arrow, rules), one.arrow["source"]], SAMPLE_SCHEMA) for one in read]
-                rows = pa.concat_tables(tables).sort_by(_SAMPLE_ORDER)
+                read = log.read(first, last, ["id", "event_time", "received_at", "source"], gaps="none")
+                tables = [_sampled(one.arrow, rules) for one in read]
+                rows = pa.concat_tables(tables).sort_by([("time", "ascending"), ("source", "ascending")])
                 some = rows.take(pa.array(np.arange(0, len(rows), max(1, len(rows) // _PLACE_TIMES))))
                 yield from some.combine_chunks().to_batches()
 
 
-def order_times(messages: pa.RecordBatch, rules: Rulebook) -> Times:
-    """About where each of *messages* comes in the output: at its event time, or where refused when it was received."""
+def _sampled(messages: pa.RecordBatch, rules: Rulebook) -> pa.Table:
+    times, accepted = order_times(messages, rules)
+    plain = [messages[name] for name in ("received_at", "source", "id")]
+    return pa.table([times, accepted, *plain], SAMPLE_SCHEMA)
+
+
+def order_times(messages: pa.RecordBatch, rules: Rulebook) -> tuple[Times, Mask]:
+    """About where each of *messages* comes in the output, and whether its times allow it to be in a batch.
+
+    One that may be comes at its event time, another one at the time when it was received.
+    """
     event, received = (messages.column(name).to_numpy() for name in ("event_time", "received_at"))
     lead = max(config.lead for config in rules.configs)
-    accepted = (event >= received - rules.patience) & (event <= received + lead)
+    accepted: Mask = (event >= received - rules.patience) & (event <= received + lead)
     times: Times = np.where(accepted, event, received)
-    return times
+    return times, accepted
 
 
-def with_part(rows: Iterable[pa.RecordBatch], bounds: Sequence[Bound]) -> Iterator[pa.RecordBatch]:
+def with_part(rows: Iterable[pa.RecordBatch], bounds: PartBounds) -> Iterator[pa.RecordBatch]:
     """*rows* of ``BATCH_SCHEMA`` as rows of :data:`PARTED_SCHEMA`."""
-    times = np.array([time for time, _ in bounds], np.int64)
     for batch in rows:
-        starts = batch.column("start").to_numpy()
-        part = np.searchsorted(times, starts, "right").astype(np.int32)
-        tied = np.flatnonzero(np.searchsorted(times, starts, "left") < part)
-        if len(tied):
-            rows_there = batch.select(["start", "source", "batch"]).take(pa.array(tied)).to_pylist()
-            part[tied] = [_part_of(bounds, row["start"], row["source"], row["batch"]) for row in rows_there]
+        part = np.empty(len(batch), np.int32)
+        named = batch.column("batch").is_valid().to_numpy(zero_copy_only=False)
+        part[named] = _batch_parts(batch.filter(pa.array(named)), bounds)
+        part[~named] = _refused_parts(batch.filter(pa.array(~named)), bounds)
         order = np.argsort(part, kind="stable")
         numbers, begins = np.unique(part[order], return_index=True)
         dealt = batch.take(pa.array(order)) if len(numbers) > 1 else batch
@@ -141,13 +178,47 @@ def with_part(rows: Iterable[pa.RecordBatch], bounds: Sequence[Bound]) -> Iterat
         yield pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(shares, pa.binary())], schema=PARTED_SCHEMA)
 
 
-def _part_of(bounds: Sequence[Bound], start: int, source: str, batch: str | None) -> int:
-    """The part of a row that begins at the time of a bound; a row that is no batch comes before those that are."""
-    before, upto = bisect_left(bounds, (start, source)), bisect_right(bounds, (start, source))
-    if before == upto:
-        return upto
-    share = int(batch[:8], 16) if batch else 0
-    return before + 1 + (share * (upto - before) >> 32)
+def _batch_parts(batches: pa.RecordBatch, bounds: PartBounds) -> Times:
+    """The part of each of *batches*."""
+    parts, upto = _spans(batches, bounds.batches)
+    tied = np.flatnonzero(parts < upto)
+    names = batches.column("batch").take(pa.array(tied)).to_pylist()
+    share = np.array([int(name[:8], 16) for name in names], np.int64)
+    parts[tied] += 1 + (share * (upto - parts)[tied] >> 32)
+    return parts
+
+
+def _refused_parts(refused: pa.RecordBatch, bounds: PartBounds) -> Times:
+    """The part of each of the *refused* messages."""
+    parts, upto = _spans(refused, [(time, source) for time, source, _ in bounds.refused])
+    ids, limits = _first_ids(refused.column("ids")), np.array([number for *_, number in bounds.refused], np.int64)
+    for begin in np.unique(parts[parts < upto]).tolist():
+        rows = np.flatnonzero((parts == begin) & (upto > begin))
+        parts[rows] += np.searchsorted(limits[begin : upto[rows[0]]], ids[rows], "right")
+    return parts
+
+
+def _spans(rows: pa.RecordBatch, bounds: Sequence[tuple[int, str]]) -> tuple[Times, Times]:
+    """How many *bounds* come before the start and source of each of *rows*, and how many by then."""
+    times, starts = np.array([time for time, _ in bounds], np.int64), rows.column("start").to_numpy()
+    before, upto = np.searchsorted(times, starts, "left"), np.searchsorted(times, starts, "right")
+    tied = np.flatnonzero(before < upto)
+    if len(tied):
+        sources = rows.column("source").take(pa.array(tied)).dictionary_encode()
+        names = sources.dictionary.to_pylist()
+        pairs, pair = np.unique(np.stack([starts[tied], sources.indices.to_numpy()]), axis=1, return_inverse=True)
+        places = [(start, names[name]) for start, name in pairs.T.tolist()]
+        spans = np.array([(bisect_left(bounds, place), bisect_right(bounds, place)) for place in places])
+        before[tied], upto[tied] = spans[pair.reshape(-1)].T
+    return before, upto
+
+
+def _first_ids(ids: Any) -> Times:
+    """The first of each list of *ids*; -1 where there is none."""
+    some = pc.greater(pc.list_value_length(ids), 0)
+    first = np.full(len(ids), -1)
+    first[np.flatnonzero(some)] = pc.list_element(ids.filter(some), 0).to_numpy()
+    return first
 
 
 def by_part(batches: DataFrame, parts: int) -> DataFrame:
@@ -196,14 +267,11 @@ def _on_disk(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
 
 def _keys(rows: pa.RecordBatch) -> pa.Table:
     ids, lines = rows.column("ids"), pc.fill_null(pc.binary_length(rows.column("lines")), 0)
-    counts = pc.list_value_length(ids)
-    some = pc.greater(counts, 0)
-    first = np.full(len(rows), -1)
-    first[np.flatnonzero(some)] = pc.list_element(ids.filter(some), 0).to_numpy()
-    size = lines.to_numpy().astype(np.int64) + _ID_BYTES * counts.to_numpy() + _ROW_BYTES
+    counts = pc.list_value_length(ids).to_numpy()
+    size = lines.to_numpy().astype(np.int64) + _ID_BYTES * counts + _ROW_BYTES
     plain = [rows.column(name) for name in ("start", "source", "batch")]
     named = plain[-1].is_valid().cast(pa.int64())
-    return pa.table([*plain, named, pa.array(first), pa.array(size)], schema=_KEYS)
+    return pa.table([*plain, named, pa.array(_first_ids(ids)), pa.array(size)], schema=_KEYS)
 
 
 def _sorted(batches: Sequence[pa.RecordBatch], keys: pa.Table) -> Iterator[pa.RecordBatch]:
