@@ -28,7 +28,7 @@ from millstream.pipeline.errors import PipelineInputError, UnusableFileError
 from millstream.pipeline.jobs import file_parsing, source_files
 from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split
 from millstream.pipeline.jobs.ingest import IngestResult, known_files, run_ingest
-from millstream.pipeline.jobs.source_files import cuts_of, find_files, splits_of
+from millstream.pipeline.jobs.source_files import cuts_of, file_content, find_files, splits_of
 from millstream.pipeline.staging import Staging
 from millstream.testing.killed_programs import kill_at
 
@@ -404,6 +404,16 @@ def test_a_parquet_file_that_rotted_is_named(tmp_path: Path, rules: ParsingRules
     path.write_bytes(data)
     with pytest.raises(UnusableFileError, match=r"cannot read .*x\.parquet: "):
         parsed(tmp_path, rules)
+
+
+def test_a_file_that_disappears_after_it_was_found_is_unusable_for_the_reason_that_the_system_gives(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"{}")
+    (file,) = find_files([path])
+    path.unlink()
+    assert file_content(file).unusable == f"cannot read {path}: No such file or directory"
 
 
 def test_files_are_found_below_folders_by_their_endings_and_called_by_where_they_lie(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def file_content(file: SourceFile) -> FileContent:
     except UnusableFileError as error:
         return FileContent(file.path, unusable=str(error))
     except OSError as error:
-        return FileContent(file.path, unusable=f"{file.path} cannot be read: {error}")
+        return FileContent(file.path, unusable=f"cannot read {file.path}: {error.strerror or error}")
 
 
 def _find(path: Path, wanted: Format | None) -> Iterator[SourceFile]:
