@@ -25,12 +25,16 @@ from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.batch import BatchJob, hand_over, run_batch
 from millstream.pipeline.jobs.integrity import run_integrity
 from millstream.pipeline.jobs.report import run_report
+from millstream.pipeline.result_parts import SETTING
 from millstream.pipeline.schema import spark_schema
-from millstream.settings import LogSettings, Settings
+from millstream.settings import AnchoringSettings, LogSettings, Settings
 from millstream.stores import LocalStore
+from millstream.testing.swift import ENVIRONMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.testing.s3 import S3Server
 
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]
@@ -59,17 +63,34 @@ def described(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 @pytest.mark.spark
-def test_the_recipes_of_the_page_run_on_results_of_jobs(
-    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+@pytest.mark.served
+def test_the_recipes_of_the_page_run_on_results_of_jobs_at_a_url(
+    spark: SparkSession,
+    tmp_path: Path,
+    log_url: str,
+    untidy: Untidy,
+    write_log: WriteLog,
+    swift: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_log(log_url, "weather", untidy(1, 300))
     jobs = tmp_path / "jobs"
-    job = run_batch(spark, jobs, log_url, "weather", RULES)
-    with Node.open(Settings(data=str(tmp_path / "node"), log=LogSettings(store=log_url)), create=True) as node:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    spark.conf.set(SETTING, swift.new_url())
+    try:
+        job = run_batch(spark, jobs, log_url, "weather", RULES)
+        sweep(spark, tmp_path, jobs)
+    finally:
+        spark.conf.unset(SETTING)  # tables say by themselves where their rows are
+    assert list(jobs.rglob("part-*.parquet")) == []
+    settings = Settings(
+        data=str(tmp_path / "node"), log=LogSettings(store=log_url), anchoring=AnchoringSettings(cas=swift.new_url())
+    )
+    with Node.open(settings, create=True) as node:
         anchoring = node.anchoring
         anchor_history(job, "weather", anchoring.batch_writer, msgspec.to_builtins(RULES))
         cas = anchoring.cas_url
-    sweep(spark, tmp_path, jobs)
     python, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     for example, own in (
         ("mysql://reader@db.example/logs", log_url),
