@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> None:
-    work = PipelineRuns(spark, tmp_path, SystemClock(), 2)
+    work = PipelineRuns(spark, tmp_path, SystemClock(), "2 cores")
     measured = [
         work.read("sqlite", f"sqlite:///{tmp_path / 'read.db'}", [500]),
         work.ingest([500]),
@@ -36,3 +36,16 @@ def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> 
 def test_a_part_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown 'write': choose from read, ingest"):
         next(comparisons("quick", tmp_path, modes="write"))
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("counts", "1e5,many", "--counts: invalid value '1e5,many': write numbers of at least 1"),
+        ("counts", "0", "--counts: invalid value '0'"),
+        ("workers", "two", "--workers: invalid value 'two': write a whole number"),
+    ],
+)
+def test_a_value_that_is_no_number_is_named(tmp_path: Path, part: str, value: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        next(comparisons("quick", tmp_path, **{part: value}))

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -43,8 +44,8 @@ MODES = ("read", "ingest", "anchor", "sweep", "plan")
 ROUNDS = 1
 """The sizes are the comparison; a round of all of them takes ten minutes or so on two cores."""
 
-HEAP = "768m"
-"""The most heap of Java; the rest of Java and Python take about as much again."""
+HEAP = "512m"
+"""The most heap of the driver's Java machine: the least that Spark starts with, since the driver holds no rows."""
 
 _BODY = 100
 _SOURCES = 1000
@@ -61,48 +62,64 @@ class PipelinePeers(Protocol):
 
 
 def comparisons(
-    size: Size, folder: Path, *, modes: str = ",".join(MODES), backends: str = "sqlite", cores: str = "2"
+    size: Size,
+    folder: Path,
+    *,
+    modes: str = ",".join(MODES),
+    backends: str = "sqlite",
+    cores: str = "2",
+    workers: str = "0",
+    heap: str = HEAP,
+    counts: str = "",
 ) -> Iterator[Comparison]:
     """One comparison a job (*modes*), and for reading one a store of logs (*backends*: sqlite, segments, mariadb).
 
-    All processes, servers of databases too, share so many *cores*.
+    All processes, servers of databases too, share so many *cores*. With *workers* a cluster of so many of one core each
+    does the work, else the driver itself; *heap* is that of the driver. *counts* are the numbers of messages, rows and
+    listed items instead of those of *size*.
     """
     from millstream.pipeline.session import SparkOptions, spark_session
 
     wanted, stores = _chosen(modes, MODES), _chosen(backends, ("sqlite", "segments", "mariadb"))
+    given = _counts(counts)
     if not cores.isdecimal() or cores == "0":
         raise InputError(f"--cores: invalid value {cores!r}: write a whole number of at least 1")
+    if not workers.isdecimal():
+        raise InputError(f"--workers: invalid value {workers!r}: write a whole number")
     with contextlib.ExitStack() as held:
-        given = held.enter_context(on_cores(int(cores)))
-        spark = held.enter_context(
-            spark_session(folder / "spark", SparkOptions(quick=size != "full", driver_memory=HEAP))
-        )
-        work = PipelineRuns(spark, folder, SystemClock(), given)
-        counts = [BASE[size] * step for step in STEPS[size]]
+        where = f"all processes on {held.enter_context(on_cores(int(cores)))} cores, with a heap of {heap}"
+        master, confs = "local[*]", dict[str, str]()
+        if workers != "0":
+            where = f"{where}, on a cluster of {workers} workers of one core each"
+            master, confs = held.enter_context(_cluster(workers)), _CLUSTER
+        options = SparkOptions(master, heap, quick=size != "full", confs=confs)
+        spark = held.enter_context(spark_session(folder / "spark", options))
+        work = PipelineRuns(spark, folder, SystemClock(), where)
         if "read" in wanted:
+            read = given or [READ[size] * step for step in STEPS[size]]
             for backend in stores:
                 with _place(backend, folder) as url:
-                    steps = STEPS[size]
-                    reading = work.read(backend, url, [READ[size] * step for step in steps])
-                    yield _warmed(reading, *range(len(steps) - 1, len(reading.contenders), len(steps)))
+                    reading = work.read(backend, url, read)
+                    yield _warmed(reading, *range(len(read) - 1, len(reading.contenders), len(read)))
+        numbers = given or [BASE[size] * step for step in STEPS[size]]
         if "ingest" in wanted:
-            yield _warmed(work.ingest(counts))
+            yield _warmed(work.ingest(numbers))
         if "anchor" in wanted:
-            yield _warmed(work.anchor(counts))
+            yield _warmed(work.anchor(numbers))
         if "sweep" in wanted:
             items, item_bytes = SWEPT[size]
             yield _warmed(work.sweep([items * step for step in STEPS[size]], item_bytes), -len(STEPS[size]))
         if "plan" in wanted:
-            yield _warmed(work.plan(counts))
+            yield _warmed(work.plan(numbers))
 
 
 class PipelineRuns:
     """What the jobs work on, in *folder*, and the jobs."""
 
-    def __init__(self, spark: SparkSession, folder: Path, clock: Clock, cores: int) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, clock: Clock, where: str) -> None:
         self._spark, self._folder, self._clock = spark, folder, clock
-        self._cores = f"all processes on {cores} cores, with a heap of {HEAP}"
-        self._where = f"{self._cores}, after a run of the smallest"
+        self._cores = where
+        self._where = f"{where}, after a run of the smallest"
         self._url = f"sqlite:///{folder / 'log.db'}"
         self._turns = itertools.count()
 
@@ -311,6 +328,31 @@ def _warmed(comparison: Comparison, *which: int) -> Comparison:
     return comparison
 
 
+_CLUSTER = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+@contextlib.contextmanager
+def _cluster(workers: str) -> Iterator[str]:
+    """The master's URL of a cluster of so many *workers* on this machine."""
+    from millstream.testing.services import private
+    from millstream.testing.spark import WORKERS
+
+    before = os.environ.get(WORKERS)
+    os.environ[WORKERS] = workers
+    try:
+        with private("spark") as cluster:
+            yield cluster.url
+    finally:
+        os.environ.pop(WORKERS)
+        if before is not None:
+            os.environ[WORKERS] = before
+
+
 @contextlib.contextmanager
 def _place(backend: str, folder: Path) -> Iterator[str]:
     """The URL of an empty store of logs."""
@@ -396,6 +438,17 @@ def _chosen(text: str, known: Sequence[str]) -> list[str]:
         if name not in known:
             raise InputError(f"unknown {name!r}: choose from {', '.join(known)}")
     return names
+
+
+def _counts(text: str) -> list[int]:
+    """The numbers in *text*, such as ``1e5,1000000``."""
+    try:
+        found = [int(float(word)) for word in text.split(",") if word]
+    except (ValueError, OverflowError):
+        found = [0]
+    if any(count < 1 for count in found):
+        raise InputError(f"--counts: invalid value {text!r}: write numbers of at least 1, such as 1e5,1e6")
+    return found
 
 
 def _checked(found: int, wanted: int) -> int:

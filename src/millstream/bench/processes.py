@@ -74,16 +74,24 @@ def forget_peaks() -> None:
 
 def spark_memory() -> dict[str, float]:
     """The most memory in megabytes, since peaks were forgotten, of the driver (Python and Java), and of all Python
-    workers now."""
+    workers now, also those of executors that this process started."""
     java = _java()
-    daemons = [pid for machine in java for pid in children(machine)]
+    daemons = [pid for machine in _machines(os.getpid()) for pid in children(machine) if not _is_java(pid)]
     workers = daemons + [pid for daemon in daemons for pid in children(daemon)]
     peak = sum(_status(pid, "VmHWM") for pid in (os.getpid(), *java))
     return {"driver MB": peak / 1000, "workers MB": sum(_status(pid, "RssAnon") for pid in workers) / 1000}
 
 
 def _java() -> list[int]:
-    return [pid for pid in children(os.getpid()) if "java" in _name(pid)]
+    return [pid for pid in children(os.getpid()) if _is_java(pid)]
+
+
+def _machines(pid: int) -> list[int]:
+    return [machine for machine in descendants(pid) if _is_java(machine)]
+
+
+def _is_java(pid: int) -> bool:
+    return "java" in _name(pid)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,10 @@ from millstream.core.durable import write_durably
     help="Which comparisons, of log (alone,both,arrow), batching (core,spark) or pipeline (read,ingest,anchor,sweep,"
     "plan).",
 )
-@click.option("--cores", metavar="N", help="batching, batching-spark: number of Spark cores (default 2).")
+@click.option("--cores", metavar="N", help="batching, batching-spark, pipeline: number of cores (default 2).")
+@click.option("--counts", metavar="LIST", help="pipeline: numbers of messages, rows or items, such as 1e5,1e6.")
+@click.option("--workers", metavar="N", help="pipeline: run on a local cluster of N workers of one core each.")
+@click.option("--heap", metavar="SIZE", help="pipeline: heap of the driver's Java machine (default 512m).")
 @click.option("--senders", metavar="N", help="log: number of concurrent senders.")
 @click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads.")
 @click.option("--seconds", metavar="S", help="log: approximate write time per contender and round.")

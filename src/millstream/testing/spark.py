@@ -26,8 +26,11 @@ from millstream.testing.programs import LocalServerMissingError
 from millstream.testing.rabbitmq import free_ports
 from millstream.testing.separate_hosts import Switch, check_namespaces, pass_on
 
-WORKERS, HOSTS = 2, 3
-"""How many workers there are on loopback, and with networks of their own."""
+HOSTS = 3
+"""How many workers there are with networks of their own."""
+
+WORKERS = "MILLSTREAM_SPARK_WORKERS"
+"""The environment variable with the number of workers on loopback."""
 
 OWN_DISKS = "MILLSTREAM_OWN_DISKS"
 """The environment variable with the folder that workers do not share."""
@@ -61,10 +64,14 @@ class Spark:
         return [sys.executable, "-m", "millstream.testing.spark", str(folder), str(port)]
 
     def answers(self, port: int) -> bool:
-        return bool(state(port)["aliveworkers"] == (HOSTS if OWN_NETWORKS in os.environ else WORKERS))
+        return bool(state(port)["aliveworkers"] == (HOSTS if OWN_NETWORKS in os.environ else _workers()))
 
     def url(self, port: int) -> str:
         return str(state(port)["url"])
+
+
+def _workers() -> int:
+    return int(os.environ.get(WORKERS, "2"))
 
 
 def state(port: int) -> dict[str, Any]:
@@ -132,7 +139,7 @@ def main(folder: Path, port: int) -> None:
                 running.append(switch.start_host(number + 2, command, apart, own, folder))
         else:
             environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-            commands = [worker(number, "127.0.0.1", "127.0.0.1") for number in range(WORKERS)]
+            commands = [worker(number, "127.0.0.1", "127.0.0.1") for number in range(_workers())]
             commands = [master("127.0.0.1"), *([*_own_disk(apart), *command] for command in commands)]
             running += [subprocess.Popen(command, env=environment, cwd=folder) for command in commands]
         for process in running:
