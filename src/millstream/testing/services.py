@@ -44,7 +44,7 @@ __all__ = [
     "running",
 ]
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 
 
