@@ -1,7 +1,8 @@
 """Jobs as a program that ``spark-submit`` runs on a cluster: ``cluster_job.py FOLDER ADDRESSES JOB …``.
 
-FOLDER is the driver's own; ADDRESSES are URLs by name, as JSON. Each job leaves ``JOB.began`` and ``JOB.done`` in it.
-Prints results by job as JSON, with the number of executors that were lost. Run again, it resumes.
+FOLDER is the driver's own; ADDRESSES are URLs by name, as JSON. Each job leaves ``JOB.began`` in it, and its result as
+JSON in ``JOB.done``. Prints results by job as JSON, with the number of executors that were lost. Run again, it resumes
+with the job that was not done.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from millstream.batching import BatchConfig
+from millstream.core.durable import write_durably
 from millstream.log import LogSpec
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
@@ -143,10 +145,12 @@ def main(folder: Path, urls: Mapping[str, str], names: list[str]) -> dict[str, A
     with Node.open(settings, create=True) as node:
         jobs = Jobs(spark, node, folder, urls)
         for name in names:
-            run: Callable[[], Any] = getattr(jobs, name)
-            (folder / f"{name}.began").touch()
-            results[name] = run()
-            (folder / f"{name}.done").touch()
+            done = folder / f"{name}.done"
+            if not done.exists():
+                run: Callable[[], Any] = getattr(jobs, name)
+                (folder / f"{name}.began").touch()
+                write_durably(done, json.dumps(run()).encode())
+            results[name] = json.loads(done.read_bytes())
     results["lost"] = lost_executors(spark)
     spark.stop()
     return results

@@ -31,6 +31,10 @@ _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java's fast compiler alone: half the processor time of programs of a minute."""
 
 
+_SECONDS_A_JOB = 200
+"""What a job may take on a busy machine, with the start of its driver."""
+
+
 class SeparateCluster:
     """Three workers in networks of their own, none of which sees *folder*, the driver's: :func:`separate_cluster`."""
 
@@ -43,7 +47,7 @@ class SeparateCluster:
     def run(self, jobs: Sequence[str], kills: Sequence[tuple[str, Victim]] = ()) -> dict[str, Any]:
         """What the *jobs* give, one after the other, with one *victim* killed in the middle of each job of *kills*.
 
-        A job whose driver was killed is submitted again.
+        A job whose driver was killed is submitted again; jobs that were done by then are not run again.
         """
         left = list(kills)
         while True:
@@ -54,7 +58,7 @@ class SeparateCluster:
                     if victim == "driver":
                         break
                 else:
-                    output, errors = driver.communicate(timeout=400)
+                    output, errors = driver.communicate(timeout=_SECONDS_A_JOB * max(2, len(jobs)))
                     assert driver.returncode == 0, errors[-6000:]
                     found: dict[str, Any] = json.loads(output.splitlines()[-1])
                     return found
@@ -102,7 +106,7 @@ class SeparateCluster:
         if victim == "driver":
             os.killpg(driver.pid, signal.SIGKILL)
         else:
-            worker = self._worker(busy[0])
+            (worker,) = self._workers(busy[0])
             executors = children(worker)
             assert executors, "a worker without an executor"
             for pid in (worker, *executors) if victim == "worker" else executors:
@@ -115,7 +119,8 @@ class SeparateCluster:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError, LookupError):
             (application,) = self._ask(port, "")
             executors = self._ask(port, f"/{application['id']}/executors")
-            return [each["hostPort"].partition(":")[0] for each in executors if each["activeTasks"]]
+            hosts = [each["hostPort"].partition(":")[0] for each in executors if each["activeTasks"]]
+            return [host for host in hosts if self._workers(host)]
         return []
 
     def _ask(self, port: int, path: str) -> Any:
@@ -123,10 +128,9 @@ class SeparateCluster:
             connection.request("GET", f"/api/v1/applications{path}")
             return json.loads(connection.getresponse().read())
 
-    def _worker(self, address: str) -> int:
-        """The process of the worker at *address*."""
-        (found,) = (pid for pid in self._server.processes if {b"Worker", address.encode()} <= words_of(pid))
-        return found
+    def _workers(self, address: str) -> list[int]:
+        """The process of the worker at *address*; none where it was killed."""
+        return [pid for pid in self._server.processes if {b"Worker", address.encode()} <= words_of(pid)]
 
 
 @contextlib.contextmanager
