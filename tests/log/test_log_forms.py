@@ -7,7 +7,7 @@ from google.protobuf import duration_pb2, wrappers_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.log import Log, LogInputError, LogSpec, Message, Sourced, open_store, sourced
+from millstream.log import Log, LogInputError, LogSpec, Message, Sourced, as_sourced, open_store
 from millstream.log.sourced import NAME_HEADER
 
 
@@ -50,27 +50,27 @@ def test_a_sourced_message_has_its_source_in_the_message(log: Log) -> None:
         writer.append_sourced(sent)
     found = [message for batch in log.read() for message in batch]
     assert [message.source for message in found] == ["SENSOR:7", "a:b:18446744073709551615"]
-    assert [sourced(message) for message in found] == sent
+    assert [as_sourced(message) for message in found] == sent
     assert list(log.read_sourced()) == list(enumerate(sent, 1))
 
 
 @given(st.text(min_size=1), st.integers(0, 2**64 - 1), st.text(), st.binary())
 def test_every_source_comes_back(kind: str, number: int, name: str, payload: bytes) -> None:
     made = Sourced(kind, number, payload, name)
-    assert sourced(made.message()) == made
+    assert as_sourced(made.message()) == made
 
 
 @pytest.mark.parametrize("source", ["", "JFK", ":7", "a:", "a:07", "a:-1", "a:18446744073709551616", "a:٣"])
 def test_a_message_of_another_source_is_not_taken_for_a_sourced_one(source: str) -> None:
     with pytest.raises(LogInputError, match="must be TYPE:ID"):
-        sourced(Message(b"", source=source))
+        as_sourced(Message(b"", source=source))
 
 
 def test_a_name_that_is_no_text_is_refused_when_written_and_when_read() -> None:
     with pytest.raises(LogInputError, match="is not text: surrogates not allowed at 0"):
         Sourced("a", 1, b"", "\ud800").message()
     with pytest.raises(LogInputError, match="is not UTF-8: invalid start byte at byte 2"):
-        sourced(Message(b"", source="a:1", headers=((NAME_HEADER, b"ab\xff"),)))
+        as_sourced(Message(b"", source="a:1", headers=((NAME_HEADER, b"ab\xff"),)))
 
 
 @pytest.mark.parametrize(("kind", "number"), [("", 1), ("a", -1), ("a", 2**64)])

@@ -3,11 +3,16 @@
 They do no input or output and have no clock; the same class runs in process, in a Spark stream and in a Spark job.
 """
 
-from millstream.batching.batcher import Batcher
-from millstream.batching.config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
-from millstream.batching.errors import BatchingError, BoundBrokenError, ConfigError, FlushedError, SnapshotError
-from millstream.batching.event import BatcherOutput, Event, EventBatch, Reject
-from millstream.batching.rulebook import Override, Rulebook
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.batching.batcher import Batcher
+    from millstream.batching.config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
+    from millstream.batching.errors import BatchingError, BoundBrokenError, ConfigError, FlushedError, SnapshotError
+    from millstream.batching.event import BatcherOutput, Event, EventBatch, Reject
+    from millstream.batching.rulebook import Override, Rulebook
 
 __all__ = [
     "BatchConfig",
@@ -27,3 +32,5 @@ __all__ = [
     "Rulebook",
     "SnapshotError",
 ]
+
+__getattr__ = lazy_names(__name__)

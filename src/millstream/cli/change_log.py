@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from millstream.node import Node
-from millstream.node.databases import DATABASE
-from millstream.rest.operator_audit_log import OperatorAuditLog
+from millstream.node.context import DATABASE
 from millstream.settings import Settings
 
 _LONGEST_NAME = 64
@@ -30,6 +29,8 @@ def record_change(node: Node, action: str, target: str, **facts: Any) -> None:
 
     Under sudo the name of who called it is a fact, ``sudo_user``.
     """
+    from millstream.rest.operator_audit_log import OperatorAuditLog
+
     if caller := os.environ.get("SUDO_USER"):
         facts["sudo_user"] = caller[:_LONGEST_NAME]
     OperatorAuditLog(node.databases.own, node.clock).add(os_user(), action, target, **facts)

@@ -14,44 +14,49 @@
 
 from __future__ import annotations
 
-from millstream.core.message import MESSAGE_SCHEMA, Message
-from millstream.log.batch import Batch
-from millstream.log.errors import (
-    CorruptBlockError,
-    DamagedLogError,
-    DurabilityTimeoutError,
-    FencedError,
-    LogError,
-    LogInputError,
-    LogNotFoundError,
-    MessageTooLargeError,
-    MissingBlockError,
-    StorageBusyError,
-    StorageError,
-    StorageFullError,
-    StorageReadOnlyError,
-    StorageUnavailableError,
-    SystemLogError,
-    TrimmedError,
-    WriterBusyError,
-    WriterFailedError,
-)
-from millstream.log.frontier import Frontier
-from millstream.log.gap import Gap
-from millstream.log.ids import BlockRange, IdRange
-from millstream.log.kinds import DATA_KINDS, SYSTEM_KINDS, Kind, is_system
-from millstream.log.log import Log, LogInfo
-from millstream.log.message_search import MessageFilter, MessageSearchStep, UnreadableIds, search_messages
-from millstream.log.reading.reader import Reader
-from millstream.log.sourced import Sourced, sourced
-from millstream.log.spec import LogSpec, system_log, user_log
-from millstream.log.store import LogStore, open_store
-from millstream.log.tiering import TierInfo, Tiering, TieringResult
-from millstream.log.upkeep.copying import LogCopyResult, copy_consumers, copy_log
-from millstream.log.upkeep.retention import Retention, RetentionPlan
-from millstream.log.upkeep.retention_enforcer import RetentionEnforcer
-from millstream.log.upkeep.verification import Verification
-from millstream.log.writing.writer import Writer
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.core.message import MESSAGE_SCHEMA, Message
+    from millstream.log.batch import Batch
+    from millstream.log.errors import (
+        CorruptBlockError,
+        DamagedLogError,
+        DurabilityTimeoutError,
+        FencedError,
+        LogError,
+        LogInputError,
+        LogNotFoundError,
+        MessageTooLargeError,
+        MissingBlockError,
+        StorageBusyError,
+        StorageError,
+        StorageFullError,
+        StorageReadOnlyError,
+        StorageUnavailableError,
+        SystemLogError,
+        TrimmedError,
+        WriterBusyError,
+        WriterFailedError,
+    )
+    from millstream.log.frontier import Frontier
+    from millstream.log.gap import Gap
+    from millstream.log.ids import BlockRange, IdRange
+    from millstream.log.kinds import DATA_KINDS, SYSTEM_KINDS, Kind, is_system
+    from millstream.log.log import Log, LogInfo
+    from millstream.log.message_search import MessageFilter, MessageSearchStep, UnreadableIds, search_messages
+    from millstream.log.reading.reader import Reader
+    from millstream.log.sourced import Sourced, as_sourced
+    from millstream.log.spec import LogSpec, system_log, user_log
+    from millstream.log.store import LogStore, open_store
+    from millstream.log.tiering import TierInfo, Tiering, TieringResult
+    from millstream.log.upkeep.copying import LogCopyResult, copy_consumers, copy_log
+    from millstream.log.upkeep.retention import Retention, RetentionPlan
+    from millstream.log.upkeep.retention_enforcer import RetentionEnforcer
+    from millstream.log.upkeep.verification import Verification
+    from millstream.log.writing.writer import Writer
 
 __all__ = [
     "DATA_KINDS",
@@ -100,12 +105,14 @@ __all__ = [
     "Writer",
     "WriterBusyError",
     "WriterFailedError",
+    "as_sourced",
     "copy_consumers",
     "copy_log",
     "is_system",
     "open_store",
     "search_messages",
-    "sourced",
     "system_log",
     "user_log",
 ]
+
+__getattr__ = lazy_names(__name__)

@@ -27,7 +27,7 @@ from millstream.log.kinds import KIND, Kind
 from millstream.log.reading.reader import PollPauses, Reader
 from millstream.log.reading.scan import cut_batches, scan_blocks
 from millstream.log.runtime.context import LogContext
-from millstream.log.sourced import Sourced, sourced
+from millstream.log.sourced import Sourced, as_sourced
 from millstream.log.spec import LogSpec, require_owner
 from millstream.log.tiering import BlockMover, TierInfo, Tiering, TieringResult
 from millstream.log.tiering.sealed_objects import read_tiering, write_tiering
@@ -388,7 +388,7 @@ class Log:
 
     def _sourced(self, message: Message) -> Sourced:
         if not self.bodies_only:
-            return sourced(message)
+            return as_sourced(message)
         return decode_packet(message.body)
 
     def _consumer_states(self) -> Mapping[str, Any]:

@@ -40,7 +40,7 @@ class Sourced(msgspec.Struct, frozen=True):
         return Message(self.payload, key, source, event_time, headers=headers)
 
 
-def sourced(message: Message) -> Sourced:
+def as_sourced(message: Message) -> Sourced:
     """The sourced message that *message* holds. Raises :class:`LogInputError` where its source is of another form."""
     found = _SOURCE.fullmatch(message.source)
     if found is None or int(found[2]) > _MOST:

@@ -1,10 +1,15 @@
 """The node: the one place where settings become wired objects, part by part."""
 
-from millstream.node.composition import Node
-from millstream.node.databases import DATABASE
-from millstream.node.errors import NodeError, NodeFolderError, NodeNotFoundError, UnknownMessageError
-from millstream.node.registry import REGISTRY_LEDGER
-from millstream.node.reports import REPORT_LEDGER
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.node.composition import Node
+    from millstream.node.context import DATABASE
+    from millstream.node.errors import NodeError, NodeFolderError, NodeNotFoundError, UnknownMessageError
+    from millstream.node.registry import REGISTRY_LEDGER
+    from millstream.node.reports import REPORT_LEDGER
 
 __all__ = [
     "DATABASE",
@@ -16,3 +21,5 @@ __all__ = [
     "NodeNotFoundError",
     "UnknownMessageError",
 ]
+
+__getattr__ = lazy_names(__name__)

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from millstream.core.cached import locked_cached_property
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.closing import ClosesOnExit
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.core.private_files import make_private_folder, restrict
-from millstream.node.anchoring import AnchoringPart
-from millstream.node.batching import BatchingPart
-from millstream.node.context import NodeContext
-from millstream.node.databases import DATABASE, DatabasesPart
+from millstream.node.context import DATABASE, NodeContext
 from millstream.node.errors import NodeFolderError, NodeNotFoundError
-from millstream.node.ledgers import LedgersPart
-from millstream.node.logs import LogsPart
-from millstream.node.messaging import MessagingPart
-from millstream.node.mill import MillPart
-from millstream.node.policies import PoliciesPart
-from millstream.node.proofs import ProofsPart
-from millstream.node.queues import QueuesPart
-from millstream.node.registry import RegistryPart
-from millstream.node.spark import SparkPart
-from millstream.node.stores import StoresPart
 from millstream.settings import FILE_NAME, Settings
 
+if TYPE_CHECKING:
+    from millstream.node.anchoring import AnchoringPart
+    from millstream.node.batching import BatchingPart
+    from millstream.node.databases import DatabasesPart
+    from millstream.node.ledgers import LedgersPart
+    from millstream.node.logs import LogsPart
+    from millstream.node.messaging import MessagingPart
+    from millstream.node.mill import MillPart
+    from millstream.node.policies import PoliciesPart
+    from millstream.node.proofs import ProofsPart
+    from millstream.node.queues import QueuesPart
+    from millstream.node.registry import RegistryPart
+    from millstream.node.spark import SparkPart
+    from millstream.node.stores import StoresPart
+
 _OURS = (
-    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", FILE_NAME, "log", "log.db*", "node.db*",
-    "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
+    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", "keys", "ledger-tiles", FILE_NAME, "log", "log.db*",
+    "node.db*", "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
 )  # fmt: skip
 """What a node keeps in its folder."""
 
@@ -37,7 +40,7 @@ _SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
 
 
 class Node(ClosesOnExit):
-    """Everything on one data folder: parts that open what they need when it is first asked for. Thread-safe.
+    """Everything on one data folder: parts that are loaded and opened when they are first asked for. Thread-safe.
 
     Use it as a context manager: what the parts have opened is closed together, the last first.
     """
@@ -48,41 +51,102 @@ class Node(ClosesOnExit):
         self.clock = clock or SystemClock()
         self.metrics = MetricsCollector()
         self._resources = contextlib.ExitStack()
-        context = NodeContext(
-            settings=settings,
-            folder=self.folder,
-            clock=self.clock,
-            resources=self._resources,
-            metrics=self.metrics,
+        self._context = NodeContext(
+            settings=settings, folder=self.folder, clock=self.clock, resources=self._resources, metrics=self.metrics
         )
-        self.databases = DatabasesPart(context)
-        self.logs = LogsPart(context)
-        self.messaging = MessagingPart(context, self.logs)
-        self.batching = BatchingPart(context, self.logs)
-        self.anchoring = AnchoringPart(context, self.databases, self.logs, self.batching)
-        self.stores = StoresPart(context, self.databases)
-        self.policies = PoliciesPart(context, self.stores)
-        self.queues = QueuesPart(context, self.databases, self.logs, self.stores)
-        self.registry = RegistryPart(
-            context, databases=self.databases, logs=self.logs, anchoring=self.anchoring, queues=self.queues
+
+    @locked_cached_property
+    def databases(self) -> DatabasesPart:
+        from millstream.node.databases import DatabasesPart
+
+        return DatabasesPart(self._context)
+
+    @locked_cached_property
+    def logs(self) -> LogsPart:
+        from millstream.node.logs import LogsPart
+
+        return LogsPart(self._context)
+
+    @locked_cached_property
+    def messaging(self) -> MessagingPart:
+        from millstream.node.messaging import MessagingPart
+
+        return MessagingPart(self._context, self.logs)
+
+    @locked_cached_property
+    def batching(self) -> BatchingPart:
+        from millstream.node.batching import BatchingPart
+
+        return BatchingPart(self._context, self.logs)
+
+    @locked_cached_property
+    def anchoring(self) -> AnchoringPart:
+        from millstream.node.anchoring import AnchoringPart
+
+        return AnchoringPart(self._context, self.databases, self.logs, self.batching)
+
+    @locked_cached_property
+    def stores(self) -> StoresPart:
+        from millstream.node.stores import StoresPart
+
+        return StoresPart(self._context, self.databases)
+
+    @locked_cached_property
+    def policies(self) -> PoliciesPart:
+        from millstream.node.policies import PoliciesPart
+
+        return PoliciesPart(self._context, self.stores)
+
+    @locked_cached_property
+    def queues(self) -> QueuesPart:
+        from millstream.node.queues import QueuesPart
+
+        return QueuesPart(self._context, self.databases, self.logs, self.stores)
+
+    @locked_cached_property
+    def registry(self) -> RegistryPart:
+        from millstream.node.registry import RegistryPart
+
+        return RegistryPart(
+            self._context, databases=self.databases, logs=self.logs, anchoring=self.anchoring, queues=self.queues
         )
-        self.mill = MillPart(
-            context,
+
+    @locked_cached_property
+    def mill(self) -> MillPart:
+        from millstream.node.mill import MillPart
+
+        return MillPart(
+            self._context,
             databases=self.databases,
             logs=self.logs,
             stores=self.stores,
             policies=self.policies,
             queues=self.queues,
         )
-        self.ledgers = LedgersPart(
-            context,
+
+    @locked_cached_property
+    def ledgers(self) -> LedgersPart:
+        from millstream.node.ledgers import LedgersPart
+
+        return LedgersPart(
+            self._context,
             databases=self.databases,
             anchoring=self.anchoring,
             reports=self.mill.reports,
             registry=self.registry,
         )
-        self.proofs = ProofsPart(self.logs, self.anchoring, self.stores, self.ledgers)
-        self.spark = SparkPart(context)
+
+    @locked_cached_property
+    def proofs(self) -> ProofsPart:
+        from millstream.node.proofs import ProofsPart
+
+        return ProofsPart(self.logs, self.anchoring, self.stores, self.ledgers)
+
+    @locked_cached_property
+    def spark(self) -> SparkPart:
+        from millstream.node.spark import SparkPart
+
+        return SparkPart(self._context)
 
     @classmethod
     def open(cls, settings: Settings, clock: Clock | None = None, *, create: bool = False) -> Self:

@@ -10,6 +10,9 @@ from millstream.core.clock import Clock
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.settings import Settings
 
+DATABASE = "node.db"
+"""The node's own database, in its folder."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NodeContext:

@@ -11,10 +11,8 @@ from millstream.core.cached import locked_cached_property
 from millstream.core.private_files import make_private_file
 from millstream.core.sql import open_server
 from millstream.core.sqlite_file import explain_errors, require_database
-from millstream.node.context import NodeContext
+from millstream.node.context import DATABASE, NodeContext
 from millstream.stores import open_provider
-
-DATABASE = "node.db"
 
 TABLES = ("anchor_", "audit_", "console_", "mill_", "queue_", "registry_")
 """What the names of the tables in a node's own database begin with."""

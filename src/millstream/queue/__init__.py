@@ -5,22 +5,29 @@
 :class:`millstream.testing.queues.WorkQueueConformance`.
 """
 
-from millstream.queue.dead_letters import DeadLetterGroup, DeadLetters
-from millstream.queue.events import DamagedQueueError
-from millstream.queue.log_queue import LogWorkQueue, queue_log, queue_name, queues_on_logs
-from millstream.queue.protocol import (
-    DeadTask,
-    Depth,
-    Lease,
-    LeaseLostError,
-    QueueError,
-    QueueInputError,
-    UnknownQueueError,
-    WorkQueue,
-)
-from millstream.queue.snapshot import recover
-from millstream.queue.state import QueueState
-from millstream.queue.view import QueueView
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.queue.dead_letters import DeadLetterGroup, DeadLetters
+    from millstream.queue.events import DamagedQueueError
+    from millstream.queue.log_queue import LogWorkQueue, queue_log, queue_name, queues_on_logs
+    from millstream.queue.protocol import (
+        DeadTask,
+        Depth,
+        Lease,
+        LeaseLostError,
+        QueueError,
+        QueueInputError,
+        UnknownQueueError,
+        WorkQueue,
+    )
+    from millstream.queue.snapshot import recover
+    from millstream.queue.state import QueueState
+    from millstream.queue.view import QueueView
 
 __all__ = [
     "DamagedQueueError",
@@ -42,3 +49,5 @@ __all__ = [
     "queues_on_logs",
     "recover",
 ]
+
+__getattr__ = lazy_names(__name__)

@@ -7,29 +7,34 @@ All of it is pure: bytes and plain values in, bytes and plain values out. A batc
 
 from __future__ import annotations
 
-from millstream.anchoring.sidetree.batch_files import NamedFile, WrittenBatch, one_per_suffix, write_batch
-from millstream.anchoring.sidetree.batch_reader import OperationBatch, read_batch
-from millstream.anchoring.sidetree.did import Did, created, long_form, parse_did, resolution
-from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, RequestError, SidetreeError
-from millstream.anchoring.sidetree.keys import PrivateKey
-from millstream.anchoring.sidetree.model import Operation, OperationType
-from millstream.anchoring.sidetree.operations import parse_request
-from millstream.anchoring.sidetree.profile import ORB, PROFILES, SIDETREE, Profile
-from millstream.anchoring.sidetree.requests import (
-    create_request,
-    deactivate_request,
-    recover_request,
-    update_request,
-)
-from millstream.anchoring.sidetree.resolver import (
-    AnchoredOperation,
-    Chain,
-    DidState,
-    OperationOutcome,
-    apply,
-    chain_of,
-    resolve,
-)
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.anchoring.sidetree.batch_files import NamedFile, WrittenBatch, one_per_suffix, write_batch
+    from millstream.anchoring.sidetree.batch_reader import OperationBatch, read_batch
+    from millstream.anchoring.sidetree.did import Did, created, long_form, parse_did, resolution
+    from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, RequestError, SidetreeError
+    from millstream.anchoring.sidetree.keys import PrivateKey
+    from millstream.anchoring.sidetree.model import Operation, OperationType
+    from millstream.anchoring.sidetree.operations import parse_request
+    from millstream.anchoring.sidetree.profile import ORB, PROFILES, SIDETREE, Profile
+    from millstream.anchoring.sidetree.requests import (
+        create_request,
+        deactivate_request,
+        recover_request,
+        update_request,
+    )
+    from millstream.anchoring.sidetree.resolver import (
+        AnchoredOperation,
+        Chain,
+        DidState,
+        OperationOutcome,
+        apply,
+        chain_of,
+        resolve,
+    )
 
 __all__ = [
     "ORB",
@@ -67,3 +72,5 @@ __all__ = [
     "update_request",
     "write_batch",
 ]
+
+__getattr__ = lazy_names(__name__)

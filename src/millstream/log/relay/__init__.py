@@ -5,11 +5,16 @@ See ``docs/outbox.md`` for both sides of it.
 
 from __future__ import annotations
 
-from millstream.log.relay.errors import OutboxError, OutboxTakenError, PoisonRowError
-from millstream.log.relay.outbox import BatchLimits, Outbox
-from millstream.log.relay.outbox_database import OutboxDatabase, open_outbox_database
-from millstream.log.relay.relay import Relay, RelayResult
-from millstream.log.relay.table import OutboxTable
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.log.relay.errors import OutboxError, OutboxTakenError, PoisonRowError
+    from millstream.log.relay.outbox import BatchLimits, Outbox
+    from millstream.log.relay.outbox_database import OutboxDatabase, open_outbox_database
+    from millstream.log.relay.relay import Relay, RelayResult
+    from millstream.log.relay.table import OutboxTable
 
 __all__ = [
     "BatchLimits",
@@ -23,3 +28,5 @@ __all__ = [
     "RelayResult",
     "open_outbox_database",
 ]
+
+__getattr__ = lazy_names(__name__)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from millstream.log.tiering.block_mover import BlockMover, TieringResult
-from millstream.log.tiering.objects import OpenObjects, TierObjects
-from millstream.log.tiering.reading import TierInfo
-from millstream.log.tiering.sealed_objects import Tiering
+from typing import TYPE_CHECKING
+
+from millstream.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from millstream.log.tiering.block_mover import BlockMover, TieringResult
+    from millstream.log.tiering.objects import OpenObjects, TierObjects
+    from millstream.log.tiering.reading import TierInfo
+    from millstream.log.tiering.spec import Tiering
 
 __all__ = ["BlockMover", "OpenObjects", "TierInfo", "TierObjects", "Tiering", "TieringResult"]
+
+__getattr__ = lazy_names(__name__)

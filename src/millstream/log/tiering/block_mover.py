@@ -19,11 +19,11 @@ from millstream.log.tiering.seal import find_fault, find_fault_of_parquet, seal
 from millstream.log.tiering.sealed_objects import (
     ParquetCopy,
     SealedObject,
-    Tiering,
     add_object,
     drop_objects,
     read_objects,
 )
+from millstream.log.tiering.spec import Tiering
 from millstream.log.upkeep.trimming import free_blocks, raise_watermarks
 
 _log = logging.getLogger(__name__)

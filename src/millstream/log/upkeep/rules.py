@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from millstream.core.amounts import Duration, Size
 from millstream.log.errors import LogInputError
 from millstream.log.kinds import is_system
-from millstream.log.log import Log
-from millstream.log.tiering import Tiering
+from millstream.log.tiering.spec import Tiering
 from millstream.log.upkeep.retention import Retention
+
+if TYPE_CHECKING:
+    from millstream.log.log import Log
 
 _KEPT = tuple(name for name in Retention.__struct_fields__ if name != "keep_all")
 _MOVED = tuple(name for name in Tiering.__struct_fields__ if name not in {"url", "folder"})
