@@ -95,7 +95,7 @@ def serve(
         raise click.UsageError("--broker-tls cannot be combined with --no-broker or --no-broker-tls")
     if console is not None:
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
-    with Node.open(settings, create=True) as node, node.logs.upkeep(_log.warning):
+    with Node.open(settings, create=True) as node:
         places = None if no_broker else _places(node, broker, broker_tls, encrypts=not no_broker_tls)
         asyncio.run(_serve(node, places, with_console=not no_console, chosen=console is not None))
         _log.info("stopped")
@@ -129,6 +129,7 @@ async def _serve(node: Node, places: _Places | None, *, with_console: bool, chos
     _stop_on_signals(loop, stop)
     roles = ServeRoles(node, lambda: loop.call_soon_threadsafe(stop.set))
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(node.logs.upkeep(_log.warning))  # after the signals: it may take a while to begin
         await stack.enter_async_context(_running(roles))
         broker = None
         if places is not None:
