@@ -24,7 +24,7 @@ PAGES = {
     "space": "/integrity/space?store=second&space=photos",
     "item": f"/integrity/item?space=photos&content_id={quote(DAMAGED, safe='')}", "queues": "/queues",
     "queue": "/queues/duplication-high", "task": "/queues/duplication-high/1", "workers": "/workers",
-    "dead-letters": "/dead-letters", "reports": "/integrity/reports",
+    "dead-letters": "/dead-letters", "audit": "/audit", "reports": "/integrity/reports",
     "identifiers": f"/identifiers?did={did()}", "system": "/system", "policy-text": "/policies/local?view=text",
     "policy-older": "/policies/local?number=1", "rejected": "/batches/rejected?log=weather",
     "batches-narrowed": "/batches?log=weather&ended=conflict",
@@ -52,6 +52,7 @@ def expect(found: Any) -> Any:
     """Playwright's ``expect``, which takes a quarter of a second to import: only tests that look at a page pay."""
     from playwright.sync_api import expect
 
+    expect.set_options(timeout=PATIENCE)
     return expect(found)
 
 

@@ -43,6 +43,23 @@ def test_each_kind_of_thing_is_found_by_its_name(node: AskedInProcess) -> None:
     assert ("queue", "duplication-low", False) in found(node, "DUPLICATION")
 
 
+def test_a_batch_and_an_item_are_found_by_a_part_of_their_id(node: AskedInProcess) -> None:
+    batches = [row["batch"] for row in node.api("/batches?limit=100")["items"]]
+    whole = batches[-1]  # of the first anchor
+    for part in (
+        whole[:10],
+        whole[20:32],
+        whole[:10].upper(),
+        f"{whole[:10]}…{whole[-4:]}",
+        f"{whole[:6]}...{whole[-6:]}",
+    ):
+        assert found(node, part) == [("batch", whole, False)], part
+    assert found(node, batches[0][:12]) == [("batch", batches[0], False)]  # waits for its anchor
+    assert f">{whole}</a>" in node.page(f"/find?q={whole[:10]}")
+    assert found(node, f"{whole[:10]}…0000") == found(node, whole[:3]) == []
+    assert found(node, "photo-03") == [("item", f"photos/{DAMAGED}", False)]
+
+
 def test_a_search_for_the_only_thing_of_a_name_leads_to_its_page(node: AskedInProcess) -> None:
     for text in ("weather/7", "duplication-low", DAMAGED, did()):
         assert node.ask("GET", f"/find?q={quote(text)}")[0] == 303
@@ -58,6 +75,7 @@ def test_nothing_found_is_said_with_what_was_searched(node: AskedInProcess, text
     ]  # fmt: skip
     page = node.page(f"/find?q={quote(text)}")
     assert f"Nothing found for <code>{text}</code>" in page and "What was searched" in page
+    assert f"/messages?log=weather&amp;key={quote(text, safe='').replace('%20', '+')}" in page
 
 
 def test_messages_are_searched_in_steps_that_a_cursor_continues(node: AskedInProcess) -> None:

@@ -189,6 +189,15 @@ class AnchorIndex:
             found.setdefault((location.number, location.ordinal), location)
         return [found[place] for place in sorted(found)]
 
+    def names(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """The ids of all anchored batches by log, those of one anchor at a time, the last anchor first."""
+        query = sa.select(_anchors.c.number, _anchors.c.log, _anchors.c.members).order_by(_anchors.c.number.desc())
+        with self._engine.connect() as connection:
+            for number, log, members in connection.execute(query):
+                own = sa.select(_batches.c.batch).where(_batches.c.number == number)
+                yield str(log), [] if members is None else _decoder.decode(members).names
+                yield str(log), list(connection.scalars(own))
+
     def reject_reason(self, log: str, message_id: int) -> tuple[int, str] | None:
         """The first anchor whose rejects hold the message, and the reason."""
         columns = (_anchors.c.number, _anchors.c.reject_ids, _anchors.c.reject_reasons)

@@ -19,6 +19,7 @@ from millstream.anchoring.states import BatchState
 
 _BUCKETS = 120
 _ID_BYTES = 8
+_NAMES_AT_ONCE = 5_000
 
 
 class BatchRow(msgspec.Struct, frozen=True):
@@ -134,6 +135,17 @@ class JournalReader:
             for found in packed_by_name(connection, log, [batch]):
                 return _packed_row(log, found.place, found.members, found.at, _state_of(connection, found.cut))
         return None
+
+    def names(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """The ids of all batches by log, some thousand at a time, about the last ones first."""
+        query = sa.select(t.batches.c.log, t.batches.c.batch).order_by(t.batches.c.seq.desc())
+        with self._engine.connect() as connection:
+            rows = connection.execute(query)
+            while found := rows.fetchmany(_NAMES_AT_ONCE):
+                for log in dict.fromkeys(row.log for row in found):
+                    yield log, [row.batch for row in found if row.log == log]
+            for row, members in packed_members(connection):
+                yield row.log, members.names
 
     def starts(self, chosen: BatchFilter = ALL_BATCHES, buckets: int = _BUCKETS) -> Sequence[BatchHistogramBucket]:
         """How many of the *chosen* batches begin when, by log, time and why they ended; empty buckets are left out.

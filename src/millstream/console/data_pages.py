@@ -13,12 +13,13 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.anchoring.errors import NoteError
 from millstream.anchoring.proof import decode_proof
+from millstream.console.batch_pages import REASONS
 from millstream.console.page import FormError, PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.rest.status_models import Sample
-from millstream.rest.views import anchors, identifiers, logs, proofs, topics
+from millstream.rest.views import anchors, batches, identifiers, logs, proofs, topics
 from millstream.settings.console import Role
 
 MOST_LINES = 200
@@ -47,8 +48,10 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
 
 def overview(call: PageRequest) -> Mapping[str, Any]:
     """The whole road at a glance."""
-    samples = call.app.poller.history()
+    coarse = call.query.get("past") == "day"
+    samples = call.app.poller.history(coarse=coarse)
     return {
+        "coarse": coarse,
         "o": call.app.poller.overview(),
         "lags": [lag for lag in call.app.poller.snapshot.lags if lag.lag][:_SHOWN_LAGS],
         "rates": rates(samples),
@@ -92,7 +95,8 @@ def publish(call: PageRequest) -> Response:
 def show_message(call: PageRequest) -> Mapping[str, Any]:
     """One message, as a tree where it is JSON."""
     found = logs.message(call.app, call.ask(logs.MessageQuery))
-    return {"m": found, "parsed": parsed(found.body)}
+    outcome = batches.message_outcome(call.app, found.log, found.id)
+    return {"m": found, "parsed": parsed(found.body), "outcome": outcome, "reasons": REASONS}
 
 
 def list_anchors(call: PageRequest) -> Mapping[str, Any]:

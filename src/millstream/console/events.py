@@ -56,8 +56,7 @@ class Events:
         try:
             yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
             while not self._ended.is_set():
-                samples = self._app.poller.history()
-                latest = samples[-1] if samples else None
+                latest = self._app.poller.latest
                 if latest is not None and (told is None or latest.at > told.at):
                     yield event("sample", msgspec.json.encode(latest).decode())
                     if told is None or _counts(latest) != _counts(told):

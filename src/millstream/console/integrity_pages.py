@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from millstream.console.formatting import ago, percent
 from millstream.console.page import PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
+from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport, coverage_text, difference_lines
 from millstream.rest.views import integrity
@@ -122,6 +124,7 @@ def approve(call: PageRequest) -> Mapping[str, Any] | Response:
             f"{hold.deletes:,} copies would be deleted",
             f"{hold.changes:,} copies would be replaced",
             f"{hold.vanished:,} copies have no original and no recorded deletion; these are kept",
+            *_without_original(call, hold),
         ],
         "action": f"/integrity/holds/{number}/approve",
         "hidden": [],
@@ -129,6 +132,14 @@ def approve(call: PageRequest) -> Mapping[str, Any] | Response:
         "danger": True,
         "back": "/integrity",
     }
+
+
+def _without_original(call: PageRequest, hold: PendingApproval) -> list[str]:
+    """The first copies that *hold* is about, in words: those whose item is gone from the source."""
+    manifest, most = call.app.node.stores.manifest, 10
+    gone = manifest.lacking([hold.destination], hold.space, hold.source, until=call.app.clock.now())
+    names = list(islice(gone, most))
+    return [f"without an original are {', '.join(names)}{' and more' if len(names) == most else ''}"] if names else []
 
 
 def repair(call: PageRequest) -> Mapping[str, Any] | Response:

@@ -101,6 +101,7 @@ def restore_policy(call: PageRequest) -> Mapping[str, Any] | Response:
         "what": f"Restore version {number}",
         "effect": f"Version {number} of the policy of {account} is in force again; no version is lost.",
         "details": [],
+        "changes": checked.changes,
         "diff": checked.diff,
         "action": f"{back}/restore",
         "hidden": [("number", number), ("version", version)],

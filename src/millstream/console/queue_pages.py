@@ -30,6 +30,7 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
         Route("/queues/{queue}/{task_id:int}", pages.show("task.html", show_task)),
         Route("/dead-letters", pages.show("dead_letters.html", list_dead_letters)),
         Route("/workers", pages.show("workers.html", show_workers)),
+        Route("/audit", pages.show("audit.html", show_audit_log)),
         Route("/system", pages.show("system.html", show_system)),
     ]
 
@@ -37,8 +38,10 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
 def list_queues(call: PageRequest) -> Mapping[str, Any]:
     """All queues."""
     found = queues.queues(call.app, call.ask())
-    samples = call.app.poller.history()
+    coarse = call.query.get("past") == "day"
+    samples = call.app.poller.history(coarse=coarse)
     return {
+        "coarse": coarse,
         "queues": found.items,
         "alarms": queues.alarms(call.app, call.ask()).items,
         "limits": call.app.node.settings.mill.alarms,
@@ -60,7 +63,11 @@ def show_queue(call: PageRequest) -> Mapping[str, Any]:
         "dead": dead,
         "cause": ask.query.cause,
         "after": ask.query.after,
-        "alarms": [one for one in call.app.poller.alarms() if one.queue == name],
+        "alarms": [
+            one
+            for one in call.app.poller.alarms()
+            if one.queue == name and (detail.figures.dead or one.kind != "dead-letters")
+        ],
         "open_tasks": [sample.ready + sample.leased + sample.delayed for sample in past],
         "coarse": coarse,
         "done": call.app.operator_log.last(_LAST_DONE, about=f"queue {name}"),
@@ -136,8 +143,15 @@ def show_workers(call: PageRequest) -> Mapping[str, Any]:
     }
 
 
+def show_audit_log(call: PageRequest) -> Mapping[str, Any]:
+    """Who did what, the latest first."""
+    query = call.ask(system.OperatorAuditQuery)
+    found = system.operator_audit_log(call.app, query)
+    return {"audit": found, **{name: call.query.get(name) for name in ("before", "about", "user")}}
+
+
 def show_system(call: PageRequest) -> Mapping[str, Any]:
-    """Settings, versions, health, and the operator audit log."""
+    """Health, disks, settings and versions."""
     app, snapshot = call.app, call.app.poller.snapshot
     settings = system.settings(app, call.ask()).items
     defaults = groupby((row for row in settings if row.origin == "default"), lambda row: row.setting.partition(".")[0])
@@ -146,11 +160,9 @@ def show_system(call: PageRequest) -> Mapping[str, Any]:
         "settings": settings,
         "defaults": {section: list(rows) for section, rows in defaults},
         "versions": system.versions(app, call.ask()).items,
-        "audit": system.operator_audit_log(app, call.ask(system.OperatorAuditQuery)),
-        "before": call.query.get("before"),
-        "about": call.query.get("about"),
+        "disks": system.disks(app, call.ask()).items,
+        "usage": system.usage(app, call.ask()).items,
         "whole_folder": str(app.node.folder),
-        "free": snapshot.free_bytes,
         "started_at": app.started_at,
         "status_snapshot_seconds": snapshot.seconds,
         "users": list(app.settings.users),

@@ -10,6 +10,7 @@ from millstream.rest.broker_link import BrokerLink
 from millstream.rest.node_view import NodeView
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.rest.sign_ins import SignedOutSessions, SignInAudit
+from millstream.rest.status_history import StatusHistory
 from millstream.rest.status_poller import StatusPoller
 from millstream.settings.console import ConsoleSettings
 
@@ -32,7 +33,7 @@ class AppContext(NodeView):
             signed_out=SignedOutSessions(node.databases.own, node.clock),
             audit=SignInAudit(self.operator_log, node.clock, self.settings.session_hours),
         )
-        self.poller = StatusPoller(self)
+        self.poller = StatusPoller(self, history=StatusHistory(node.databases.own))
 
     @property
     def settings(self) -> ConsoleSettings:

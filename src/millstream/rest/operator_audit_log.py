@@ -52,16 +52,18 @@ class OperatorAuditLog:
             connection.execute(sa.insert(_events), {**values, "facts": facts})
 
     def last(
-        self, limit: int = 100, before: int | None = None, about: str | None = None
+        self, limit: int = 100, before: int | None = None, about: str | None = None, user: str | None = None
     ) -> Sequence[OperatorAuditEvent]:
         """The last *limit* events (of those below number *before*), the latest first; only those *about* one target and
-        its parts (``queue audit`` and ``queue audit, task 7``) where that is given."""
+        its parts (``queue audit`` and ``queue audit, task 7``), and by one *user*, where that is given."""
         query = sa.select(_events).order_by(_events.c.number.desc()).limit(limit)
         if before is not None:
             query = query.where(_events.c.number < before)
         if about is not None:
             target = _events.c.target
             query = query.where((target == about) | target.startswith(f"{about},", autoescape=True))
+        if user is not None:
+            query = query.where(_events.c.user == user)
         with self._engine.connect() as connection:
             return [OperatorAuditEvent(*row) for row in connection.execute(query)]
 

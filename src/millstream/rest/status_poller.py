@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -18,7 +19,9 @@ from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import Depth
+from millstream.rest.disk_usage import Disk, Usage, disks_by_pace, find_disks, part_sizes, usage_by_growth
 from millstream.rest.node_view import NodeView
+from millstream.rest.status_history import MINUTES, MinuteSample, StatusHistory
 from millstream.rest.status_models import Fault, Overview, QueueAlarm, QueueSample, QueueStatus, Sample
 from millstream.rest.status_snapshot import (
     StatusSnapshot,
@@ -44,7 +47,7 @@ SNAPSHOT_SHARE = 20
 
 RATE_SECONDS = 10
 _RECENT = 900
-_COARSE = 1_440
+_RECENT_SECONDS = 1_800
 _FIRST_LOOK_SECONDS = 60.0
 _FIRST_VERDICT_SECONDS = 2.0
 _JUDGE_SECONDS = 1.0
@@ -58,44 +61,39 @@ late: what it said is not known any more."""
 COUNTERS, TOTALS, COPIES = "counters", "totals", "protected spaces"
 """What the looks are called for people."""
 
+_MINUTE = 60 * MICROSECONDS
 _MOST_HISTORIES = 200
 """Queues whose past is kept, the first of them by name."""
 
+AnySample = TypeVar("AnySample", Sample, QueueSample)
+
 _log = logging.getLogger(__name__)
-
-
-class _QueueHistory:
-    """What one queue was like: often for half an hour, and once a minute for a day."""
-
-    def __init__(self) -> None:
-        self.recent: deque[QueueSample] = deque(maxlen=_RECENT)
-        self.coarse: deque[QueueSample] = deque(maxlen=_COARSE)
-
-    def add(self, sample: QueueSample) -> None:
-        self.recent.append(sample)
-        if not self.coarse or sample.at - self.coarse[-1].at >= 60 * MICROSECONDS:
-            self.coarse.append(sample)
 
 
 class StatusPoller:
     """Looks at *view* from threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
 
     Without threads (in a test, or in a command) every question looks anew. *free_bytes* gives the free space of a
-    folder's disk.
+    folder's disk. The samples of the last day are kept in *history*, where that is given, and taken from there at the
+    start.
     """
 
-    def __init__(self, view: NodeView, free_bytes: Callable[[Path], int] = disk_free) -> None:
+    def __init__(
+        self, view: NodeView, free_bytes: Callable[[Path], int] = disk_free, history: StatusHistory | None = None
+    ) -> None:
         self._view, self._free_bytes = view, free_bytes
         self._changed = threading.Condition()
         self._ended = False
-        self._hurry = False
+        self._hurried = set[str]()
         self._threads: list[threading.Thread] = []
         self._recent: deque[Sample] = deque(maxlen=_RECENT)
-        self._coarse: deque[Sample] = deque(maxlen=_COARSE)
+        self._history = history
+        self._minutes: deque[MinuteSample] = deque(maxlen=MINUTES)
         self._depths: Mapping[str, Depth] = {}
         self._unreadable: Mapping[str, str] = {}
         self._snapshot: StatusSnapshot | None = None
-        self._pasts: dict[str, _QueueHistory] = {}
+        self._pasts: dict[str, deque[QueueSample]] = {}
+        self._is_sampled = False
         limits = view.node.settings.mill.alarms
         self._alarm_rules = Alarms(limits.most, limits.longest / MICROSECONDS)
         self._alarms: Mapping[tuple[str, str], QueueAlarm] = {}
@@ -119,6 +117,7 @@ class StatusPoller:
             written=lambda: self._copies.policies.destinations if self._copies else frozenset(),
             free_bytes=free_bytes,
         )
+        self._restore(history.read(view.clock.now()) if history is not None else ())
 
     def start(self) -> None:
         """Begin to look."""
@@ -151,7 +150,7 @@ class StatusPoller:
     def hurry(self) -> None:
         """Something was done: look soon."""
         with self._changed:
-            self._hurry = True
+            self._hurried |= {COUNTERS, TOTALS}
             self._changed.notify_all()
 
     @property
@@ -164,13 +163,35 @@ class StatusPoller:
         return self._snapshot or StatusSnapshot(at=self._view.clock.now(), seconds=0.0)
 
     def history(self, *, coarse: bool = False) -> Sequence[Sample]:
-        """The samples of the last half hour, or with *coarse* one a minute of the last day."""
+        """The samples of the last half hour, or with *coarse* one a minute of the last day.
+
+        Those from before this process began are a minute apart in both.
+        """
         with self._changed:
-            return list(self._coarse if coarse else self._recent)
+            return [one.counters for one in self._minutes] if coarse else _latest(self._recent)
+
+    @property
+    def latest(self) -> Sample | None:
+        """The last sample; None before the first one."""
+        with self._changed:
+            return self._recent[-1] if self._recent else None
+
+    def disks(self) -> Sequence[Disk]:
+        """The disks of the node; the one that is full first, at the pace of the last day, comes first."""
+        with self._changed:
+            past = list(self._minutes)
+        return disks_by_pace(find_disks(self._view.node, self.stores.states), past, self._view.clock.now())
+
+    def usage(self) -> Sequence[Usage]:
+        """What the parts of the node take; the one that grew most in the last day comes first."""
+        sizes = part_sizes(self._view.node, self.snapshot)
+        with self._changed:
+            past = list(self._minutes)
+        return usage_by_growth(sizes, past, self._view.clock.now())
 
     def queues(self) -> Sequence[QueueStatus]:
         """Every queue as it was a moment ago."""
-        if not self._threads or not self._recent:
+        if not self._threads or not self._is_sampled:
             self.sample()
         depths = self._depths
         desired = recommended(depths, self._scaling)
@@ -179,13 +200,13 @@ class StatusPoller:
     def queue_history(self, name: str, *, coarse: bool = False, since: int = 0) -> Sequence[QueueSample]:
         """The samples of one queue after *since* (microseconds): of the last half hour, or one a minute of a day."""
         with self._changed:
-            past = self._pasts.get(name)
-            kept = (past.coarse if coarse else past.recent) if past else ()
+            minutes = [one.queues[name] for one in self._minutes if name in one.queues] if coarse else ()
+            kept = minutes if coarse else _latest(self._pasts.get(name, ()))
             return [sample for sample in kept if sample.at > since]
 
     def alarms(self) -> Sequence[QueueAlarm]:
         """What is wrong with queues at this moment, by queue."""
-        if not self._threads or not self._recent:
+        if not self._threads or not self._is_sampled:
             self.sample()
         return sorted(self._alarms.values(), key=lambda alarm: (alarm.queue, alarm.kind))
 
@@ -295,9 +316,9 @@ class StatusPoller:
             self._remember(depths, now)
             self._depths, self._unreadable = depths, unreadable
             self._recent.append(taken)
-            if not self._coarse or now - self._coarse[-1].at >= 60 * MICROSECONDS:
-                self._coarse.append(taken)
+            self._is_sampled = True
             self._changed.notify_all()
+        self._keep_minute(taken)
 
     def _dated(self, alarm: Alarm, now: int) -> QueueAlarm:
         before = self._alarms.get((alarm.queue, alarm.kind))
@@ -309,17 +330,44 @@ class StatusPoller:
             since=before.since if before else now,
         )
 
+    def _keep_minute(self, taken: Sample) -> None:
+        """Keep *taken* for a day, and in the database, if it is the first of its minute."""
+        if self._minutes and taken.at // _MINUTE == self._minutes[-1].counters.at // _MINUTE:
+            return
+        node = self._view.node
+        minute = MinuteSample(
+            counters=taken,
+            queues={name: past[-1] for name, past in self._pasts.items() if past},
+            free={disk.mount: disk.free for disk in find_disks(node, self.stores.states)},
+            sizes=part_sizes(node, self._snapshot),
+        )
+        with self._changed:
+            while self._minutes and self._minutes[-1].counters.at > taken.at:  # the clock was set back
+                self._minutes.pop()
+            self._minutes.append(minute)
+        if self._history is not None:
+            self._history.add(minute)
+
+    def _restore(self, minutes: Sequence[MinuteSample]) -> None:
+        """Begin with *minutes*, which an earlier process has left."""
+        self._minutes.extend(minutes)
+        self._recent.extend(_latest([one.counters for one in minutes]))
+        for name in sorted({name for one in minutes for name in one.queues}):
+            samples = [one.queues[name] for one in minutes if name in one.queues]
+            self._pasts[name] = deque(_latest(samples), maxlen=_RECENT)
+
     def _remember(self, depths: Mapping[str, Depth], now: int) -> None:
-        self._pasts = {name: self._pasts.get(name) or _QueueHistory() for name in sorted(depths)[:_MOST_HISTORIES]}
+        names = sorted(depths)[:_MOST_HISTORIES]
+        self._pasts = {name: self._pasts.get(name, deque[QueueSample](maxlen=_RECENT)) for name in names}
         for name, past in self._pasts.items():
             depth = depths[name]
-            past.add(QueueSample(now, depth.ready, depth.leased, depth.delayed, depth.dead))
+            past.append(QueueSample(now, depth.ready, depth.leased, depth.delayed, depth.dead))
 
     def look(self) -> StatusSnapshot:
         """Take the slower figures once."""
         found, process = take_snapshot(self._view, self._free_bytes), look_at_process(self._view.node)
         with self._changed:
-            self._snapshot, self._process, self._hurry = found, process, False
+            self._snapshot, self._process = found, process
             self._changed.notify_all()
         return found
 
@@ -354,6 +402,8 @@ class StatusPoller:
     def _loop(self, name: str, look: Callable[[], object], pause: Callable[[], float]) -> None:
         while True:
             error, began = "", self._view.clock.monotonic()
+            with self._changed:
+                self._hurried.discard(name)
             try:
                 look()
             except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
@@ -370,8 +420,14 @@ class StatusPoller:
                 self._changed.notify_all()
                 deadline = self._view.clock.monotonic() + pause()
                 while not self._ended and (left := deadline - self._view.clock.monotonic()) > 0:
-                    if self._hurry and name == TOTALS:
+                    if name in self._hurried:
                         break
                     self._view.clock.wait(self._changed, left)
                 if self._ended:
                     return
+
+
+def _latest(samples: Sequence[AnySample]) -> list[AnySample]:
+    """Those of *samples* that are at most half an hour older than the last one."""
+    since = samples[-1].at - _RECENT_SECONDS * MICROSECONDS if samples else 0
+    return [sample for sample in samples if sample.at >= since]

@@ -7,18 +7,22 @@
 
   const charts = [];
   const states = ["ready", "leased", "delayed", "dead"];
-  const shown = (samples, kind) => {
+  // Where the node was down there are no samples: a line across would claim that there were.
+  const GAP = 150e6;
+  const torn = (samples) => samples.flatMap((s, n) => (n && s.at - samples[n - 1].at > GAP ? [{ at: s.at - 1e6, down: true }, s] : [s]));
+  const shown = (taken, kind) => {
+    const samples = torn(taken);
     const times = samples.map((s) => s.at / 1e6);
     if (kind === "rate") {
       const rates = samples.map((s, n) => {
-        if (n === 0) return null;
         const before = samples[n - 1];
+        if (n === 0 || s.down || before.down) return null;
         return Math.max(0, (s.messages - before.messages) / Math.max((s.at - before.at) / 1e6, 0.001));
       });
       return [times, rates];
     }
-    if (kind === "queue") return [times, ...states.map((name) => samples.map((s) => s[name]))];
-    return [times, samples.map((s) => s.open_tasks), samples.map((s) => s.dead_tasks)];
+    if (kind === "queue") return [times, ...states.map((name) => samples.map((s) => s[name] ?? null))];
+    return [times, samples.map((s) => s.open_tasks ?? null), samples.map((s) => s.dead_tasks ?? null)];
   };
   const at = (u, v) => (v === null || v === undefined ? "–" : clock(v, 8));
   const series = (kind) =>

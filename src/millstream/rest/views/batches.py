@@ -23,6 +23,7 @@ from millstream.core.errors import NotFoundError
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
 from millstream.rest.status_models import BatchedLog, StateCount
+from millstream.rest.views.logs import MessageId
 
 endpoints = EndpointRegistry()
 
@@ -94,6 +95,24 @@ class Located(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class MessageOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a message: the ``batch`` that holds it, or the ``reason`` why it was rejected, and the entry of
+    the ledger that says so (``anchor``, None before its cut). With neither its window is open, or it is a tick of the
+    clock. ``batched`` is false for a message of a log that is not batched."""
+
+    batched: bool
+    batch: str | None = None
+    reason: str | None = None
+    anchor: int | None = None
+
+
+class OutcomeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Message ``id`` of ``log``."""
+
+    log: Name
+    id: MessageId
+
+
 class BatchDetail(msgspec.Struct, frozen=True):
     """A batch as the journal has it (None where it came from elsewhere), every place where it is anchored, and the
     header that stands there (None where it is anchored nowhere yet)."""
@@ -163,6 +182,12 @@ def rejected(app: AppContext, request: ApiRequest[RejectedQuery, Any]) -> Listin
     return Listing(rows, str(rows[-1].id) if len(found) > query.limit else None)
 
 
+@endpoints.get("/batches/outcomes/{log}/{id}", OutcomeQuery)
+def outcome(app: AppContext, request: ApiRequest[OutcomeQuery, Any]) -> MessageOutcome:
+    """Show which batch holds a message, or why it was rejected."""
+    return message_outcome(app, app.log(request.query.log).name, request.query.id)
+
+
 @endpoints.get("/batches/one", BatchQuery)
 def batch(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> BatchDetail:
     """Show the state of one batch, and where it is anchored."""
@@ -191,6 +216,22 @@ def batch_messages(app: AppContext, request: ApiRequest[BatchMessagesQuery, Any]
     chosen = [line.decode("utf-8") for line in lines[query.offset : end]]
     rows = [BatchMessage(msgspec.json.decode(line)["id"], line) for line in chosen]
     return Listing(rows, str(end) if end < len(lines) else None, total=len(lines))
+
+
+def message_outcome(app: AppContext, log: str, message_id: int) -> MessageOutcome:
+    """What became of a message."""
+    if not any(row.log == log and row.batched for row in app.poller.snapshot.batched):
+        return MessageOutcome(batched=False)
+    journal, index = app.node.anchoring.journal, app.node.anchoring.observer.index
+    if (location := index.locate(log, message_id)) is not None:
+        return MessageOutcome(batched=True, batch=location.batch, anchor=location.number)
+    rows = app.batches.rejected(log, after=message_id - 1, limit=1)
+    if rows and rows[0].id == message_id:
+        return MessageOutcome(batched=True, reason=rows[0].reason, anchor=rows[0].anchor)
+    if (batch := journal.batch_of(log, message_id)) is not None:
+        return MessageOutcome(batched=True, batch=batch)
+    anchor, reason = index.reject_reason(log, message_id) or (None, None)
+    return MessageOutcome(batched=True, reason=reason, anchor=anchor)
 
 
 def _places(app: AppContext, log: str, batch: str) -> list[Located]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
@@ -23,7 +24,10 @@ MOST_RESULTS = 20
 """Results of one kind."""
 
 ITEM_SECONDS = 1.0
-"""How long the spaces are looked through for items."""
+"""How long the spaces are looked through for items, and how long batches are for a part of their ids."""
+
+SHORTEST_PART = 4
+"""So many characters of the id of a batch, or of an item, are asked for at least."""
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
@@ -189,30 +193,81 @@ def _spaces(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
 
 
 def _items(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
-    """Items whose ids begin with *text*, or with what follows ``SPACE/`` in it, each of them once for all stores."""
-    manifest, deadline = app.node.stores.manifest, app.clock.monotonic() + ITEM_SECONDS
-    pairs, told = [(one.store, one.space) for one in app.poller.snapshot.spaces], set[tuple[str, str]]()
+    """Items whose ids begin with *text*, or with what follows ``SPACE/`` in it; where there are none, those whose ids
+    have it as a part. Each of them once for all stores."""
+    told, deadline = set[tuple[str, str]](), app.clock.monotonic() + ITEM_SECONDS
+    pairs = [(one.store, one.space) for one in app.poller.snapshot.spaces]
     pairs.sort(key=lambda pair: (not text.startswith(f"{pair[1]}/"), pair))
     for number, (store, space) in enumerate(pairs):
         if app.clock.monotonic() > deadline:
             note(f"{number:,} of {len(pairs):,} spaces were searched in {ITEM_SECONDS:g} s")
             return
         for prefix in dict.fromkeys((text.removeprefix(f"{space}/"), text)):
-            for row in manifest.starting_with(store, space, prefix, limit=MOST_RESULTS + 1) if prefix else ():
-                if (space, row.content_id) in told:
-                    continue
-                told.add((space, row.content_id))
-                page = f"/integrity/item?{urlencode({'space': space, 'content_id': row.content_id})}"
-                detail = "deleted" if row.deleted else ""
-                yield SearchResult("item", f"{space}/{row.content_id}", page, detail, exact=row.content_id == prefix)
+            rows = app.node.stores.manifest.starting_with(store, space, prefix, limit=MOST_RESULTS + 1)
+            for row in rows if prefix else ():
+                if (space, row.content_id) not in told:
+                    told.add((space, row.content_id))
+                    detail, exact = "deleted" if row.deleted else "", row.content_id == prefix
+                    yield SearchResult(
+                        "item", f"{space}/{row.content_id}", _item_page(space, row.content_id), detail, exact
+                    )
+    if not told and len(text) >= SHORTEST_PART:
+        yield from _items_with_part(app, text, note)
 
 
-def _batches(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
+def _items_with_part(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
+    deadline, searched, fits = app.clock.monotonic() + ITEM_SECONDS, 0, _part(text)
+    told = set[tuple[str, str]]()
+    for one in app.poller.snapshot.spaces:
+        for columns in app.node.stores.manifest.scan_columns(one.store, one.space):
+            for content_id in filter(fits, columns.keys):
+                if (one.space, content_id) not in told:
+                    told.add((one.space, content_id))
+                    page = _item_page(one.space, content_id)
+                    yield SearchResult("item", f"{one.space}/{content_id}", page, exact=False)
+            searched += len(columns.keys)
+            if app.clock.monotonic() > deadline:
+                note(f"for a part of an id, {searched:,} copies were searched in {ITEM_SECONDS:g} s")
+                return
+
+
+def _item_page(space: str, content_id: str) -> str:
+    return f"/integrity/item?{urlencode({'space': space, 'content_id': content_id})}"
+
+
+def _batches(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
+    """The batch with the id *text*, or those with a part of it, such as ``2bc9befec2…5375``, as pages show ids."""
+    journal, index = app.batches, app.node.anchoring.observer.index
+
+    def result(log: str, batch: str) -> SearchResult:
+        page = f"/batches/one?{urlencode({'log': log, 'batch': batch})}"
+        return SearchResult("batch", batch, page, f"of {log}", exact=batch == text)
+
     for log, kind in app.node.logs.store.kinds().items():
-        if kind not in DATA_KINDS:
-            continue
-        if app.batches.batch(log, text) or app.node.anchoring.observer.index.find_batch(log, text):
-            yield SearchResult("batch", text, f"/batches/one?{urlencode({'log': log, 'batch': text})}", f"of {log}")
+        if kind in DATA_KINDS and (journal.batch(log, text) or index.find_batch(log, text)):
+            yield result(log, text)
+            return
+    if len(text) < SHORTEST_PART or not set(text.lower()) <= set("0123456789abcdef….") or not text[0].isalnum():
+        return
+    fits = _part(text.lower())
+    deadline, searched, told = app.clock.monotonic() + ITEM_SECONDS, 0, set[tuple[str, str]]()
+    for log, names in chain(journal.names(), index.names()):
+        for name in names:
+            if fits(name) and (log, name) not in told:
+                told.add((log, name))
+                yield result(log, name)
+        searched += len(names)
+        if app.clock.monotonic() > deadline:
+            note(f"for a part of an id, the last {searched:,} batches were searched in {ITEM_SECONDS:g} s")
+            return
+
+
+def _part(text: str) -> Callable[[str], bool]:
+    """Whether a name has the part *text*; with ``…`` in it, as pages cut long names, its beginning and its end."""
+    first, cut, last = text.replace("...", "…").partition("…")
+    if cut and first:
+        return lambda name: name.startswith(first) and name.endswith(last) and len(name) > len(first) + len(last)
+    return lambda name: text in name
 
 
 def _anchors(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
@@ -245,9 +300,9 @@ _LOOKS: Sequence[tuple[str, str, Look]] = (
     ("message", "log/id", _messages),
     ("queue", "name, or a part of it", _queues),
     ("space", "name, or a part of it", _spaces),
-    ("item", "id or its beginning, also space/id", _items),
+    ("item", "id or a part of it, also space/id", _items),
     ("policy", "account, or a part of its name", _policies),
-    ("batch", "whole id", _batches),
+    ("batch", f"id, or {SHORTEST_PART} or more of its characters", _batches),
     ("anchor", "number", _anchors),
     ("file", "whole CID", _files),
     ("DID", "whole DID", _identifiers),

@@ -15,6 +15,7 @@ from millstream.core.secrets import safe_url
 from millstream.messaging.broker.admin import GROUPS
 from millstream.queue import queue_name
 from millstream.rest.app_context import AppContext
+from millstream.rest.disk_usage import Disk, Usage
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
 from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.settings import readable, redacted
@@ -76,10 +77,12 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class OperatorAuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Events with numbers below ``before``; only those ``about`` one thing (``queue audit``) and its parts."""
+    """Events with numbers below ``before``; only those ``about`` one thing (``queue audit``) and its parts, or by one
+    ``user``."""
 
     before: Number | None = None
     about: str | None = None
+    user: str | None = None
     limit: Limit = 100
 
 
@@ -127,6 +130,20 @@ def settings(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[SettingRow]
     return Listing(rows, total=len(rows))
 
 
+@endpoints.get("/system/disks")
+def disks(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Disk]:
+    """List the disks of the node; the one that is full first, at the pace of the last day, comes first."""
+    found = app.poller.disks()
+    return Listing(found, total=len(found))
+
+
+@endpoints.get("/system/usage")
+def usage(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Usage]:
+    """List what the parts of the node take; the one that grew most in the last day comes first."""
+    found = app.poller.usage()
+    return Listing(found, total=len(found))
+
+
 @endpoints.get("/system/versions")
 def versions(_app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PackageRow]:
     """List the versions of what this node runs on."""
@@ -148,7 +165,9 @@ def health(app: AppContext, _ask: ApiRequest[Any, Any]) -> Health:
 @endpoints.get("/system/audit-log", OperatorAuditQuery)
 def operator_audit_log(app: AppContext, request: ApiRequest[OperatorAuditQuery, Any]) -> Listing[OperatorAuditEvent]:
     """List what was done through the console and this interface, the latest first."""
-    found = app.operator_log.last(request.query.limit + 1, request.query.before, request.query.about)
+    found = app.operator_log.last(
+        request.query.limit + 1, request.query.before, request.query.about, request.query.user
+    )
     rows = found[: request.query.limit]
     return Listing(rows, str(rows[-1].number) if len(found) > request.query.limit else None)
 

@@ -1,0 +1,126 @@
+"""The disks of a node, what is stored on them, and how fast they fill."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.node import Node
+from millstream.rest.status_history import MinuteSample
+from millstream.rest.status_snapshot import StatusSnapshot
+from millstream.rest.verdict.stores import StoreState
+from millstream.stores.sources import local_folder
+
+DATA_FOLDER = "data folder"
+MOST_PARTS = 30
+"""Logs whose sizes are remembered, the largest of them."""
+
+_SHORTEST = 600 * MICROSECONDS
+"""A pace is known only after so long."""
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """A disk by its ``mount`` point; ``holds`` names what of the node lies there. ``free`` and ``total`` in bytes.
+
+    ``used_since`` is how many bytes were used in the last ``seconds`` (negative: freed), by anything on the machine;
+    ``full_in_seconds`` is when it is full at that pace. None where that is not known, or the disk does not fill.
+    """
+
+    mount: str
+    holds: Sequence[str]
+    free: int
+    total: int
+    used_since: int | None = None
+    seconds: float | None = None
+    full_in_seconds: float | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a part of the node takes: ``bytes``, and how many it has ``grown`` in the last ``seconds``, None where that
+    is not known. ``page`` is the page about it.
+    """
+
+    part: str
+    bytes: int
+    page: str
+    grown: int | None = None
+    seconds: float | None = None
+
+
+def find_disks(node: Node, states: Sequence[StoreState]) -> Sequence[Disk]:
+    """The disks of the data folder and of the local stores that answered when they were last asked."""
+    folders = {DATA_FOLDER: node.folder}
+    stores = dict(node.stores.providers.items())
+    for state in states:
+        folder = local_folder(stores[state.store].url) if state.store in stores else None
+        if folder is not None and state.answer is not None and not (state.hangs or state.answer.problem):
+            folders[f"store {state.store}"] = folder
+    holds, places = dict[int, list[str]](), dict[int, Path]()
+    for name, folder in folders.items():
+        try:
+            device = folder.stat().st_dev
+        except OSError:
+            continue
+        holds.setdefault(device, []).append(name)
+        places.setdefault(device, folder)
+    return [_disk(folder, holds[device]) for device, folder in places.items()]
+
+
+def part_sizes(node: Node, snapshot: StatusSnapshot | None) -> Mapping[str, int]:
+    """The bytes of the largest logs, of the copies in each store, and of the node's database, by what they are."""
+    sizes = dict[str, int]()
+    if snapshot is not None:
+        largest = sorted(snapshot.logs, key=lambda row: -row.bytes)[:MOST_PARTS]
+        sizes |= {f"log {row.log}": row.bytes for row in largest}
+        for space in snapshot.spaces:
+            sizes[f"store {space.store}"] = sizes.get(f"store {space.store}", 0) + space.bytes
+    files = (node.folder / f"node.db{end}" for end in ("", "-wal"))
+    sizes["database node.db"] = sum(path.stat().st_size for path in files if path.exists())
+    return sizes
+
+
+def disks_by_pace(disks: Sequence[Disk], past: Sequence[MinuteSample], now: int) -> Sequence[Disk]:
+    """*disks* with their pace since the first of *past* that has them; the one that is full first comes first."""
+    found = []
+    for disk in disks:
+        first = next(((one.counters.at, one.free[disk.mount]) for one in past if disk.mount in one.free), None)
+        if first is not None and now - first[0] >= _SHORTEST:
+            seconds, used = (now - first[0]) / MICROSECONDS, first[1] - disk.free
+            full = disk.free / used * seconds if used > 0 else None
+            found.append(msgspec.structs.replace(disk, used_since=used, seconds=seconds, full_in_seconds=full))
+        else:
+            found.append(disk)
+    return sorted(found, key=lambda one: (one.full_in_seconds is None, one.full_in_seconds or one.free))
+
+
+def usage_by_growth(sizes: Mapping[str, int], past: Sequence[MinuteSample], now: int) -> Sequence[Usage]:
+    """Each part of *sizes* with its growth since the first of *past* that has it; first those that grew most, then the
+    largest."""
+    found = []
+    for part, size in sizes.items():
+        first = next(((one.counters.at, one.sizes[part]) for one in past if part in one.sizes), None)
+        usage = Usage(part=part, bytes=size, page=_page(part))
+        if first is not None and now - first[0] >= _SHORTEST:
+            usage = msgspec.structs.replace(usage, grown=size - first[1], seconds=(now - first[0]) / MICROSECONDS)
+        found.append(usage)
+    return sorted(found, key=lambda one: (-(one.grown or 0), -one.bytes))
+
+
+def _disk(folder: Path, holds: Sequence[str]) -> Disk:
+    stat = os.statvfs(folder)
+    mount = folder.resolve()
+    while not mount.is_mount():
+        mount = mount.parent
+    return Disk(mount=str(mount), holds=holds, free=stat.f_bavail * stat.f_frsize, total=stat.f_blocks * stat.f_frsize)
+
+
+def _page(part: str) -> str:
+    kind, _, name = part.partition(" ")
+    if kind == "log":
+        return f"/logs/{quote(name, safe='')}"
+    return f"/integrity?{urlencode({'store': name})}" if kind == "store" else ""
