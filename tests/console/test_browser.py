@@ -67,6 +67,14 @@ CUT_OFF = """
 """
 """The cards whose tables are cut off at the right."""
 
+MENU_IN_SIGHT = """
+() => {
+  const here = document.querySelector(".side [aria-current]")?.getBoundingClientRect();
+  return Boolean(here) && here.left >= 0 && here.right <= innerWidth;
+}
+"""
+"""Whether the entry of the menu for this page can be seen."""
+
 TABLES = """
 () => [...document.querySelectorAll("main table")].map((table) => {
   const csv = ".export a[href*='format=csv']";
@@ -106,10 +114,24 @@ def test_every_page_can_be_read_on_a_telephone(browser: Browser, served: Served)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)
         wide += [f"{name}: {title}" for title in page.evaluate(CUT_OFF)]
-        if pictures:
-            page.screenshot(path=f"{pictures}/{name}-phone.png", full_page=True)
+        if not page.evaluate(MENU_IN_SIGHT):
+            wide.append(f"{name}: the menu does not show where one is")
+        for theme in ("light", "dark") if pictures else ():
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            page.screenshot(path=f"{pictures}/{name}-phone-{theme}.png", full_page=True)
     context.close()
     assert wide == []
+
+
+def test_the_issues_come_first_on_a_telephone_under_a_menu_of_one_row(browser: Browser, served: Served) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    page = context.new_page()
+    page.goto(served.url)
+    boxes = {name: page.locator(name).first.bounding_box() for name in (".side", ".issue", ".station")}
+    menu, issue, station = (box["y"] if box else 0 for box in boxes.values())
+    assert 0 < menu < issue < station and issue < 844
+    assert (boxes[".side"] or {})["height"] < 50
+    context.close()
 
 
 def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) -> None:

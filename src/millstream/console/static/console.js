@@ -5,6 +5,10 @@
   const state = document.getElementById("live-state");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+  // On a phone the menu is one row that can be moved: where one is must be in sight.
+  const here = document.querySelector(".side [aria-current]");
+  if (here) { const row = here.closest(".side"); row.scrollLeft = here.offsetLeft - (row.clientWidth - here.offsetWidth) / 2; }
+
   const charts = [];
   const states = ["ready", "leased", "delayed", "dead"];
   // Where the node was down there are no samples: a line across would claim that there were.
