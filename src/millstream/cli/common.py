@@ -62,7 +62,7 @@ def log_options(command: Command) -> Command:
     return with_lines  # type: ignore[return-value]
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 metrics_option = click.option(
     "--metrics",

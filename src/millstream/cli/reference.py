@@ -27,7 +27,7 @@ def commands() -> str:
     head = (
         "# Commands\n\n"
         "What `--help` says of every command. All of them end with the same [exit codes](../exit-codes.md);\n"
-        "`--json` prints one object a line, and `millstream --debug …` the traceback of an error. Shells\n"
+        "`--json` prints one object per line, and `millstream --debug …` the traceback of an error. Shells\n"
         "complete commands and options once they were told how (`millstream completion bash`, `zsh`, `fish`).\n\n"
     )
     return head + "\n".join(_sections(millstream, "millstream", 1))
