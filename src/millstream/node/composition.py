@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from millstream.node.stores import StoresPart
 
 _OURS = (
-    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", "keys", "ledger-tiles", FILE_NAME, "log", "log.db*",
-    "node.db*", "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
+    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", "keys", "ledger-tiles", FILE_NAME, "log",
+    "log.db*", "node.db*", "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
 )  # fmt: skip
 """What a node keeps in its folder."""
 
