@@ -10,10 +10,10 @@ PART ?= 1/1
 SIZE ?= quick
 unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start compiles the code anew
 
-.PHONY: help demo test test-all test-clients test-reference test-heavy test-failed test-long test-long-status screenshots check bench docs proto openapi requirements clean
+.PHONY: help demo test test-all test-clients test-reference test-transparency test-heavy test-failed test-long test-long-status screenshots check bench docs proto openapi requirements clean
 
 help: ## List what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
 
 demo: $(VENV)/.demo ## Run the whole road on real data: log, batches, anchors, copies, checks, repair, proof
 	$(BIN)/millstream demo $(ARGS)
@@ -46,6 +46,9 @@ test-clients: $(VENV)/.dev ## Run the official RocketMQ clients of five language
 
 test-reference: $(VENV)/.dev ## Compare with Sidetree's reference implementation; needs npm (MILLSTREAM_TEST_SIZE=long: 5 minutes)
 	MILLSTREAM_TEST_REFERENCE=build/reference $(BIN)/python -m pytest tests/anchoring/reference $(ARGS)
+
+test-transparency: $(VENV)/.dev ## Compare signed ledgers with verifiers of transparency logs; needs Go (one minute)
+	MILLSTREAM_TEST_TRANSPARENCY=build/transparency $(BIN)/python -m pytest tests/anchoring/transparency/interop $(ARGS)
 
 test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
 	$(prepare-tests)

@@ -35,7 +35,7 @@ url = "file://{data}/stores/main?mount=cas:cas://{data}/cas"
 [stores.copy]
 url = "file://{data}/stores/copy"
 """
-EMBEDDED = ["backup", "ledger-keys", "upgrade", "recover"]
+EMBEDDED = ["backup", "upgrade", "recover"]
 ELSEWHERE = {"index", "run-a-node", "spark-cluster", "spark-data-source"}
 """Pages whose parts are tried by tests of their own: roles, log lines, traces, and a cluster."""
 
@@ -114,6 +114,10 @@ def test_an_operator_keeps_copies_on_s3(folder: Path, swift: S3Server) -> None:
     follow_page(HOW_TO / "s3.md", folder, told)
 
 
+def test_an_operator_keeps_the_keys_of_the_ledgers(tmp_path: Path) -> None:
+    follow_page(HOW_TO / "ledger-keys.md", tmp_path)
+
+
 def test_a_newcomer_protects_a_folder(tmp_path: Path) -> None:
     follow_page(HOW_TO / "protect.md", tmp_path)
 
@@ -135,6 +139,6 @@ def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
 
 
 def test_every_page_is_followed_or_tried_elsewhere() -> None:
-    served = {"protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
+    served = {"ledger-keys", "protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
     assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *served}
     assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *served))

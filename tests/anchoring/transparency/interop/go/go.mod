@@ -1,0 +1,25 @@
+module millstream.test/transparency
+
+go 1.25.0
+
+require (
+	filippo.io/torchwood v0.6.1
+	github.com/transparency-dev/formats v0.1.1
+	github.com/transparency-dev/tessera v1.0.2
+	golang.org/x/mod v0.36.0
+)
+
+require (
+	filippo.io/mldsa v0.0.0-20260215214346-43d0283efc3e // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/go-logr/logr v1.4.3 // indirect
+	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/transparency-dev/merkle v0.0.2 // indirect
+	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
+	go.opentelemetry.io/otel v1.40.0 // indirect
+	go.opentelemetry.io/otel/metric v1.40.0 // indirect
+	go.opentelemetry.io/otel/trace v1.40.0 // indirect
+	golang.org/x/crypto v0.52.0 // indirect
+	golang.org/x/sync v0.19.0 // indirect
+	k8s.io/klog/v2 v2.130.1 // indirect
+)
