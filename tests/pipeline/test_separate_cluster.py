@@ -7,9 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from millstream.core.processes import find_process
 from millstream.testing.waiting import until
+from support.separate_cluster import SeparateCluster
 
 SUBMIT_AND_END = """
 import os, signal, sys
@@ -36,3 +41,13 @@ def test_a_submitted_driver_ends_where_a_signal_ends_the_tests(tmp_path: Path) -
     finally:
         if find_process(driver) is not None:
             os.killpg(driver, signal.SIGKILL)
+
+
+def test_a_driver_that_logs_more_than_a_pipe_holds_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server: Any = SimpleNamespace(url="spark://127.0.0.1:1")
+    cluster = SeparateCluster(server, tmp_path / "driver", {"results": ""})
+    program = [sys.executable, "-c", "import sys; sys.stderr.write('x' * 1_000_000); print('done')"]
+    submit = SimpleNamespace(command=lambda *_: program, environment=lambda _: dict(os.environ))
+    monkeypatch.setattr(cluster, "_submit", submit)
+    with cluster._submitted([]) as (driver, _):
+        assert driver.wait(60) == 0

@@ -43,6 +43,7 @@ class SeparateCluster:
         self.address = urlsplit(server.url).hostname or ""
         self._urls = {name: url.replace("127.0.0.1", self.address) for name, url in urls.items()}
         self._submit = SparkSubmit(folder.parent)
+        self._output, self._errors = (folder.parent / f"driver.{name}" for name in ("out", "err"))
 
     def run(self, jobs: Sequence[str], kills: Sequence[tuple[str, Victim]] = ()) -> dict[str, Any]:
         """What the *jobs* give, one after the other, with one *victim* killed in the middle of each job of *kills*.
@@ -58,14 +59,17 @@ class SeparateCluster:
                     if victim == "driver":
                         break
                 else:
-                    output, errors = driver.communicate(timeout=_SECONDS_A_JOB * max(2, len(jobs)))
-                    assert driver.returncode == 0, errors[-6000:]
-                    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+                    code = driver.wait(timeout=_SECONDS_A_JOB * max(2, len(jobs)))
+                    assert code == 0, self._said()
+                    found: dict[str, Any] = json.loads(self._output.read_text("utf-8").splitlines()[-1])
                     return found
 
     @contextlib.contextmanager
-    def _submitted(self, jobs: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], int]]:
-        """The driver that runs *jobs*, and the port of its REST interface."""
+    def _submitted(self, jobs: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+        """The driver that runs *jobs*, and the port of its REST interface.
+
+        It writes to files: of a pipe that nobody reads, its log fills all that there is once a worker has died.
+        """
         (port,) = free_ports(1)
         confs = {
             "spark.driver.host": self.address,
@@ -79,14 +83,17 @@ class SeparateCluster:
             "spark.millstream.results": self._urls["results"],
         }
         arguments = [str(self._folder), json.dumps(self._urls), *jobs]
-        with subprocess.Popen(
-            self._submit.command(self._server.url, PROGRAM, arguments, confs),
-            env=self._submit.environment(self.address),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as driver:
+        with (
+            self._output.open("wb") as output,
+            self._errors.open("wb") as errors,
+            subprocess.Popen(
+                self._submit.command(self._server.url, PROGRAM, arguments, confs),
+                env=self._submit.environment(self.address),
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            ) as driver,
+        ):
             watchdog = ParentWatchdog(driver.pid)
             try:
                 yield driver, port
@@ -95,13 +102,13 @@ class SeparateCluster:
                     os.killpg(driver.pid, signal.SIGKILL)
                 watchdog.dismiss()
 
-    def _kill(self, job: str, victim: Victim, driver: subprocess.Popen[str], port: int) -> None:
+    def _kill(self, job: str, victim: Victim, driver: subprocess.Popen[bytes], port: int) -> None:
         """Kill *victim* while *job* has tasks that run; it must not have ended by then."""
         until(
             lambda: (self._folder / f"{job}.began").exists() or driver.poll() is not None, f"{job} begins", seconds=300
         )
         busy = until(lambda: self._busy_hosts(port) or driver.poll() is not None, f"tasks of {job}", seconds=120)
-        assert driver.poll() is None, driver.communicate()[1][-6000:]
+        assert driver.poll() is None, self._said()
         assert isinstance(busy, list)
         if victim == "driver":
             os.killpg(driver.pid, signal.SIGKILL)
@@ -113,6 +120,10 @@ class SeparateCluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         assert not (self._folder / f"{job}.done").exists(), f"{job} was over when its {victim} was killed"
+
+    def _said(self) -> str:
+        """The end of what the driver has logged."""
+        return self._errors.read_text("utf-8", "replace")[-6000:]
 
     def _busy_hosts(self, port: int) -> list[str]:
         """The addresses of workers whose executors have tasks that run, by Spark's REST interface."""
