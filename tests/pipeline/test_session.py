@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -93,6 +95,15 @@ class TestSessions:
         home = spark._jvm.System.getProperty("java.home")
         assert Path(home).resolve() == Path(find_java().executable).resolve().parent.parent
         assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+    def test_workers_collect_cycles_seldom_and_leave_alone_what_they_imported(self, spark: SparkSession) -> None:
+        def collector(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in parts:
+                yield pa.RecordBatch.from_pydict({"first": [gc.get_threshold()[0]], "frozen": [gc.get_freeze_count()]})
+
+        (row,) = spark.range(1, numPartitions=1).mapInArrow(collector, "first long, frozen long").collect()
+        assert row["first"] >= 100_000
+        assert row["frozen"] > 10_000
 
     def test_when_the_driver_is_killed_its_java_machine_and_workers_end(self, tmp_path: Path) -> None:
         child = run(

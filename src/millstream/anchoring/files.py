@@ -24,7 +24,7 @@ class PackedFile(msgspec.Struct, frozen=True):
     messages: int
 
 
-class BatchFilePart(msgspec.Struct, frozen=True):
+class BatchFilePart(msgspec.Struct, frozen=True, gc=False):
     """A batch on its way into a file: header line and message lines (with their newlines), and the messages' count."""
 
     header_line: bytes
@@ -37,7 +37,7 @@ class BatchFilePart(msgspec.Struct, frozen=True):
         return len(self.header_line) + 1 + len(self.lines)
 
 
-class BatchFileEntry(msgspec.Struct, frozen=True):
+class BatchFileEntry(msgspec.Struct, frozen=True, gc=False):
     """A batch as it lies in a batch file, from byte ``offset`` on for ``size`` bytes.
 
     ``text`` are its message lines as they stand there, ``lines`` the same without their newlines.

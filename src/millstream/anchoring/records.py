@@ -28,7 +28,7 @@ Kind = Literal["batch", "side", "amendment"]
 _PLAIN: Kind = "batch"
 
 
-class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, gc=False):
     """The first line of a batch. ``root`` is the Merkle root (hex) over its ``count`` message lines.
 
     ``start``, ``end`` and ``closed_at`` are event times and the deciding time in the log's unit (microseconds);
@@ -51,7 +51,7 @@ class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             msgspec.structs.force_setattr(self, "kind", _PLAIN)
 
 
-class EncodedBatch(msgspec.Struct, frozen=True):
+class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
     """A batch ready to be anchored: its header, its message lines (each ends with a newline) and its message ids."""
 
     header: BatchHeader
