@@ -123,12 +123,12 @@ class Recorder:
 
     def record(self, cut: PackedCut, rejects: Sequence[tuple[int, str]]) -> str:
         """Anchor *cut* with *rejects*; returns its anchor string."""
-        names = np.sort(np.array([batch.read.batch for batch in cut.batches], "S16"))
-        ids = np.sort(np.fromiter(itertools.chain.from_iterable(b.read.ids for b in cut.batches), np.int64))
+        batches = cut.batches
+        names = np.sort(np.array(batches.names, "S16"))
+        ids = np.sort(batches.members.ids)
         self._check(names, ids)
         stream = BatchStream(1, self._floor.log, canonical_json(msgspec.to_builtins(RULES)).decode())
-        leaves = [batch.read.leaf for batch in cut.batches]
-        manifest = build_manifest_over_files(stream, cut.files, leaves, rejects, MAX_FILE_BYTES)
+        manifest = build_manifest_over_files(stream, cut.files, batches.leaf_hashes, rejects, MAX_FILE_BYTES)
         data = encode_manifest(manifest)
         *_, cid = self._cas.put_many([*build_files(manifest, (), rejects), data])
         text, head = anchor_string(manifest.count, cid), self._ledger.head()

@@ -124,7 +124,7 @@ def test_an_anchor_can_be_checked_with_nothing_but_a_hash_function_and_json() ->
     cas = MemoryCas()
     cas.put(FILE.data)
     cid = cas.put(encode_manifest(MANIFEST))
-    assert len(read_anchor(cas, anchor_string(6, cid)).batches) == 6
+    assert len(read_anchor(cas, anchor_string(6, cid)).batches.names) == 6
     manifest = json.loads(cas.get(cid, 10**6))
     lines = cas.get(manifest["files"][0]["uri"], 10**7).decode().split("\n")
     assert lines.pop() == ""

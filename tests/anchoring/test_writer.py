@@ -35,7 +35,9 @@ def test_batches_travel_from_accepted_to_observed(road: Any) -> None:
     assert road.journal.status("weather", batches[0].batch) == BatchStatus(BatchState.OBSERVED, 1)
     assert road.journal.status("weather", "unknown") is None
     content = read_anchor(road.cas, entry.anchor_string)
-    assert {batch.batch: tuple(batch.ids) for batch in content.batches} == {each.batch: each.ids for each in batches}
+    assert {batch: tuple(ids) for batch, ids in content.batches.members.each()} == {
+        each.batch: each.ids for each in batches
+    }
     assert content.manifest.log == "weather"
     assert content.manifest.config == CONFIG
 

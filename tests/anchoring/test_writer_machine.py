@@ -88,7 +88,7 @@ class WriterMachine(RuleBasedStateMachine):
     def every_batch_is_in_one_state_and_at_most_one_anchor(self) -> None:
         strings = [entry.anchor_string for entry in self.ledger.entries()]
         assert len(strings) == len(set(strings))
-        anchored = [batch.batch for string in strings for batch in read_anchor(self.memory, string).batches]
+        anchored = [batch for string in strings for batch in read_anchor(self.memory, string).batches.names]
         assert len(anchored) == len(set(anchored))
         for name in self.added:
             status = self.journal.status("weather", name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.cut_manifest import (
@@ -17,20 +18,41 @@ from millstream.anchoring.cut_manifest import (
     decode_manifest,
     parse_anchor_string,
 )
+from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import BatchFormatError, CasTooLargeError
 from millstream.anchoring.files import RejectLine, message_ids, read_rejects, split_batches
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 
+_LEAF_BYTES = 32
 
-class AnchoredBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that was read: its id, the file it lies in (CID, offset and size in bytes), leaf hash and message ids."""
 
-    batch: str
-    uri: str
-    offset: int
-    size: int
-    leaf: bytes
-    ids: Sequence[int]
+class AnchoredBatches(msgspec.Struct, frozen=True, array_like=True):
+    """Batches that were read, in the order of their files: ids, and of each its offset and size in its file in bytes
+    and how many messages it has (little-endian uint32), and its leaf hash (32 bytes); ``messages`` are the ids of all
+    their messages, batch by batch (uint64)."""
+
+    names: list[str]
+    offsets: bytes
+    sizes: bytes
+    counts: bytes
+    leaves: bytes
+    messages: bytes
+
+    @classmethod
+    def joined(cls, parts: Iterable[AnchoredBatches]) -> AnchoredBatches:
+        """All of *parts*, one after the other."""
+        names, *plain = zip(*map(msgspec.structs.astuple, parts), strict=True)
+        return cls(list(itertools.chain.from_iterable(names)), *map(b"".join, plain))
+
+    @property
+    def members(self) -> BatchMembers:
+        """The batches and their messages, to be checked against what is anchored."""
+        return BatchMembers(self.names, np.frombuffer(self.messages, "<u8"), np.frombuffer(self.counts, "<u4"))
+
+    @property
+    def leaf_hashes(self) -> list[bytes]:
+        """The leaf hash of each batch."""
+        return [self.leaves[at : at + _LEAF_BYTES] for at in range(0, len(self.leaves), _LEAF_BYTES)]
 
 
 class AnchorContent(msgspec.Struct, frozen=True):
@@ -38,7 +60,7 @@ class AnchorContent(msgspec.Struct, frozen=True):
 
     manifest_cid: str
     manifest: CutManifest
-    batches: Sequence[AnchoredBatch]
+    batches: AnchoredBatches
     rejects: Sequence[RejectLine]
 
 
@@ -54,14 +76,14 @@ def read_manifest(cas: Cas, anchor: str) -> tuple[str, CutManifest]:
     return cid, manifest
 
 
-def read_anchor(cas: Cas, anchor: str, read: Mapping[str, Sequence[AnchoredBatch]] = {}) -> AnchorContent:
+def read_anchor(cas: Cas, anchor: str, read: Mapping[str, AnchoredBatches] = {}) -> AnchorContent:
     """All that the anchor string *anchor* stands for, with one file in memory at a time. Errors: `read_manifest`.
 
     *read* is what :func:`read_batches` gave of some files already, by their CIDs: these are not read again.
     """
     cid, manifest = read_manifest(cas, anchor)
-    batches = [batch for file in manifest.files for batch in read.get(file.uri) or read_batches(cas, file)]
-    if merkle_root([batch.leaf for batch in batches]).hex() != manifest.root:
+    batches = AnchoredBatches.joined(read.get(file.uri) or read_batches(cas, file) for file in manifest.files)
+    if merkle_root(batches.leaf_hashes).hex() != manifest.root:
         raise BatchFormatError("the batches do not match the manifest's Merkle root")
     rejects = [reject for rejected in manifest.rejects.files for reject in _read_rejects(cas, rejected)]
     if any(left.rejected >= right.rejected for left, right in itertools.pairwise(rejects)):
@@ -84,20 +106,21 @@ def _get(cas: Cas, cid: str, limit: int) -> bytes:
         raise BatchFormatError(str(error)) from error
 
 
-def read_batches(cas: Cas, file: BatchFile) -> Iterator[AnchoredBatch]:
+def read_batches(cas: Cas, file: BatchFile) -> AnchoredBatches:
     """The batches of *file*, after a check of every line, root and figure. Errors: see :func:`read_manifest`."""
-    batches = messages = 0
+    names, places, leaves, messages = list[str](), list[tuple[int, int, int]](), list[bytes](), list[int]()
     for stored in split_batches(read_file(cas, file)):
-        ids = message_ids(stored)
-        batches, messages = batches + 1, messages + len(ids)
-        yield AnchoredBatch(
-            stored.header.batch, file.uri, stored.offset, stored.size, leaf_hash(stored.header_line), ids
-        )
-    if (batches, messages) != (file.batches, file.messages):
+        messages += message_ids(stored)
+        names.append(stored.header.batch)
+        places.append((stored.offset, stored.size, stored.header.count))
+        leaves.append(leaf_hash(stored.header_line))
+    if (len(names), len(messages)) != (file.batches, file.messages):
         raise BatchFormatError(
-            f"file {file.uri} contains {batches} batches and {messages} messages, but its manifest "
+            f"file {file.uri} contains {len(names)} batches and {len(messages)} messages, but its manifest "
             f"states {file.batches} and {file.messages}"
         )
+    offsets, sizes, counts = (np.array(column, "<u4").tobytes() for column in zip(*places, strict=True))
+    return AnchoredBatches(names, offsets, sizes, counts, b"".join(leaves), np.array(messages, "<u8").tobytes())
 
 
 def _read_rejects(cas: Cas, file: RejectFile) -> Sequence[RejectLine]:

@@ -3,62 +3,68 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 
 class BatchMembers(msgspec.Struct, frozen=True):
-    """A batch id and its message ids, to be screened against what is anchored."""
+    """Batches and their messages, to be checked against what is anchored: the ids of the batches, those of all messages
+    batch by batch (uint64), and how many each batch has (uint32)."""
 
-    batch: str
-    ids: Sequence[int]
+    batches: Sequence[str]
+    ids: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, batches: Sequence[str], ids: Sequence[Sequence[int]]) -> BatchMembers:
+        """*batches*, each with those of *ids* that stand at its place."""
+        counts = np.fromiter(map(len, ids), "<u4", len(ids))
+        return cls(batches, np.fromiter(itertools.chain.from_iterable(ids), "<u8", int(counts.sum())), counts)
+
+    @property
+    def ordinals(self) -> npt.NDArray[np.uint32]:
+        """The place of its batch, from 0 on, for each message."""
+        return np.repeat(np.arange(len(self.counts), dtype="<u4"), self.counts)
+
+    def each(self) -> Iterator[tuple[str, list[int]]]:
+        """Each batch with its messages."""
+        ids, ends = self.ids.tolist(), itertools.accumulate(self.counts.tolist(), initial=0)
+        for batch, (begin, end) in zip(self.batches, itertools.pairwise(ends), strict=True):
+            yield batch, ids[begin:end]
 
 
-def flat_ids(groups: Sequence[Sequence[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """All ids of *groups* in one array, and beside it the number of the group that each comes from."""
-    sizes = np.fromiter(map(len, groups), np.int64, len(groups))
-    ids = np.fromiter(itertools.chain.from_iterable(groups), "<u8", int(sizes.sum()))
-    return ids, np.repeat(np.arange(len(groups), dtype="<u4"), sizes)
-
-
-def find_duplicates(
-    members: Sequence[BatchMembers], messages: Mapping[int, int], batches: Mapping[str, int]
-) -> dict[int, str]:
+def find_duplicates(members: BatchMembers, messages: Mapping[int, int], batches: Mapping[str, int]) -> dict[int, str]:
     """Why some of *members*, anchored in this order, are invalid: reasons by ordinal.
 
     *messages* and *batches* say which message ids and batch ids are anchored already, and in which anchor.
     """
     refused: dict[int, str] = {}
     seen_batches, seen_messages = set[str](), set[int]()
-    for ordinal, member in enumerate(members):
-        reason = _refusal(member, messages, batches, seen_batches, seen_messages)
+    for ordinal, (batch, ids) in enumerate(members.each()):
+        reason = _batch_refusal(batch, batches, seen_batches) or _message_refusal(ids, messages, seen_messages)
         if reason is not None:
             refused[ordinal] = reason
             continue
-        seen_batches.add(member.batch)
-        seen_messages.update(member.ids)
+        seen_batches.add(batch)
+        seen_messages.update(ids)
     return refused
 
 
-def _refusal(
-    member: BatchMembers,
-    messages: Mapping[int, int],
-    batches: Mapping[str, int],
-    seen_batches: set[str],
-    seen_messages: set[int],
-) -> str | None:
-    if member.batch in batches:
-        return f"this batch id is in anchor {batches[member.batch]} already"
-    if member.batch in seen_batches:
-        return "this batch id stands twice in one anchor"
-    if len(set(member.ids)) != len(member.ids):
+def _batch_refusal(batch: str, batches: Mapping[str, int], seen: set[str]) -> str | None:
+    if batch in batches:
+        return f"this batch id is in anchor {batches[batch]} already"
+    return "this batch id stands twice in one anchor" if batch in seen else None
+
+
+def _message_refusal(ids: Sequence[int], messages: Mapping[int, int], seen: set[int]) -> str | None:
+    if len(set(ids)) != len(ids):
         return "a message stands twice in this batch"
-    for number in member.ids:
+    for number in ids:
         if number in messages:
             return f"message {number} is in a batch of anchor {messages[number]} already"
-        if number in seen_messages:
+        if number in seen:
             return f"message {number} is in another batch of the same anchor"
     return None

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring.content import AnchorContent
 from millstream.anchoring.database import among, insert_rows, metadata
-from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates, flat_ids
+from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
 from millstream.core.sql import make_tables, writing
@@ -157,18 +157,17 @@ class AnchorIndex:
         values = _anchor_values(content, refused) | {"members": msgspec.msgpack.encode(members)}
         self._record(entry, values, rows, members.names)
 
-    def check_duplicates(self, log: str, members: Sequence[BatchMembers]) -> dict[int, str]:
+    def check_duplicates(self, log: str, members: BatchMembers) -> dict[int, str]:
         """Why some of *members*, anchored now in this order, would be invalid: reasons by ordinal.
 
         The first one holds: a batch id, or a message, that lies in a valid batch of an anchor or before it in
         *members* makes the later batch invalid.
         """
-        ids, _ = flat_ids([member.ids for member in members])
-        ordered = np.sort(ids)  # a hundredth of what np.unique of NumPy 2.4 takes
+        ordered = np.sort(members.ids)  # a hundredth of what np.unique of NumPy 2.4 takes
         repeated = bool((ordered[1:] == ordered[:-1]).any())
         messages = self._holders(log, np.unique(ordered) if repeated else ordered)
-        batches = self._anchored_batches(log, [member.batch for member in members])
-        distinct = len({member.batch for member in members}) == len(members)
+        batches = self._anchored_batches(log, members.batches)
+        distinct = len(set(members.batches)) == len(members.batches)
         if not messages and not batches and distinct and not repeated:
             return {}
         return find_duplicates(members, messages, batches)
@@ -293,7 +292,7 @@ class AnchorIndex:
         found: dict[int, int] = {}
         if len(ids):
             for number, stored, _ in self._arrays(log, int(ids[0]), int(ids[-1])):
-                hits = np.intersect1d(stored, ids, assume_unique=True)
+                hits = np.intersect1d(_within(stored, ids), _within(ids, stored), assume_unique=True)
                 found.update(dict.fromkeys(hits.tolist(), number))
         return found
 
@@ -352,6 +351,12 @@ class AnchorIndex:
         return next(iter(self._rows(query)), None)
 
 
+def _within(ids: np.ndarray[Any, Any], span: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Those of *ids* between the ends of *span*; both are sorted and not empty."""
+    begin, end = np.searchsorted(ids, span[0]), np.searchsorted(ids, span[-1], "right")
+    return ids[begin:end]
+
+
 def _statuses() -> sa.Select[Any]:
     return sa.select(*[_anchors.c[name] for name in AnchorStatus.__struct_fields__])
 
@@ -367,30 +372,30 @@ def _row(log: str, location: MessageLocation) -> tuple[Any, ...]:
 
 
 def _members_of(content: AnchorContent) -> _Members:
-    return _Members(
-        [batch.batch for batch in content.batches],
-        [(file.uri, file.batches) for file in content.manifest.files],
-        np.array([batch.offset for batch in content.batches], "<u4").tobytes(),
-        np.array([batch.size for batch in content.batches], "<u4").tobytes(),
-    )
+    batches = content.batches
+    files = [(file.uri, file.batches) for file in content.manifest.files]
+    return _Members(batches.names, files, batches.offsets, batches.sizes)
 
 
 def _anchor_values(content: AnchorContent, refused: Mapping[int, str]) -> dict[str, Any]:
-    valid = [() if ordinal in refused else batch.ids for ordinal, batch in enumerate(content.batches)]
-    ids, ordinals = flat_ids(valid)
+    members = content.batches.members
+    ids, ordinals = members.ids, members.ordinals
+    if refused:
+        valid = np.isin(ordinals, list(refused), invert=True)
+        ids, ordinals = ids[valid], ordinals[valid]
     order = np.argsort(ids, kind="stable")
     ids, ordinals = ids[order], ordinals[order]
     return {
         "log": content.manifest.log,
         "manifest": content.manifest_cid,
-        "batches": len(content.batches) - len(refused),
+        "batches": len(members.batches) - len(refused),
         "messages": len(ids),
         "rejects": len(content.rejects),
         "first_id": int(ids[0]) if len(ids) else None,
         "last_id": int(ids[-1]) if len(ids) else None,
         "ids": ids.tobytes(),
         "ordinals": ordinals.tobytes(),
-        "leaves": b"".join(batch.leaf for batch in content.batches),
+        "leaves": content.batches.leaves,
         "reject_ids": np.array([reject.rejected for reject in content.rejects], "<u8").tobytes(),
         "reject_reasons": "\n".join(reject.reason for reject in content.rejects),
     }

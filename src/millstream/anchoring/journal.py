@@ -28,7 +28,7 @@ from millstream.anchoring.journal_writing import (
     stream_of,
 )
 from millstream.anchoring.packed_members import packed_by_name, packed_members
-from millstream.anchoring.packing import PackedBatch
+from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import (
     AddResult,
@@ -134,18 +134,18 @@ class BatchJournal:
                 raise JournalBusyError
         return cut
 
-    def prepare_packed(self, plan: CutPlan, batches: Sequence[PackedBatch]) -> JournalCut | None:
-        """Accept *batches*, whose files lie in storage, and write down the cut that they are, at once.
+    def prepare_packed(self, plan: CutPlan, packed: PackedCut) -> JournalCut | None:
+        """Accept the batches of *packed*, whose files lie in storage, and write down the cut that they are, at once.
 
         None, and nothing is changed, where one of them is known. Raises :class:`JournalBusyError` where another process
         has cut or added in between.
         """
-        names = [batch.read.batch for batch in batches]
+        names = packed.members.names
         with writing(self._engine) as connection:
             if len(set(names)) < len(names) or known_roots(connection, plan.stream.log, names):
                 return None
             cut = _begin(connection, plan)
-            insert_packed(connection, plan.stream, cut.cut, batches)
+            insert_packed(connection, plan.stream, cut.cut, packed)
         return cut
 
     def is_packed(self, cut: JournalCut) -> bool:

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
 from millstream.anchoring.journal_writing import last_place
-from millstream.anchoring.packed_members import PackedMembers, packed_by_name, packed_members, places_with_rows
+from millstream.anchoring.packed_members import packed_by_name, packed_members, places_with_rows
+from millstream.anchoring.packing import PackedMembers
 from millstream.anchoring.states import BatchState
 
 _BUCKETS = 120

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from millstream.anchoring.database import among, insert_rows
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.files import check_reason
 from millstream.anchoring.packed_members import packed_by_name, packed_members, packed_values
-from millstream.anchoring.packing import PackedBatch
+from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import AddResult, BatchStream, JournalCut
 from millstream.core.canonical import canonical_json
@@ -109,15 +108,13 @@ def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: S
     return last + len(rows)
 
 
-def insert_packed(connection: sa.Connection, stream: BatchStream, cut: int, batches: Sequence[PackedBatch]) -> None:
-    """Insert *batches*, which are new, as members of *cut*: in one row, with their message ids."""
-    first = last_place(connection) + 1
-    sizes = np.fromiter((len(batch.read.ids) for batch in batches), "<u4", len(batches))
-    ids = np.fromiter(itertools.chain.from_iterable(batch.read.ids for batch in batches), "<u8", int(sizes.sum()))
+def insert_packed(connection: sa.Connection, stream: BatchStream, cut: int, packed: PackedCut) -> None:
+    """Insert the batches of *packed*, which are new, as members of *cut*: in one row, with their message ids."""
+    first, batches = last_place(connection) + 1, packed.batches
     own = {"cut": cut, "log": stream.log, "first": first}
-    connection.execute(sa.insert(t.packed), [own | {"ids": ids.tobytes(), "sizes": sizes.tobytes()}])
-    connection.execute(sa.insert(t.members), [own | packed_values(batches, first)])
-    t.NAMES.add(connection, stream.log, [batch.read.batch for batch in batches], first + np.arange(len(batches)))
+    connection.execute(sa.insert(t.packed), [own | {"ids": batches.messages, "sizes": batches.counts}])
+    connection.execute(sa.insert(t.members), [own | packed_values(packed.members, first)])
+    t.NAMES.add(connection, stream.log, batches.names, first + np.arange(len(batches.names)))
 
 
 def refuse(connection: sa.Connection, cut: JournalCut, reasons: Mapping[str, str]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.content import AnchoredBatch, read_anchor
-from millstream.anchoring.duplicate_check import BatchMembers
+from millstream.anchoring.content import AnchoredBatches, read_anchor
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, ObservationBlockedError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, check_seal
@@ -35,7 +34,7 @@ class Observer:
         self._ledger = ledger
         self._observing = threading.Lock()
 
-    def observe(self, read: Mapping[str, Sequence[AnchoredBatch]] = {}) -> ObserverProgress:
+    def observe(self, read: Mapping[str, AnchoredBatches] = {}) -> ObserverProgress:
         """Read all entries that are new; *read* is what is in some of their files, as in :func:`read_anchor`.
 
         Raises :class:`ObservationBlockedError` at an entry whose files cannot be read, and :class:`LedgerError` where
@@ -59,9 +58,7 @@ class Observer:
             )
 
 
-def observe_entry(
-    index: AnchorIndex, cas: Cas, entry: LedgerEntry, read: Mapping[str, Sequence[AnchoredBatch]] = {}
-) -> None:
+def observe_entry(index: AnchorIndex, cas: Cas, entry: LedgerEntry, read: Mapping[str, AnchoredBatches] = {}) -> None:
     """Judge *entry* by all reader rules and write the verdict into *index*, which has all entries before it.
 
     *read* is what is in some of its files, as in :func:`~millstream.anchoring.content.read_anchor`.
@@ -75,5 +72,4 @@ def observe_entry(
         return
     except CasError as error:
         raise ObservationBlockedError(f"cannot read the files of anchor {entry.number}: {error}") from error
-    members = [BatchMembers(batch.batch, batch.ids) for batch in content.batches]
-    index.record(entry, content, index.check_duplicates(content.manifest.log, members))
+    index.record(entry, content, index.check_duplicates(content.manifest.log, content.batches.members))

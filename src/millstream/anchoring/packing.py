@@ -5,47 +5,103 @@ Such a cut has the files, and so the anchor, that the batch writer would have ma
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.content import AnchoredBatch, read_batches
+from millstream.anchoring.content import AnchoredBatches, read_batches
 from millstream.anchoring.cut_manifest import BatchFile
+from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.files import BatchFilePart, PackedFile, check_size, pack_batches
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.records import BatchHeader, EncodedBatch
 
+_ROOT_BYTES = 32
 
-class PackedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the journal keeps of a batch, and what its file was found to hold of it when it was ``read`` back."""
 
-    source: str
-    start: int
-    end: int
-    ended: str
-    root: str
-    read: AnchoredBatch
+class PackedMembers(msgspec.Struct, frozen=True, array_like=True):
+    """The batches of a packed cut in order: names, sources and reasons of their ends by number, and of each batch the
+    numbers (little-endian uint32), times (int64), bytes in a file (uint32) and Merkle root."""
+
+    names: list[str]
+    sources: list[str]
+    ends: list[str]
+    source_of: bytes
+    end_of: bytes
+    start: bytes
+    end: bytes
+    size: bytes
+    root: bytes
+
+    @classmethod
+    def of(cls, headers: Sequence[BatchHeader], size: bytes) -> PackedMembers:
+        """The members with *headers*, and the bytes of each in a file."""
+        sources, source_of = _numbered([header.source for header in headers])
+        ends, end_of = _numbered([header.cut for header in headers])
+        return cls(
+            [header.batch for header in headers],
+            sources,
+            ends,
+            source_of,
+            end_of,
+            np.array([header.start for header in headers], "<i8").tobytes(),
+            np.array([header.end for header in headers], "<i8").tobytes(),
+            size,
+            bytes.fromhex("".join(header.root for header in headers)),
+        )
+
+    def root_of(self, place: int) -> str:
+        """The Merkle root (hex) of the batch at *place* from 0 on."""
+        return self.root[place * _ROOT_BYTES : (place + 1) * _ROOT_BYTES].hex()
+
+    def starts(self) -> npt.NDArray[np.int64]:
+        """When each batch begins, in microseconds."""
+        return np.frombuffer(self.start, "<i8")
+
+    def end_numbers(self) -> npt.NDArray[np.uint32]:
+        """Why each batch ended, as a number in ``ends``."""
+        return np.frombuffer(self.end_of, "<u4")
+
+    def row(self, place: int) -> dict[str, Any]:
+        """The batch at *place* from 0 on, as columns of ``anchor_batches``."""
+        return {
+            "batch": self.names[place],
+            "source": self.sources[int(np.frombuffer(self.source_of, "<u4")[place])],
+            "start": int(self.starts()[place]),
+            "size": int(np.frombuffer(self.size, "<u4")[place]),
+            "root": self.root_of(place),
+            "end": int(np.frombuffer(self.end, "<i8")[place]),
+            "ended": self.ends[int(self.end_numbers()[place])],
+        }
 
 
 class PackedCut(msgspec.Struct, frozen=True, array_like=True):
     """The batches of a cut in the order of a manifest, and the ``files`` that hold them, which lie in storage durably.
 
-    Every file was read back from there after it was written, and checked as readers do. ``line_bytes`` are the bytes
-    of all message lines.
+    Every file was ``read`` back from there after it was written, and checked as readers do. ``members`` are what the
+    journal keeps of the batches, and ``line_bytes`` the bytes of all message lines.
     """
 
     files: tuple[BatchFile, ...]
-    batches: tuple[PackedBatch, ...]
+    members: PackedMembers
+    read: tuple[AnchoredBatches, ...]
     line_bytes: int
 
     @property
-    def content(self) -> Mapping[str, Sequence[AnchoredBatch]]:
+    def batches(self) -> AnchoredBatches:
+        """All batches, as they were read."""
+        return AnchoredBatches.joined(self.read)
+
+    @property
+    def content(self) -> Mapping[str, AnchoredBatches]:
         """What each of the files holds, by its CID."""
-        rest = iter(self.batches)
-        return {file.uri: [batch.read for batch in itertools.islice(rest, file.batches)] for file in self.files}
+        return {file.uri: read for file, read in zip(self.files, self.read, strict=True)}
 
 
 def pack_cut(cas: Cas, batches: Sequence[EncodedBatch], limit: int) -> PackedCut:
@@ -58,12 +114,14 @@ def pack_cut(cas: Cas, batches: Sequence[EncodedBatch], limit: int) -> PackedCut
     for part in parts:
         check_size(part.size, limit)
     files = _write(cas, pack_batches(parts, limit))
-    found = list(itertools.chain.from_iterable(read_batches(cas, file) for file in files))
-    wanted = [(leaf_hash(part.header_line), tuple(batch.ids)) for part, batch in zip(parts, batches, strict=True)]
-    if [(read.leaf, tuple(read.ids)) for read in found] != wanted:
+    read = tuple(read_batches(cas, file) for file in files)
+    found, written = AnchoredBatches.joined(read), BatchMembers.of([], [batch.ids for batch in batches])
+    leaves = b"".join(leaf_hash(part.header_line) for part in parts)
+    wanted = leaves, written.counts.tobytes(), written.ids.tobytes()
+    if (found.leaves, found.counts, found.messages) != wanted:
         raise BatchFormatError("a batch file does not contain the batches written to it: please report this")
-    packed = tuple(_packed(batch.header, read) for batch, read in zip(batches, found, strict=True))
-    return PackedCut(files, packed, sum(len(part.lines) for part in parts))
+    members = PackedMembers.of([batch.header for batch in batches], found.sizes)
+    return PackedCut(files, members, read, sum(len(part.lines) for part in parts))
 
 
 def _write(cas: Cas, packed: Iterable[PackedFile]) -> tuple[BatchFile, ...]:
@@ -79,5 +137,7 @@ def _write(cas: Cas, packed: Iterable[PackedFile]) -> tuple[BatchFile, ...]:
     return tuple(BatchFile(*count, uri) for count, uri in zip(counts, cids, strict=True))
 
 
-def _packed(header: BatchHeader, read: AnchoredBatch) -> PackedBatch:
-    return PackedBatch(header.source, header.start, header.end, header.cut, header.root, read)
+def _numbered(values: Sequence[str]) -> tuple[list[str], bytes]:
+    """The different *values*, and the number of each of them among those."""
+    encoded = pa.array(values, pa.string()).dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype("<u4").tobytes()

@@ -15,7 +15,7 @@ import msgspec
 
 from millstream.anchoring.batch_file_builder import build_files, build_manifest, build_manifest_over_files
 from millstream.anchoring.cas import Cas, not_found
-from millstream.anchoring.content import AnchoredBatch
+from millstream.anchoring.content import AnchoredBatches
 from millstream.anchoring.cut_manifest import (
     MAX_BATCHES,
     MAX_CONTENT_BYTES,
@@ -132,14 +132,13 @@ class BatchWriter:
             self._finish_open()
             self._observer.observe()
             stream = self.journal.stream(log, config)
-            members = [BatchMembers(batch.read.batch, batch.read.ids) for batch in packed.batches]
-            if self.journal.candidates(stream, 1) or self.index.check_duplicates(log, members):
+            batches = packed.batches
+            if self.journal.candidates(stream, 1) or self.index.check_duplicates(log, batches.members):
                 return None
-            rejects = self.journal.waiting_rejects(stream, _ANY, MAX_REJECTS)
-            leaves = [batch.read.leaf for batch in packed.batches]
-            manifest = build_manifest_over_files(stream, packed.files, leaves, rejects, self._limits.file_bytes)
+            rejects, limit = self.journal.waiting_rejects(stream, _ANY, MAX_REJECTS), self._limits.file_bytes
+            manifest = build_manifest_over_files(stream, packed.files, batches.leaf_hashes, rejects, limit)
             plan = self._plan_under(manifest, stream, _ANY, rejects)
-            cut = self.journal.prepare_packed(plan, packed.batches)
+            cut = self.journal.prepare_packed(plan, packed)
             return self._finish(cut, packed.content) if cut else None
 
     @property
@@ -192,7 +191,7 @@ class BatchWriter:
         ids = list(self.journal.message_ids(stream, taken[-1].seq))
         if len(ids) != len(taken):
             raise JournalBusyError
-        members = [BatchMembers(candidate.batch, own) for candidate, own in zip(taken, ids, strict=True)]
+        members = BatchMembers.of([candidate.batch for candidate in taken], ids)
         refused = self._observer.index.check_duplicates(stream.log, members)
         return {taken[ordinal].seq: reason for ordinal, reason in refused.items()}
 
@@ -219,7 +218,7 @@ class BatchWriter:
             ledger_after=head.number if head else 0,
         )
 
-    def _finish(self, cut: JournalCut, content: Mapping[str, Sequence[AnchoredBatch]] = {}) -> LedgerEntry:
+    def _finish(self, cut: JournalCut, content: Mapping[str, AnchoredBatches] = {}) -> LedgerEntry:
         """Take *cut* from where it stands to the end; *content* is what some of its files hold, by their CIDs."""
         with tracing.span("cut", cut=cut.cut, anchor_string=cut.anchor_string):
             with tracing.span(

@@ -100,7 +100,7 @@ class _NewBatches:
 
 def _taken(packed: PackedCut) -> FeedProgress:
     messages = sum(file.messages for file in packed.files)
-    return FeedProgress(batches=len(packed.batches), messages=messages, anchors=1)
+    return FeedProgress(batches=len(packed.members.names), messages=messages, anchors=1)
 
 
 def _grouped(batches: Iterable[EncodedBatch]) -> Iterator[list[EncodedBatch]]:

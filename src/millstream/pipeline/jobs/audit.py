@@ -224,13 +224,13 @@ def _first_holds(rows: Iterable[Mapping[str, Any]]) -> _Refused:
         batches: dict[str, int] = {}
         for number, group in itertools.groupby(of_log, lambda row: row["number"]):
             own = list(group)
-            members = [BatchMembers(row["batch"], row["ids"]) for row in own]
+            members = BatchMembers.of([row["batch"] for row in own], [row["ids"] for row in own])
             bad = find_duplicates(members, messages, batches)
-            refused[number] = {own[place]["ordinal"]: members[place].batch for place in bad}
-            for place, member in enumerate(members):
+            refused[number] = {own[place]["ordinal"]: own[place]["batch"] for place in bad}
+            for place, row in enumerate(own):
                 if place not in bad:
-                    batches[member.batch] = number
-                    messages |= dict.fromkeys(member.ids, number)
+                    batches[row["batch"]] = number
+                    messages |= dict.fromkeys(row["ids"], number)
     return refused
 
 

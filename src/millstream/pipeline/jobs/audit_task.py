@@ -135,8 +135,8 @@ def _anchor_rows(cas: Cas, entry: LedgerEntry) -> list[dict[str, Any]]:
         "bytes": sum(sizes),
     }
     batches = [
-        row | {"ordinal": ordinal, "batch": batch.batch, "ids": list(batch.ids)}
-        for ordinal, batch in enumerate(content.batches)
+        row | {"ordinal": ordinal, "batch": batch, "ids": ids}
+        for ordinal, (batch, ids) in enumerate(content.batches.members.each())
     ]
     return [row | whole, *batches]
 
