@@ -50,6 +50,15 @@ _COMPACT = ("-XX:GCTimeRatio=9", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRati
 """The parallel collector takes all of the heap that it may before it collects a second time, unless it is told that it
 may spend a tenth of the time, and is to keep a half free at most: then the heap is what a job needs."""
 
+_PATIENT = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+"""Ten times Java's own thresholds: of what a job runs, the full compiler takes what runs long, and not each method that
+plans it. At some hundred thousand messages it took more time than the tasks of Java did."""
+
 
 class Gateway(msgspec.Struct, frozen=True):
     """A Java machine that waits for PySpark on a loopback ``port``. It ends when its standard input closes."""
@@ -139,7 +148,7 @@ def machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[s
         yield "-XX:+UseSerialGC"
     else:
         yield "-XX:+UseParallelGC"  # shares of messages are large arrays, for which G1 marks the heap again and again
-        yield from _COMPACT
+        yield from (*_COMPACT, *_PATIENT)
     for package in _OPENED:
         yield f"--add-opens=java.base/{package}=ALL-UNNAMED"
     yield "-Djdk.reflect.useDirectMethodHandle=false"

@@ -35,6 +35,9 @@ _GROUPS_SHARE = 8
 """The row groups of Parquet files that all cores write at once take one in so many bytes of the heap (and as much again
 when they are written out); Spark's sorting takes up to half of it."""
 
+_SHUFFLE_CHECKSUMS = ("spark.shuffle.checksum.enabled", "spark.sql.shuffle.orderIndependentChecksum.enabled")
+"""The first says where a block was damaged on its way, the second whether a task that is repeated wrote other rows."""
+
 LEAST_MEMORY = 512 << 20
 """Spark refuses to start unless 450 MiB of the heap can be used; a collector keeps up to a ninth of it to itself."""
 
@@ -194,7 +197,9 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
     if cores is not None:
         confs["spark.driver.host"] = confs["spark.driver.bindAddress"] = "127.0.0.1"
         confs["spark.default.parallelism"] = str(cores)
-        confs["spark.shuffle.compress"] = "false"  # what is shuffled goes no farther than this machine's disk cache
+        # what is shuffled goes no farther than this machine's disk cache, and no host is lost with it
+        for name in ("spark.shuffle.compress", *_SHUFFLE_CHECKSUMS):
+            confs[name] = "false"
     partitions = options.shuffle_partitions or cores
     if partitions is not None:
         confs["spark.sql.shuffle.partitions"] = str(partitions)
