@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from as_described import ask_as_described, described, described_operations, questions, routed
+from known_ids import ask_with_known_ids
 from raw_http import RawConnection
 from world import DAMAGED, DEAD, Served, did, serving
 
@@ -39,6 +40,18 @@ def test_the_description_that_is_checked_in_is_the_one_that_is_served(served: Se
 @pytest.mark.parametrize(("operation", "mode"), QUESTIONS)
 def test_whatever_is_asked_the_answer_is_as_described_and_never_500(asked: Served, operation: str, mode: str) -> None:
     ask_as_described(DESCRIPTION, operation, mode, asked.url, sized(ci=2, long=200))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_whatever_is_asked_of_things_that_there_are_no_answer_is_500_and_few_are_404(
+    copied: Callable[[], Path],
+) -> None:
+    with serving(copied(), broker=True) as served:
+        examples, seconds = sized(quick=60, ci=120, long=150), sized(ci=0.0, long=600.0)
+        statuses = ask_with_known_ids(DESCRIPTION, served.url, examples=examples, seconds=seconds)
+    print(f"answers by status: {dict(sorted(statuses.items()))}")
+    assert statuses[404] < statuses.total() / 2 < statuses.total() and statuses[200] > statuses.total() / 4
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +91,18 @@ def did() -> str:
 
 
 class Served:
-    """`millstream serve` on *folder*, without a broker unless *broker* is given."""
+    """`millstream serve` on *folder*, without a broker unless *broker* is given. *program* runs it in another way."""
 
-    def __init__(self, folder: Path, *options: str, address: str = "127.0.0.1:0", broker: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        address: str = "127.0.0.1:0",
+        broker: bool = False,
+        program: Sequence[str] = (sys.executable, "-m", "millstream"),
+    ) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "millstream", "serve", "--data", str(folder), "--console", address, *options]
+        command = [*program, "serve", "--data", str(folder), "--console", address, *options]
         command += ["--broker", "127.0.0.1:0"] if broker else ["--no-broker"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
         assert self.process.stdout is not None

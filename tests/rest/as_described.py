@@ -63,13 +63,8 @@ def ask_as_described(description: Path, label: str, mode: str, url: str, example
     """Ask the operation *label* at *url* so many times; the answers must be as described and never 500."""
     from hypothesis import HealthCheck, Phase, given, settings
     from schemathesis import GenerationMode
-    from schemathesis.checks import not_a_server_error
-    from schemathesis.specs.openapi import checks
 
-    described = [
-        checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance,
-    ]  # fmt: skip
-    operation = _operations(description)[label]
+    operation = operations_of(description)[label]
 
     @settings(
         max_examples=examples,
@@ -81,13 +76,25 @@ def ask_as_described(description: Path, label: str, mode: str, url: str, example
     )
     @given(case=operation.as_strategy(generation_mode=GenerationMode(mode)))
     def ask(case: Any) -> None:
-        case.validate_response(case.call(base_url=url), checks=[not_a_server_error, *described])
+        case.validate_response(case.call(base_url=url), checks=described_checks())
 
     ask()
 
 
+def described_checks() -> list[Any]:
+    """What every answer is checked for."""
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    return [
+        not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
+        checks.response_schema_conformance,
+    ]  # fmt: skip
+
+
 @functools.cache
-def _operations(description: Path) -> Mapping[str, Any]:
+def operations_of(description: Path) -> Mapping[str, Any]:
+    """The operations of the OpenAPI document in the file *description*, by label."""
     import schemathesis
 
     @schemathesis.serializer("application/jsonl")

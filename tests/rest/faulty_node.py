@@ -60,15 +60,15 @@ tls_key = "FOLDER/broker.key"
 FREE = 50_000_000_000
 
 
-def write_settings(folder: Path) -> None:
-    """Write the settings of the node in *folder*."""
-    (folder / "millstream.toml").write_text(SETTINGS.replace("FOLDER", str(folder)))
+def write_settings(folder: Path, text: str = SETTINGS) -> None:
+    """Write *text* as the settings of the node in *folder*."""
+    (folder / "millstream.toml").write_text(text.replace("FOLDER", str(folder)))
 
 
-def make_node(folder: Path) -> Path:
+def make_node(folder: Path, settings_text: str = SETTINGS) -> Path:
     """A node in *folder* with three copied and checked items, batches that are anchored, and a log that is read."""
     folder.mkdir()
-    write_settings(folder)
+    write_settings(folder, settings_text)
     Authority(folder).issue("broker")
     settings, _ = load_settings({"data": str(folder)})
     with Node.open(settings, create=True) as node:
@@ -161,6 +161,8 @@ def space_gone(desk: FaultyNode) -> Iterator[None]:
     store.put("more", "x", io.BytesIO(b"x"))
     with desk.moved(desk.two / "photos"):
         yield
+    store.delete("more", "x")
+    store.delete_space("more")
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "verdict.md"
 def rows(heading: str) -> list[list[str]]:
     """The rows of the table below *heading* of the page, without its head."""
     _, _, rest = PAGE.read_text("utf-8").partition(f"## {heading}\n")
-    lines = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    lines = [line for line in re.split("\n###? ", rest)[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
@@ -204,6 +204,24 @@ def test_status_asks_the_node_that_serves_the_folder(
         code, found = status()
         assert (code, found["ok"], found["watching"]) == (1, False, True)
         assert "does not report its status" in found["unknown"][0]["what"]
+
+
+def test_status_shows_the_verdict_where_policies_or_logs_cannot_be_read(
+    desk: FaultyNode, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def status() -> tuple[int, dict[str, Any]]:
+        capsysbinary.readouterr()
+        code = run(["status", "--json", "--data", str(desk.folder)])
+        return code, json.loads(capsysbinary.readouterr().out.splitlines()[-1])
+
+    with FAULTS["a policy that cannot be read"](desk):
+        code, found = status()
+        assert (code, [one["kind"] for one in found["issues"]]) == (1, ["trouble"])
+    with (desk.folder / "millstream.toml").open("a") as settings:
+        settings.write('[log]\nstore = "sqlite:////proc/nowhere/log.db"\n')
+    code, found = status()
+    (unknown,) = found["unknown"]
+    assert (code, found["issues"]) == (1, []) and "the node cannot be opened: " in unknown["what"]
 
 
 def test_overview_metrics_and_alarms_say_the_same(desk: FaultyNode) -> None:

@@ -9,17 +9,19 @@ from itertools import groupby
 
 import click
 import msgspec
+import sqlalchemy as sa
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import size_text
-from millstream.core.errors import NotFoundError
+from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.adoption.adopted_store import adopted_store, find_adopted_store
 from millstream.mill.adoption.coverage import NOT_COPIED
 from millstream.mill.adoption.reading_times import reading_times
 from millstream.mill.adoption.status import VANISHED, CopyStatus, OpenWork, ProtectionStatus, SpaceStatus
-from millstream.mill.errors import TaskError
+from millstream.mill.errors import PolicyError, TaskError
+from millstream.mill.policies.repository import Policies
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
@@ -31,6 +33,9 @@ from millstream.rest.status_poller import StatusPoller
 from millstream.rest.verdict.kinds import STORE_PROBLEMS
 from millstream.rest.verdict.models import Unknown, Verdict
 from millstream.settings import Settings
+from millstream.stores.protocol import StoreError
+
+_NOT_READABLE = (MillstreamError, OSError, sa.exc.SQLAlchemyError)
 
 MOST_DEAD = 100_000
 """Dead tasks of one queue that are counted."""
@@ -55,12 +60,11 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
             return _list_items(node, as_json)
         now = node.clock.now()
         verdict, serving = _verdict(node)
-        work = OpenWork(
-            holds=node.stores.change_guard.pending(), problems=_problems(verdict), dead_tasks=_dead_tasks(settings)
-        )
-        latest = node.mill.reports.folder.latest
-        found = ProtectionStatus(node.databases.own, node.policies.current, work, latest, now)
-        spaces = list(found.spaces())
+        try:
+            spaces = _protected_spaces(node, verdict, now)
+        except _NOT_READABLE as error:  # the verdict is shown in any case: it says what is wrong
+            spaces = []
+            click.echo(f"the protected spaces cannot be shown: {error}", err=True)
     if as_json:
         lines = [{**msgspec.to_builtins(space), "well": space.is_well} for space in spaces] or [{}]
         whole = {
@@ -78,7 +82,7 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
                 echo_line(text)
         for text in verdict_lines(verdict, serving):
             echo_line(text)
-    if not spaces:
+    if not spaces and verdict.ok:
         click.echo("nothing is protected yet: see `millstream protect --help`", err=True)
     return 0 if verdict.ok else 1
 
@@ -86,14 +90,28 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
 def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
     """The verdict on *node*, and the process that gave it; None where it was found out here."""
     serving = find_serving_node(node.folder)
-    if serving is None:
-        return StatusPoller(NodeView(node)).verdict(), None
     try:
+        if serving is None:
+            return StatusPoller(NodeView(node)).verdict(), None
         return ask_verdict(serving, node.folder), serving
     except NodeDoesNotAnswerError as error:
-        todo = "see its log, or restart it; without it this command finds out itself"
-        unknown = Unknown(subject="node", area="node", since=None, what=str(error), todo=todo)
-        return Verdict.of(node.clock.now(), [], [unknown]), serving
+        what, todo = str(error), "see its log, or restart it; without it this command finds out itself"
+    except _NOT_READABLE as error:
+        what, todo = f"the node cannot be opened: {error}", "start what it names, or correct the settings"
+    unknown = Unknown(subject="node", area="node", since=None, what=what, todo=todo)
+    return Verdict.of(node.clock.now(), [], [unknown]), serving
+
+
+def _protected_spaces(node: Node, verdict: Verdict, now: int) -> list[SpaceStatus]:
+    """How well each space is protected, as far as the policies can be read; the verdict says where they cannot."""
+    try:
+        policies = node.policies.current
+    except (PolicyError, StoreError):
+        policies = Policies()
+    work = OpenWork(
+        holds=node.stores.change_guard.pending(), problems=_problems(verdict), dead_tasks=_dead_tasks(node.settings)
+    )
+    return list(ProtectionStatus(node.databases.own, policies, work, node.mill.reports.folder.latest, now).spaces())
 
 
 def verdict_lines(verdict: Verdict, serving: ServingNode | None) -> Iterator[str]:

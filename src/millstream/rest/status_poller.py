@@ -58,6 +58,9 @@ _LATE_TIMES = 3
 """A look that did not end for so long after it was to begin, and for so many times as long as the last one took, is
 late: what it said is not known any more."""
 
+_FAILED_SECONDS = 8.0
+"""The same where it fails: what is a matter of a moment is not told."""
+
 COUNTERS, TOTALS, COPIES = "counters", "totals", "protected spaces"
 """What the looks are called for people."""
 
@@ -217,8 +220,8 @@ class StatusPoller:
             with self._changed:  # so that the first page does not say that nothing is known yet
                 self._changed.wait_for(lambda: len(self._ended_looks) == len(self.looks), max(left, 0.0))
             return self.judge_known(self.snapshot)
-        for look, _ in self.looks.values():
-            look()
+        for name, (look, _) in self.looks.items():
+            self._attempt(name, look)
         return self.judge_known()
 
     def judge_known(self, snapshot: StatusSnapshot | None = None) -> Verdict:
@@ -250,7 +253,7 @@ class StatusPoller:
             unreadable=self._unreadable,
             alarms=node.settings.mill.alarms,
             patience=node.batching.rules.patience,
-            looks=self._states_of_looks() if self._threads else (),
+            looks=self._states_of_looks(),
         )
 
     def _states_of_looks(self) -> Sequence[Look]:
@@ -258,8 +261,13 @@ class StatusPoller:
         with self._changed:
             for name, (_, pause) in self.looks.items():
                 ended, at, took = self._ended_looks.get(name, (None, None, 0.0))
-                allowed = pause() + max(_LATE_SECONDS, _LATE_TIMES * took)
+                failed = bool(self._errors.get(name))
+                allowed = pause() + (_FAILED_SECONDS if failed else max(_LATE_SECONDS, _LATE_TIMES * took))
                 is_late = ended is not None and now - ended > allowed
+                if not self._threads:  # it is done when it is asked for
+                    if not failed:
+                        continue
+                    is_late = True
                 states.append(Look(name=name, ended_at=at, error=self._errors.get(name, ""), is_late=is_late))
         return states
 
@@ -401,23 +409,10 @@ class StatusPoller:
 
     def _loop(self, name: str, look: Callable[[], object], pause: Callable[[], float]) -> None:
         while True:
-            error, began = "", self._view.clock.monotonic()
             with self._changed:
                 self._hurried.discard(name)
-            try:
-                look()
-            except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
-                error = str(failure).partition("\n")[0][:300]
-                _log.warning("the %s could not be looked at; it is tried again", name, exc_info=True)
-            except Exception as failure:  # with this thread the verdict would end, and nobody would know
-                error = f"unexpected {type(failure).__name__}: {failure}"
-                _log.exception("the %s could not be looked at; it is tried again", name)
+            self._attempt(name, look)
             with self._changed:
-                self._errors[name] = error
-                if not error:
-                    ended = self._view.clock.monotonic()
-                    self._ended_looks[name] = ended, self._view.clock.now(), ended - began
-                self._changed.notify_all()
                 deadline = self._view.clock.monotonic() + pause()
                 while not self._ended and (left := deadline - self._view.clock.monotonic()) > 0:
                     if name in self._hurried:
@@ -425,6 +420,24 @@ class StatusPoller:
                     self._view.clock.wait(self._changed, left)
                 if self._ended:
                     return
+
+    def _attempt(self, name: str, look: Callable[[], object]) -> None:
+        """Look once; what prevents it is kept for the verdict."""
+        error, began = "", self._view.clock.monotonic()
+        try:
+            look()
+        except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
+            error = str(failure).partition("\n")[0][:300]
+            _log.warning("the %s could not be looked at; it is tried again", name, exc_info=True)
+        except Exception as failure:  # with this thread the verdict would end, and nobody would know
+            error = f"unexpected {type(failure).__name__}: {failure}"
+            _log.exception("the %s could not be looked at; it is tried again", name)
+        with self._changed:
+            self._errors[name] = error
+            if not error:
+                ended = self._view.clock.monotonic()
+                self._ended_looks[name] = ended, self._view.clock.now(), ended - began
+            self._changed.notify_all()
 
 
 def _latest(samples: Sequence[AnySample]) -> list[AnySample]:

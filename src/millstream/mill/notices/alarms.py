@@ -76,7 +76,8 @@ class Alarms:
         """What is wrong with the queue *name* at this *depth*, whoever was told of it."""
         alarms = []
         if depth.dead:
-            text = f"{depth.dead:,} tasks of the queue {name} are dead: see `millstream queue dead {name}`"
+            tasks, verb = ("1 task", "is") if depth.dead == 1 else (f"{depth.dead:,} tasks", "are")
+            text = f"{tasks} of the queue {name} {verb} dead: see `millstream queue dead {name}`"
             alarms.append(Alarm(name, "dead-letters", text, depth.dead))
         if depth.open > self._most:
             text = f"the queue {name} has {depth.open:,} tasks, more than {self._most:,}: start more workers"

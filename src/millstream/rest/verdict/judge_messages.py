@@ -71,7 +71,8 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
             text = alarm.message.partition(": ")[0]
             yield make_issue(alarm.kind, name, text, page, since=since, count=alarm.count, action=action)
     for name, leased in facts.snapshot.orphans.items():
-        text = f"{counted(leased, 'task', 'tasks')} of the queue {name} are leased, and no worker holds the queue"
+        tasks, verb = counted(leased, "task", "tasks"), "is" if leased == 1 else "are"
+        text = f"{tasks} of the queue {name} {verb} leased, and no worker holds the queue"
         yield make_issue("lease-without-owner", name, text, f"/queues/{name}", count=leased)
     if (findings := facts.depths.get(QueueName.BIT_ERROR)) and findings.ready:
         text = f"{counted(findings.ready, 'finding needs', 'findings need')} a decision"
@@ -108,5 +109,6 @@ def consumer_issues(facts: Facts) -> Iterator[Issue]:
         waiting = min(row.messages, row.last_id - read.get(row.log, 0))
         if row.log.startswith(DEAD_LETTERS) and kinds[row.log] in DATA_KINDS and waiting > 0:
             group = row.log.removeprefix(DEAD_LETTERS)
-            text = f"{counted(waiting, 'message', 'messages')} of the group {group} are dead, in the topic {row.log}"
+            verb = "is" if waiting == 1 else "are"
+            text = f"{counted(waiting, 'message', 'messages')} of the group {group} {verb} dead, in the topic {row.log}"
             yield make_issue("dead-letters", row.log, text, f"/logs/{row.log.replace('%', '%25')}", count=waiting)

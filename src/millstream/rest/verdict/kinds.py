@@ -152,6 +152,12 @@ KINDS: Mapping[str, IssueKind] = {
         "start a worker: `millstream mill work {subject}` takes them back",
     ),
     "queue": IssueKind("queues", BAD, "Its tasks cannot be seen or worked on.", "restore its log from a backup"),
+    "queue-broker": IssueKind(
+        "queues",
+        WARN,
+        "Workers learn of new tasks later: they look into the database at intervals.",
+        "start the broker, or correct `queue.broker` in the settings",
+    ),
     "consumer-behind": IssueKind(
         "log",
         WARN,

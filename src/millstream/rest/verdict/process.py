@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -12,16 +14,21 @@ from millstream.node import Node
 from millstream.rest.serving_node import ServingNode, serving_nodes
 from millstream.rest.verdict.certificates import CertificateExpiry, certificate_expiries
 
+_SECONDS = 3.0
+_PORTS = {"amqp": 5672, "amqps": 5671, "rocketmq": 8081}
+
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """The ``certificates`` that the settings name, the alarms that did not arrive, the logs whose MQTT broker is not
-    connected, and the processes that serve this folder. ``troubles`` names what could not be read.
+    connected, and the processes that serve this folder. ``queue_broker`` is why the broker of the queues cannot be
+    reached; ``troubles`` names what could not be read.
     """
 
     certificates: Sequence[CertificateExpiry] = ()
     undelivered: Sequence[UndeliveredAlarm] = ()
     disconnected: Sequence[str] = ()
     serving: Sequence[ServingNode] = ()
+    queue_broker: str = ""
     troubles: Mapping[str, str] = {}
 
 
@@ -42,5 +49,19 @@ def look_at_process(node: Node) -> ProcessState:
             dict(labels)["log"] for (name, labels), value in gauges.items() if name == "ingest_connected" and not value
         ),
         serving=serving_nodes(node.folder),
+        queue_broker=_unreachable(node.settings.queue.broker),
         troubles=troubles,
     )
+
+
+def _unreachable(url: str) -> str:
+    """Why nothing listens at the broker *url*; empty where something does, or where there is no broker."""
+    if not url:
+        return ""
+    address = urlsplit(url)
+    host, port = address.hostname or "localhost", address.port or _PORTS.get(address.scheme, 0)
+    try:
+        socket.create_connection((host, port), timeout=_SECONDS).close()
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+    return ""
