@@ -134,7 +134,10 @@ class Served:
     def end(self) -> int:
         """Stop it in order; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        try:
+            code = self.process.wait(60)
+        finally:
+            self.process.kill()  # nothing where it has ended
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

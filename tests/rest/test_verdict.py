@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -179,6 +180,37 @@ def test_figures_that_are_not_updated_any_more_are_unknown(desk: FaultyNode, mon
     finally:
         desk.poller.stop()
     assert desk.poller.verdict().ok
+
+
+def test_a_look_that_had_to_wait_does_not_delay_the_next(desk: FaultyNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = status_poller.take_snapshot
+
+    def slow(*arguments: Any) -> Any:
+        desk.clock.advance(600)  # a server was away
+        return real(*arguments)
+
+    monkeypatch.setattr(status_poller, "take_snapshot", slow)
+    look, pause = desk.poller.looks[status_poller.TOTALS]
+    look()
+    assert pause() == status_poller.SNAPSHOT_SECONDS
+
+
+def test_a_server_that_is_away_is_named(desk: FaultyNode) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = desk.node.settings
+        desk.node.settings = msgspec.structs.replace(
+            settings,
+            log=msgspec.structs.replace(settings.log, store=f"mysql://root@{place}/logs"),
+            queue=msgspec.structs.replace(settings.queue, broker=f"amqp://guest@{place}"),
+        )
+        desk.poller.look_at_process()
+        issues = {one.kind: one.what for one in desk.poller.judge_known().issues}
+    assert issues == {
+        "database": f"the database of logs cannot be reached: {place}: Connection refused",
+        "queue-broker": f"the broker of queues cannot be reached: {place}: Connection refused",
+    }
 
 
 def test_status_asks_the_node_that_serves_the_folder(

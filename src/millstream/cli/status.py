@@ -60,11 +60,11 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
             return _list_items(node, as_json)
         now = node.clock.now()
         verdict, serving = _verdict(node)
+        spaces, why = list[SpaceStatus](), "nothing is protected yet: see `millstream protect --help`"
         try:
             spaces = _protected_spaces(node, verdict, now)
         except _NOT_READABLE as error:  # the verdict is shown in any case: it says what is wrong
-            spaces = []
-            click.echo(f"the protected spaces cannot be shown: {error}", err=True)
+            why = f"the protected spaces cannot be shown: {error}"
     if as_json:
         lines = [{**msgspec.to_builtins(space), "well": space.is_well} for space in spaces] or [{}]
         whole = {
@@ -82,8 +82,8 @@ def status(settings: Settings, as_json: bool, items: bool) -> int:
                 echo_line(text)
         for text in verdict_lines(verdict, serving):
             echo_line(text)
-    if not spaces and verdict.ok:
-        click.echo("nothing is protected yet: see `millstream protect --help`", err=True)
+    if not spaces:
+        click.echo(why, err=True)
     return 0 if verdict.ok else 1
 
 

@@ -39,6 +39,11 @@ def uptime(clock: Clock) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if isinstance(clock, SystemClock) else clock.monotonic()
 
 
+def processor_seconds() -> float:
+    """Seconds of processor time that the calling thread has used: the difference of two is what work has cost."""
+    return time.thread_time()
+
+
 class SystemClock:
     """The machine's own clock."""
 

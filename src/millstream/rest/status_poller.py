@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from millstream.core.clock import MICROSECONDS
+from millstream.core.clock import MICROSECONDS, processor_seconds
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.mill.notices.alarms import Alarm, Alarms
@@ -43,7 +43,8 @@ from millstream.rest.verdict.stores import StoreWatch, disk_free
 SAMPLE_SECONDS = 2.0
 SNAPSHOT_SECONDS = 10.0
 SNAPSHOT_SHARE = 20
-"""After a snapshot the poller waits this many times as long as it took."""
+"""After a look the poller waits this many times the processor time that it took: not the time of the clock, in which a
+server may have been away or the machine busy with other things."""
 
 RATE_SECONDS = 10
 _RECENT = 900
@@ -61,7 +62,7 @@ late: what it said is not known any more."""
 _FAILED_SECONDS = 8.0
 """The same where it fails: what is a matter of a moment is not told."""
 
-COUNTERS, TOTALS, COPIES = "counters", "totals", "protected spaces"
+COUNTERS, TOTALS, COPIES, PROCESS = "counters", "totals", "protected spaces", "servers and certificates"
 """What the looks are called for people."""
 
 _MINUTE = 60 * MICROSECONDS
@@ -105,7 +106,7 @@ class StatusPoller:
         self._process = ProcessState()
         self._clock_watch = ClockWatch(view.clock, self._limits.clock_off)
         self._copies: CopiesStatus | None = None
-        self._copies_seconds = 0.0
+        self._costs: dict[str, float] = {}
         self._reports = LatestReports(view.node.mill.reports.folder)
         self._ended_looks: dict[str, tuple[float, int, float]] = {}
         self._errors: dict[str, str] = {}
@@ -137,8 +138,9 @@ class StatusPoller:
         """What is looked at by its name: how, and how many seconds after the end of one look the next begins."""
         return {
             COUNTERS: (self.sample, lambda: SAMPLE_SECONDS),
-            TOTALS: (self.look, self._snapshot_pause),
-            COPIES: (self.look_at_copies, lambda: max(SNAPSHOT_SECONDS, self._copies_seconds * SNAPSHOT_SHARE)),
+            TOTALS: (self.look, lambda: self._pause_after(TOTALS)),
+            COPIES: (self.look_at_copies, lambda: self._pause_after(COPIES)),
+            PROCESS: (self.look_at_process, lambda: SNAPSHOT_SECONDS),
             "stores": (self.stores.ask, lambda: self._limits.store_every / MICROSECONDS),
         }
 
@@ -230,10 +232,11 @@ class StatusPoller:
         with self._changed:
             if self._threads and self._verdict is not None and now < self._judge_at:
                 return self._verdict
+        began = processor_seconds()
         found = judge(self.facts(snapshot))
-        ended = self._view.clock.monotonic()
+        cost = processor_seconds() - began
         with self._changed:
-            self._judge_at = ended + max(_JUDGE_SECONDS, (ended - now) * SNAPSHOT_SHARE)
+            self._judge_at = self._view.clock.monotonic() + max(_JUDGE_SECONDS, cost * SNAPSHOT_SHARE)
             self._verdict = dated(found, self._first_seen)
             return self._verdict
 
@@ -373,18 +376,27 @@ class StatusPoller:
 
     def look(self) -> StatusSnapshot:
         """Take the slower figures once."""
-        found, process = take_snapshot(self._view, self._free_bytes), look_at_process(self._view.node)
+        began = processor_seconds()
+        found = take_snapshot(self._view, self._free_bytes)
         with self._changed:
-            self._snapshot, self._process = found, process
+            self._costs[TOTALS] = processor_seconds() - began
+            self._snapshot = found
             self._changed.notify_all()
         return found
 
     def look_at_copies(self) -> CopiesStatus:
         """Look at how well each space is protected."""
-        began = self._view.clock.monotonic()
+        began = processor_seconds()
         found = look_at_copies(self._view.node, self._reports, self._view.clock.now())
         with self._changed:
-            self._copies, self._copies_seconds = found, self._view.clock.monotonic() - began
+            self._copies, self._costs[COPIES] = found, processor_seconds() - began
+        return found
+
+    def look_at_process(self) -> ProcessState:
+        """Look at this process: its certificates, its alarms, and the servers that it needs."""
+        found = look_at_process(self._view.node)
+        with self._changed:
+            self._process = found
         return found
 
     def _rates(self) -> tuple[float, float]:
@@ -403,9 +415,9 @@ class StatusPoller:
         minutes = max(last.at - minute.at, 1) / (60 * MICROSECONDS)
         return (last.messages - first.messages) / seconds, (last.batches - minute.batches) / max(minutes, 1 / 60)
 
-    def _snapshot_pause(self) -> float:
-        took = self._snapshot.seconds if self._snapshot else 0.0
-        return max(SNAPSHOT_SECONDS, took * SNAPSHOT_SHARE)
+    def _pause_after(self, name: str) -> float:
+        """How many seconds after the end of one look *name* the next begins."""
+        return max(SNAPSHOT_SECONDS, self._costs.get(name, 0.0) * SNAPSHOT_SHARE)
 
     def _loop(self, name: str, look: Callable[[], object], pause: Callable[[], float]) -> None:
         while True:

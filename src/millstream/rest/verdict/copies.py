@@ -15,6 +15,9 @@ from millstream.mill.reports.report import IntegrityReport
 from millstream.node import Node
 from millstream.stores.protocol import StoreError
 
+POLICIES = "the policies"
+"""What they are called among the troubles."""
+
 
 class CopiesStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The protected ``spaces``, the ``policies`` in force, and the last ``reports`` by store and space.
@@ -64,7 +67,7 @@ def look_at_copies(node: Node, reports: LatestReports, now: int) -> CopiesStatus
     try:
         policies = PolicyRepository(node.policies.location).load()
     except (PolicyError, StoreError) as error:
-        troubles["the policies"] = str(error)
+        troubles[POLICIES] = str(error)
     adopted = {(one.store, one.space): one.ended_at for one in AdoptionCatalog(node.databases.own).spaces()}
     work = OpenWork(holds=node.stores.change_guard.pending())
     spaces = list(ProtectionStatus(node.databases.own, policies, work, reports.latest, now).spaces())

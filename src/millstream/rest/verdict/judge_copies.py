@@ -13,7 +13,7 @@ from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import QueueName
 from millstream.rest.status_snapshot import StatusSnapshot
-from millstream.rest.verdict.copies import CopiesStatus
+from millstream.rest.verdict.copies import POLICIES, CopiesStatus
 from millstream.rest.verdict.facts import Facts
 from millstream.rest.verdict.issues import counted, make_issue, named
 from millstream.rest.verdict.judge_stores import known_copies
@@ -148,7 +148,9 @@ def _copy_faults(copy: CopyStatus, *, is_told: bool) -> Iterator[str]:
 def _uncovered(facts: Facts, copies: CopiesStatus) -> Iterator[Issue]:
     policies = copies.policies.by_account.values()
     ignored = {space for policy in policies for space in policy.ignored}
-    if not copies.troubles and not any(policy.pairs for policy in policies):
+    if POLICIES in copies.troubles:
+        return  # nothing is known of what they cover, which another issue tells
+    if not any(policy.pairs for policy in policies):
         yield make_issue("unprotected", "node", "nothing is protected yet: no policy copies anything", "/policies")
         return
     uncovered: dict[str, set[str]] = {}

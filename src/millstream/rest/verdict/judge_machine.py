@@ -41,9 +41,10 @@ def _clock(facts: Facts) -> Iterator[Issue]:
 
 def _process(facts: Facts) -> Iterator[Issue]:
     process = facts.process
-    if process.queue_broker:
-        text = f"the broker of the queues cannot be reached: {process.queue_broker}"
-        yield make_issue("queue-broker", "queues", text, "/queues")
+    for setting, why in process.unreachable.items():
+        kind, name = ("queue-broker", "broker") if setting == "queue.broker" else ("database", "database")
+        text = f"the {name} of {setting.partition('.')[0]}s cannot be reached: {why}"
+        yield make_issue(kind, setting, text, "/system", where=setting)
     for log in process.disconnected:
         text = f"the MQTT broker whose messages go into the log {log} is not connected"
         yield make_issue("ingest-disconnected", log, text, f"/logs/{log}")

@@ -152,6 +152,12 @@ KINDS: Mapping[str, IssueKind] = {
         "start a worker: `millstream mill work {subject}` takes them back",
     ),
     "queue": IssueKind("queues", BAD, "Its tasks cannot be seen or worked on.", "restore its log from a backup"),
+    "database": IssueKind(
+        "log",
+        BAD,
+        "Nothing that is stored there can be read or written, and figures of it are out of date.",
+        "start the server, or correct `{where}` in the settings; it is called again every 10 s",
+    ),
     "queue-broker": IssueKind(
         "queues",
         WARN,
