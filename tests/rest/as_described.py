@@ -102,5 +102,17 @@ def operations_of(description: Path) -> Mapping[str, Any]:
         """A text as the lines that it is."""
         return value.encode("utf-8", "replace") if isinstance(value, str) else json.dumps(value).encode()
 
-    found = schemathesis.openapi.from_path(str(description)).get_all_operations()
+    found = schemathesis.openapi.from_dict(_without_tuples(json.loads(description.read_bytes()))).get_all_operations()
     return {result.ok().label: result.ok() for result in found}
+
+
+def _without_tuples(document: Any) -> Any:
+    """*document* with lists in place of tuples, which schemathesis rewrites while it draws, and then refuses."""
+    if isinstance(document, list):
+        return [_without_tuples(one) for one in document]
+    if not isinstance(document, dict):
+        return document
+    found = {name: _without_tuples(one) for name, one in document.items()}
+    if "prefixItems" in found:
+        found["items"] = {"anyOf": found.pop("prefixItems")}
+    return found

@@ -1,0 +1,304 @@
+"""Nodes that are served for the fault table, and how each fault is caused on them.
+
+There are three: ``plain`` on a clock that the test moves, ``mounts`` in a mount namespace, whose data folder and second
+store are file systems of their own, and ``servers``, whose log, queues, messages and third store need servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from faulty_node import FAULTS, SETTINGS, FaultyNode, make_node
+from shifted_node import ShiftedClock
+from world import Served, serving
+
+from millstream.cli.main import run
+from millstream.mill.tasks import Duplicate, encode_task
+from millstream.node import Node
+from millstream.rest.serving_node import find_serving_node
+from millstream.settings import load_settings
+from millstream.testing import services
+from millstream.testing.s3 import S3Server
+from millstream.testing.waiting import until
+
+PLAIN = SETTINGS.replace('[serve.batching]\nreadings = "readings.batches"\n', "")
+PLAIN = PLAIN[: PLAIN.index("[mill.alarms]")] + PLAIN[PLAIN.index("[broker]") :]
+PRIVATE = ("unshare", "--user", "--map-root-user", "--mount")
+SHIFTED = str(Path(__file__).with_name("shifted_node.py"))
+
+
+class Hook:
+    """A web hook that can be switched off: it then refuses connections."""
+
+    def __init__(self) -> None:
+        self.port, self._server = 0, None
+        self.start()
+
+    def start(self) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Requests are not logged."""
+
+        self._server = http.server.HTTPServer(("127.0.0.1", self.port), Handler)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        assert self._server is not None
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class RunningNode(FaultyNode):
+    """A node in *folder* that *served* serves; faults are caused from this process, as by its operators and its disks.
+
+    *clock* is the node's own; *parts* are what else a fault acts on.
+    """
+
+    def __init__(self, folder: Path, served: Served, clock: ShiftedClock, parts: Mapping[str, Any]) -> None:
+        self.folder, self.served, self.clock, self.parts = folder, served, clock, parts  # type: ignore[assignment]
+        settings, _ = load_settings({"data": str(folder)})
+        self.node = Node.open(settings, clock)
+
+    def status(self) -> tuple[int, dict[str, Any]]:
+        """The exit code of `millstream status`, and the last line that it prints."""
+        arguments = ["status", "--json", "--data", str(self.parts.get("place", self.folder))]
+        if "place" in self.parts:  # SQLite does not find files by the way on which this process sees them
+            done = subprocess.run(
+                [*self._entering, sys.executable, "-m", "millstream", *arguments], check=False, capture_output=True
+            )
+            return done.returncode, json.loads(done.stdout.splitlines()[-1])
+        printed = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        with contextlib.redirect_stdout(printed):
+            code = run(arguments)
+        printed.flush()
+        return code, json.loads(printed.buffer.getvalue().splitlines()[-1])  # type: ignore[attr-defined]
+
+    @property
+    def _entering(self) -> list[str]:
+        """What a command begins with that runs in the mount namespace of the node."""
+        return ["nsenter", "-t", str(self.served.process.pid), "--user", "--mount", "--preserve-credentials"]
+
+    def inside(self, command: str) -> None:
+        """Run *command* in the mount namespace of the node."""
+        subprocess.run([*self._entering, "sh", "-ec", command], check=True, capture_output=True)
+
+    @contextlib.contextmanager
+    def changed_inside(self, cause: str, repair: str) -> Iterator[None]:
+        self.inside(cause.replace("NODE", self.parts["place"]))
+        yield
+        self.inside(repair.replace("NODE", self.parts["place"]))
+
+
+@contextlib.contextmanager
+def plain_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
+    """Makes a view of a served node for each test; its alarms go to a web hook."""
+    hook = Hook()
+    text = f'{PLAIN}[mill.alarms]\nwebhook = "http://127.0.0.1:{hook.port}/"\n'
+    node, clock = make_node(folder / "node", text), folder / "clock"
+    with serving(node, program=[sys.executable, SHIFTED, str(clock)]) as served:
+        yield lambda: RunningNode(node, served, ShiftedClock(clock), {"hook": hook})
+    hook.stop()
+
+
+@contextlib.contextmanager
+def mounted_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
+    """A node on a file system of 64 MB in a mount namespace; the store two is mounted from another of 32 MB."""
+    source, place = make_node(folder / "source", PLAIN + '[verdict]\nleast_free = "4MB"\n'), folder / "node"
+    place.mkdir()
+    (folder / "disk").mkdir()
+    steps = [
+        f"mount -t tmpfs -o size=64m none {place}", f"mount -t tmpfs -o size=32m none {folder}/disk",
+        f"cp -a {source}/. {place}", f"mv {place}/stores/two {folder}/disk/two", f"mkdir {place}/stores/two",
+        f"sed -i s,{source},{place},g {place}/millstream.toml",
+        f"mount --bind {folder}/disk/two {place}/stores/two", f"exec {sys.executable} -m millstream \"$@\"",
+    ]  # fmt: skip
+    with serving(place, program=[*PRIVATE, "sh", "-c", " && ".join(steps), "sh"]) as served:
+        seen = Path(f"/proc/{served.process.pid}/root{place}")
+        parts = {"place": str(place)}
+        yield lambda: RunningNode(seen, served, ShiftedClock(folder / "clock"), parts)
+
+
+@contextlib.contextmanager
+def node_on_servers(folder: Path) -> Iterator[Callable[[], RunningNode]]:
+    """A node whose log is in MariaDB, whose queues use RabbitMQ, with a store on S3 and messages from Mosquitto."""
+    with contextlib.ExitStack() as stack:
+        names = ("mariadb", "rabbitmq", "moto", "mosquitto")
+        servers = {name: stack.enter_context(services.private(name)) for name in names}
+        bucket = S3Server(servers["moto"].url)
+        text = (
+            f'{PLAIN}[log]\nstore = "{servers["mariadb"].url}faults"\n[queue]\nbroker = "{servers["rabbitmq"].url}"\n'
+            f'[stores.three]\nurl = "{bucket.new_url()}"\n'
+            f'[serve.ingest.meters]\nurl = "{servers["mosquitto"].url}"\ntopics = ["meters/#"]\n'
+        )
+        node = make_node(folder / "node", text)
+        served = stack.enter_context(serving(node))
+        yield lambda: RunningNode(node, served, ShiftedClock(folder / "clock"), servers)
+
+
+NODES = {"plain": plain_node, "mounts": mounted_node, "servers": node_on_servers}
+
+
+class Row(NamedTuple):
+    """A fault of the table: how it is caused (in words, and as done), the kind and the words that it shows."""
+
+    fault: str
+    caused: str
+    kind: str
+    words: str
+    cause: Callable[[RunningNode], contextlib.AbstractContextManager[Any]]
+    node: str = "plain"
+
+
+@contextlib.contextmanager
+def _worker_killed(desk: RunningNode) -> Iterator[None]:
+    code = (
+        "import sys\nfrom millstream.node import Node\nfrom millstream.settings import load_settings\n"
+        "node = Node.open(load_settings({'data': sys.argv[1]})[0])\nqueue = node.queues.open('duplication-low')\n"
+        "assert queue.lease(1, visibility=60)\nprint(flush=True)\nsys.stdin.read()"
+    )
+    with dead_queue(desk) as queue:
+        queue.put([encode_task(Duplicate("one", "two", "photos", "x"))])
+    command = [sys.executable, "-c", code, str(desk.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None and worker.stdout.readline()
+        worker.kill()
+        worker.wait()
+    yield
+    with dead_queue(desk) as queue:
+        queue.reclaim()
+        queue.ack(queue.lease(1, visibility=60))
+
+
+@contextlib.contextmanager
+def dead_queue(desk: RunningNode) -> Iterator[Any]:
+    """The queue of the faults, taken for as long as the block lasts."""
+    from millstream.queue import LogWorkQueue, queue_log
+
+    with LogWorkQueue(desk.node.logs.store.log(queue_log("duplication-low")), desk.clock) as queue:
+        yield queue
+
+
+@contextlib.contextmanager
+def _alarm_undelivered(desk: RunningNode) -> Iterator[None]:
+    hook = desk.parts["hook"]
+    hook.stop()
+    with FAULTS["a certificate expired"](desk):
+        yield
+        hook.start()
+
+
+@contextlib.contextmanager
+def _served_twice(desk: RunningNode) -> Iterator[None]:
+    with serving(desk.folder):
+        yield
+    until(lambda: (found := find_serving_node(desk.folder)) and found.pid == desk.served.process.pid)
+
+
+def _then_repaired(fault: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
+    """The *fault*; at its end workers take the repairs that the check has queued, which else would become too old."""
+
+    @contextlib.contextmanager
+    def cause(desk: RunningNode) -> Iterator[None]:
+        with FAULTS[fault](desk):
+            yield
+        desk.command("mill", "work", "--drain")
+
+    return cause
+
+
+def _stopped(name: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def cause(desk: RunningNode) -> Iterator[None]:
+        desk.parts[name].kill()
+        yield
+        desk.parts[name].start()
+        if name == "moto":
+            S3Server(desk.parts[name].url)  # it keeps nothing: the bucket is made again
+
+    return cause
+
+
+def _frozen(name: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def cause(desk: RunningNode) -> Iterator[None]:
+        processes = desk.parts[name].processes
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        yield
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+    return cause
+
+
+def _inside(cause: str, repair: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
+    return lambda desk: desk.changed_inside(cause, repair)
+
+
+def rows(documented: Mapping[str, list[str]]) -> list[Row]:
+    """The table; *documented* has the words of the faults that are caused as on a node that is not served."""
+    own = {
+        **{fault: (documented[fault][0], _then_repaired(fault)) for fault in ("a forged copy", "a deleted copy")},
+        "a worker killed": ("`kill -9` of a process that has leased a task", _worker_killed),
+        "a second process that serves the folder": ("a second `millstream serve`", _served_twice),
+    }
+    by_mounts = {
+        "a store not mounted", "a store read-only", "the disk of a store full", "the disk of the node full",
+    }  # fmt: skip
+    by_servers = {"a store that hangs", "the MQTT broker stopped"}
+    elsewhere = by_mounts | by_servers | {"an alarm that is not delivered", "messages not batched"}
+    late = ("the clock, ", "the injected clock", "a batch", "a batch service")
+    found = []
+    for fault, (caused, kind, words, _) in documented.items():
+        if fault not in elsewhere:
+            how, cause = own.get(fault, (caused, FAULTS[fault]))
+            found.append(Row(fault, how, kind.strip("`"), words, cause))
+    found.sort(key=lambda row: row.caused.startswith(late))  # these let hours pass
+    filled, full = "a file that fills it, in a mount namespace", "the disk of the {} has .* free"
+    fill = "head -c 200M /dev/zero > {} 2>/dev/null || true"
+    unmount, mount = "umount NODE/stores/two", "mount --bind NODE/../disk/two NODE/stores/two"
+    read_only, writable = (f"mount -o remount,bind,{mode} NODE/stores/two" for mode in ("ro", "rw"))
+    return [
+        *(row for row in found if row.kind != "held"),
+        Row("an alarm that is not delivered", "a web hook that refuses connections, and an expired certificate",
+            "alarm-undelivered", "1 alarm was not delivered: the web hook at 127.0.0.1", _alarm_undelivered),
+        *(row for row in found if row.kind == "held"),  # the last: its items stay away
+        Row("a store not mounted", "`umount` in a mount namespace", "store-not-mounted",
+            documented["a store not mounted"][2], _inside(unmount, mount), "mounts"),
+        Row("a store read-only", "`mount -o remount,ro` in a mount namespace", "store-read-only",
+            "nothing can be written to the store two: .*Read-only", _inside(read_only, writable), "mounts"),
+        Row("the disk of a store full", filled, "store-full", full.format("store two"),
+            _inside(fill.format("NODE/../disk/filler"), "rm NODE/../disk/filler"), "mounts"),
+        Row("the disk of the node full", filled, "disk", full.format("data folder"),
+            _inside(fill.format("NODE/filler"), "rm NODE/filler"), "mounts"),
+        Row("the database stopped", "`kill -9` of MariaDB, which has the log", "database",
+            "the database of logs cannot be reached: ",
+            _stopped("mariadb"), "servers"),
+        Row("the database hangs", "`kill -STOP` of MariaDB, which has the log", "unknown", ": not updated since",
+            _frozen("mariadb"), "servers"),
+        Row("the broker of the queues stopped", "`kill -9` of RabbitMQ", "queue-broker", "cannot be reached: ",
+            _stopped("rabbitmq"), "servers"),
+        Row("the MQTT broker stopped", "`kill -9` of Mosquitto", "ingest-disconnected",
+            "the MQTT broker whose messages go into the log meters is not connected", _stopped("mosquitto"), "servers"),
+        Row("the server of a store stopped", "`kill -9` of an S3 server", "store-unreachable",
+            "the store three cannot be used: ", _stopped("moto"), "servers"),
+        Row("a store that hangs", "`kill -STOP` of an S3 server", "unknown", "the store three: no answer since",
+            _frozen("moto"), "servers"),
+    ]  # fmt: skip
