@@ -18,7 +18,9 @@ from millstream.cli.doctor_packages import PROGRAMS, extras
 from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
 from millstream.core.extras import EXTRAS
-from millstream.settings import load_settings
+from millstream.node import Node
+from millstream.settings import Settings, load_settings
+from millstream.testing.ledgers import some_anchor
 
 ROOT = Path(__file__).parents[2]
 Doctor = Callable[[str], tuple[int, dict[str, dict]]]
@@ -110,6 +112,32 @@ def test_a_store_whose_disk_is_not_mounted_is_named(doctor: Doctor, tmp_path: Pa
     assert code == 1 and "mount its disk" in checks["stores.second"]["fix"]
     (tmp_path / "not-mounted").mkdir()
     assert doctor(f"[stores.second]\nurl = 'file://{tmp_path}/not-mounted'\n")[0] == 0
+
+
+def test_a_ledger_that_is_not_signed_and_a_missing_copy_are_named(doctor: Doctor, tmp_path: Path) -> None:
+    assert not any(name.startswith("ledger ") or name == "checkpoint copy" for name in doctor("")[1])
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        node.registry.ledger.append(some_anchor(1))
+    code, checks = doctor("")
+    assert (code, checks["ledger registry"]["ok"], "ledger anchors" in checks) == (0, True, False)
+    assert checks["checkpoint copy"]["found"] == "none: a restored backup can fork the ledgers unnoticed"
+    assert not checks["checkpoint copy"]["ok"] and checks["checkpoint copy"]["optional"]
+    code, checks = doctor(f"[anchoring]\ncheckpoint_copy = '{tmp_path}/copies'\n")
+    assert code == 1 and "is in the data folder" in checks["checkpoint copy"]["found"]
+    away = tmp_path.with_name("away")
+    place = f"[anchoring]\ncheckpoint_copy = '{away}'\n"
+    code, checks = doctor(place)
+    assert code == 1 and f"there is no folder {away}" in checks["checkpoint copy"]["found"]
+    settings, _ = load_settings(flags={"data": str(tmp_path)}, environment={})
+    with Node.open(settings) as node:
+        node.registry.ledger.append(some_anchor(2))
+    code, checks = doctor(place)
+    assert code == 1 and checks["ledger registry"]["found"] == "2 entries, of which 1 are signed"
+    assert "millstream anchor checkpoint --ledger registry" in checks["ledger registry"]["fix"]
+    away.mkdir()
+    with Node.open(settings) as node:
+        node.ledgers.tree("registry").checkpoint()
+    assert doctor(place)[0] == 0
 
 
 def test_servers_that_do_not_answer_are_named_without_their_passwords(doctor: Doctor, nobody: int) -> None:

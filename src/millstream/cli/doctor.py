@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.doctor_ledgers import check_ledgers
 from millstream.cli.doctor_machine import Check, check_machine
 from millstream.cli.doctor_node import check_node, needed_extras
 from millstream.cli.doctor_packages import check_packages, check_programs
@@ -42,6 +43,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     """Every check, in the order of the road."""
     yield from check_machine(settings)
     yield from check_node(settings)
+    yield from check_ledgers(settings)
     yield from check_packages(needed_extras(settings, os.environ), settings.pipeline.java)
     yield from check_programs()
 

@@ -23,6 +23,7 @@ from millstream.rest.api import api_routes, error_answer, status_of
 from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import COOKIE, address_of, require_role, session_of, set_session_cookie
 from millstream.rest.bodies import answer
+from millstream.rest.ledger_files import LedgerFiles
 from millstream.rest.security_headers import SecurityHeadersMiddleware
 from millstream.settings.console import Role
 
@@ -41,6 +42,7 @@ class Console:
         self._events = Events(app, self._pages)
         routes = [
             *api_routes(app),
+            LedgerFiles(app.node).route,
             Route("/static/{name}", assets.serve),
             Route("/events", self._events.serve),
             Route("/sign-in", self._sign_in_page, methods=["GET"]),

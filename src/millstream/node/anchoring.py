@@ -20,6 +20,7 @@ from millstream.log import LogSpec
 from millstream.node.batching import BatchingPart
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
+from millstream.node.ledger_trees import LedgerTreesPart
 from millstream.node.logs import LogsPart
 from millstream.stores import open_provider
 
@@ -30,11 +31,19 @@ if TYPE_CHECKING:
 class AnchoringPart:
     """What takes batches to their anchor, and reads anchors back."""
 
-    def __init__(self, context: NodeContext, databases: DatabasesPart, logs: LogsPart, batching: BatchingPart) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        databases: DatabasesPart,
+        logs: LogsPart,
+        batching: BatchingPart,
+        trees: LedgerTreesPart,
+    ) -> None:
         self._context = context
         self._databases = databases
         self._logs = logs
         self._batching = batching
+        self._trees = trees
 
     @property
     def cas_url(self) -> str:
@@ -51,7 +60,7 @@ class AnchoringPart:
     @locked_cached_property
     def ledger(self) -> LogLedger:
         """The ledger of anchors."""
-        return LogLedger(self._logs.store, self._context.clock)
+        return self._trees.attach("anchors", LogLedger(self._logs.store, self._context.clock))
 
     @locked_cached_property
     def journal(self) -> BatchJournal:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from millstream.node.anchoring import AnchoringPart
     from millstream.node.batching import BatchingPart
     from millstream.node.databases import DatabasesPart
+    from millstream.node.ledger_trees import LedgerTreesPart
     from millstream.node.ledgers import LedgersPart
     from millstream.node.logs import LogsPart
     from millstream.node.messaging import MessagingPart
@@ -83,7 +84,13 @@ class Node(ClosesOnExit):
     def anchoring(self) -> AnchoringPart:
         from millstream.node.anchoring import AnchoringPart
 
-        return AnchoringPart(self._context, self.databases, self.logs, self.batching)
+        return AnchoringPart(self._context, self.databases, self.logs, self.batching, self._trees)
+
+    @locked_cached_property
+    def _trees(self) -> LedgerTreesPart:
+        from millstream.node.ledger_trees import LedgerTreesPart
+
+        return LedgerTreesPart(self._context, lambda: self.databases.own)
 
     @locked_cached_property
     def stores(self) -> StoresPart:
@@ -108,7 +115,12 @@ class Node(ClosesOnExit):
         from millstream.node.registry import RegistryPart
 
         return RegistryPart(
-            self._context, databases=self.databases, logs=self.logs, anchoring=self.anchoring, queues=self.queues
+            self._context,
+            databases=self.databases,
+            logs=self.logs,
+            anchoring=self.anchoring,
+            queues=self.queues,
+            trees=self._trees,
         )
 
     @locked_cached_property
@@ -122,6 +134,7 @@ class Node(ClosesOnExit):
             stores=self.stores,
             policies=self.policies,
             queues=self.queues,
+            trees=self._trees,
         )
 
     @locked_cached_property
@@ -130,7 +143,8 @@ class Node(ClosesOnExit):
 
         return LedgersPart(
             self._context,
-            databases=self.databases,
+            self._trees,
+            logs=self.logs,
             anchoring=self.anchoring,
             reports=self.mill.reports,
             registry=self.registry,

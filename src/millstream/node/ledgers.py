@@ -1,32 +1,26 @@
-"""The three ledgers of a node by their names, and the keys that sign them."""
+"""The three ledgers of a node by their names, their signed trees, and the keys that sign them."""
 
 from __future__ import annotations
-
-import threading
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from millstream.anchoring import LogLedger
-from millstream.anchoring.transparency.checkpoint import parse_checkpoint
+from millstream.anchoring.log_ledger import LEDGER_LOG
 from millstream.anchoring.transparency.entry_proof import EntryProof, newest_checkpoint, prove_entry
-from millstream.anchoring.transparency.keys import LedgerKeys, LedgerSigner
+from millstream.anchoring.transparency.keys import LedgerKeys
 from millstream.anchoring.transparency.ledger_tree import LedgerTree
-from millstream.anchoring.transparency.signed_note import parse_note
-from millstream.core.clock import Clock
+from millstream.anchoring.transparency.published_files import PublishedFiles
+from millstream.anchoring.transparency.signer import CheckpointSigner
+from millstream.anchoring.transparency.tiles import CHECKPOINT
+from millstream.log import system_log
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.context import NodeContext
-from millstream.node.databases import DatabasesPart
-from millstream.node.registry import RegistryPart
-from millstream.node.reports import ReportsPart
-from millstream.settings import Settings
+from millstream.node.ledger_trees import LEDGERS, LedgerName, LedgerTreesPart, ledger_keys
+from millstream.node.logs import LogsPart
+from millstream.node.registry import REGISTRY_LEDGER, RegistryPart
+from millstream.node.reports import REPORT_LEDGER, ReportsPart
 
-LedgerName = Literal["anchors", "reports", "registry"]
-"""What a ledger is called in commands and settings, and in the names of its files."""
-
-LEDGERS: Sequence[LedgerName] = ("anchors", "reports", "registry")
+__all__ = ["LEDGERS", "LedgerName", "LedgersPart", "SignedLedger", "ledger_keys"]
 
 
 class SignedLedger(msgspec.Struct, frozen=True):
@@ -34,7 +28,7 @@ class SignedLedger(msgspec.Struct, frozen=True):
 
     ledger: LogLedger
     tree: LedgerTree
-    signer: LedgerSigner
+    signer: CheckpointSigner
 
     def checkpoint(self) -> bytes:
         """The newest checkpoint, signed now where the ledger has grown or has a new key, as far as this process may."""
@@ -51,16 +45,17 @@ class LedgersPart:
     def __init__(
         self,
         context: NodeContext,
+        trees: LedgerTreesPart,
         *,
-        databases: DatabasesPart,
+        logs: LogsPart,
         anchoring: AnchoringPart,
         reports: ReportsPart,
         registry: RegistryPart,
     ) -> None:
         self._context = context
-        self._databases = databases
-        self._opening = threading.Lock()
-        self._signed: dict[LedgerName, SignedLedger] = {}
+        self._trees = trees
+        self._logs = logs
+        self._published: dict[LedgerName, PublishedFiles | None] = {}
         self._anchoring = anchoring
         self._reports = reports
         self._registry = registry
@@ -71,26 +66,35 @@ class LedgersPart:
             return self._reports.ledger
         return self._registry.ledger if name == "registry" else self._anchoring.ledger
 
-    def signed(self, name: LedgerName) -> SignedLedger:
-        """The ledger *name* with its tree, opened once."""
-        with self._opening:
-            if name not in self._signed:
-                self._signed[name] = self._open(name)
-            return self._signed[name]
+    def has(self, name: LedgerName) -> bool:
+        """Whether the ledger *name* was begun."""
+        log = {"anchors": LEDGER_LOG, "reports": REPORT_LEDGER, "registry": REGISTRY_LEDGER}[name]
+        return system_log(log, "ledger").name in self._logs.store.kinds()
 
-    def _open(self, name: LedgerName) -> SignedLedger:
-        ledger, engine = self.ledger(name), self._databases.own
-        newest = LedgerTree(ledger, engine, name).newest()
-        origin = parse_checkpoint(parse_note(newest.data)).origin if newest else None
-        signer = LedgerSigner(self.keys(name), origin)
-        return SignedLedger(ledger, LedgerTree(ledger, engine, name, signer=signer), signer)
+    def tree(self, name: LedgerName) -> LedgerTree:
+        """The tree of the ledger *name*, and its checkpoints."""
+        self.ledger(name)
+        return self._trees.tree(name)
+
+    def signed(self, name: LedgerName) -> SignedLedger:
+        """The ledger *name* with its tree and what signs it."""
+        tree = self.tree(name)
+        return SignedLedger(self.ledger(name), tree, tree.required_signer)
+
+    def published(self, name: LedgerName) -> PublishedFiles | None:
+        """The published tiles of the ledger *name*; None where they are not published."""
+        if name not in self._published:
+            self._published[name] = self._trees.places(name).tiles
+        return self._published[name]
+
+    def copied(self, name: LedgerName) -> bytes | None:
+        """The checkpoint of the ledger *name* outside the data folder; None where there is none.
+
+        Raises :class:`LedgerUnavailableError`.
+        """
+        copy = self._trees.places(name).copy
+        return copy.read(CHECKPOINT) if copy is not None else None
 
     def keys(self, name: LedgerName) -> LedgerKeys:
         """The keys of the ledger *name*."""
         return ledger_keys(self._context.settings, name, self._context.clock)
-
-
-def ledger_keys(settings: Settings, name: LedgerName, clock: Clock) -> LedgerKeys:
-    """The keys of the ledger *name* of the node of *settings*; nothing else of the node is opened."""
-    folder = settings.anchoring.key_folder
-    return LedgerKeys(Path(folder) if folder else settings.folder / "keys", name, clock)

@@ -40,6 +40,7 @@ from millstream.node.audit import AuditPart
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
+from millstream.node.ledger_trees import LedgerTreesPart
 from millstream.node.logs import LogsPart
 from millstream.node.policies import PoliciesPart
 from millstream.node.producers import ProducersPart
@@ -64,6 +65,7 @@ class MillPart:
         stores: StoresPart,
         policies: PoliciesPart,
         queues: QueuesPart,
+        trees: LedgerTreesPart,
     ) -> None:
         self._context = context
         self._stores = stores
@@ -73,7 +75,13 @@ class MillPart:
         self.audit = AuditPart(context, databases, stores)
         self.checks = ChecksPart(databases, stores, self.audit)
         self.reports = ReportsPart(
-            context, databases=databases, logs=logs, stores=stores, policies=policies, checks=self.checks
+            context,
+            databases=databases,
+            logs=logs,
+            stores=stores,
+            policies=policies,
+            checks=self.checks,
+            trees=trees,
         )
         self.repairs = RepairsPart(databases, stores, policies, self.audit)
         self.producers = ProducersPart(context, stores, policies, queues, self.audit)

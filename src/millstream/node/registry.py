@@ -11,6 +11,7 @@ from millstream.core.cached import locked_cached_property
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
+from millstream.node.ledger_trees import LedgerTreesPart
 from millstream.node.logs import LogsPart
 from millstream.node.queues import QueuesPart
 
@@ -35,17 +36,20 @@ class RegistryPart:
         logs: LogsPart,
         anchoring: AnchoringPart,
         queues: QueuesPart,
+        trees: LedgerTreesPart,
     ) -> None:
         self._context = context
         self._databases = databases
         self._logs = logs
         self._anchoring = anchoring
         self._queues = queues
+        self._trees = trees
 
     @locked_cached_property
     def ledger(self) -> LogLedger:
         """The ledger of anchors of identifiers."""
-        return LogLedger(self._logs.store, self._context.clock, name=REGISTRY_LEDGER)
+        ledger = LogLedger(self._logs.store, self._context.clock, name=REGISTRY_LEDGER)
+        return self._trees.attach("registry", ledger)
 
     @locked_cached_property
     def instance(self) -> DidRegistry:

@@ -20,6 +20,7 @@ from millstream.mill.reports.report import IntegrityReport, encode_report
 from millstream.node.checks import ChecksPart
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
+from millstream.node.ledger_trees import LedgerTreesPart
 from millstream.node.logs import LogsPart
 from millstream.node.policies import PoliciesPart
 from millstream.node.stores import StoresPart
@@ -40,6 +41,7 @@ class ReportsPart:
         stores: StoresPart,
         policies: PoliciesPart,
         checks: ChecksPart,
+        trees: LedgerTreesPart,
     ) -> None:
         self._context = context
         self._databases = databases
@@ -47,6 +49,7 @@ class ReportsPart:
         self._logs = logs
         self._stores = stores
         self._checks = checks
+        self._trees = trees
 
     @locked_cached_property
     def folder(self) -> ReportFolder:
@@ -80,7 +83,8 @@ class ReportsPart:
     @locked_cached_property
     def ledger(self) -> LogLedger:
         """The ledger of the integrity reports."""
-        return LogLedger(self._logs.store, self._context.clock, name=REPORT_LEDGER)
+        ledger = LogLedger(self._logs.store, self._context.clock, name=REPORT_LEDGER)
+        return self._trees.attach("reports", ledger)
 
     def anchor(self, report: IntegrityReport) -> LedgerEntry:
         """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""

@@ -30,6 +30,7 @@ from millstream.log import LogStore, open_store
 from millstream.stores import open_provider
 from millstream.testing.ledgers import some_anchor
 from support.ledger_signer import ChecksumSigner
+from support.published_tiles import check_tiles
 
 
 @dataclasses.dataclass
@@ -44,8 +45,8 @@ class Place:
 
     def open(self, **more: Any) -> tuple[LogLedger, LedgerTree]:
         ledger = LogLedger(self.store, VirtualClock())
-        named = {"signer": self.signer, "places": self.places, **more}
-        return ledger, LedgerTree(ledger, self.engine, "anchors", **named)
+        named = {"signer": lambda: self.signer, "places": lambda: self.places, **more}
+        return ledger, LedgerTree(ledger, lambda: self.engine, "anchors", **named)
 
     def following(self, **more: Any) -> tuple[LogLedger, LedgerTree]:
         ledger, tree = self.open(**more)
@@ -78,8 +79,12 @@ def fill(ledger: LogLedger, count: int, first: int = 0) -> None:
         ledger.append(some_anchor(number), after=number)
 
 
+def lines_of(ledger: LogLedger) -> list[bytes]:
+    return [encode_entry(entry) for entry in ledger.entries()]
+
+
 def root_of(ledger: LogLedger, size: int | None = None) -> bytes:
-    return merkle_root([leaf_hash(encode_entry(entry)) for entry in ledger.entries()][:size])
+    return merkle_root([leaf_hash(line) for line in lines_of(ledger)][:size])
 
 
 def test_each_append_extends_the_tree_and_signs_its_head(place: Place) -> None:
@@ -280,6 +285,19 @@ def test_without_the_place_of_the_copy_nothing_is_signed_and_the_anchor_stands(p
     assert (folder / "anchors" / "checkpoint").read_bytes() == tree.checkpoint().data
 
 
+def test_an_anchor_stands_whatever_fails_when_it_is_signed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> bytes:
+        raise ModuleNotFoundError("No module named 'cryptography'")
+
+    ledger, tree = place.following()
+    monkeypatch.setattr(place.signer, "sign", missing)
+    assert ledger.append(some_anchor(1)).number == 1
+    assert (tree.status().signed, tree.status().problem) == (None, "No module named 'cryptography'")
+    monkeypatch.undo()
+    assert ledger.append(some_anchor(2)).number == 2
+    assert (tree.status().signed, tree.status().problem) == (2, None)
+
+
 def test_a_copy_that_is_not_ours_is_refused(place: Place) -> None:
     (place.folder / "anchors").mkdir()
     (place.folder / "anchors" / "checkpoint").write_text("something else\n")
@@ -307,12 +325,12 @@ class TestTiles:
         ledger, tree = place.open()
         fill(ledger, 250)
         tree.checkpoint()
-        check_tiles(files, ledger, 250)
+        check_tiles(files, lines_of(ledger), 250)
         tree.follow()
         for number in range(250, 262):
             ledger.append(some_anchor(number), after=number)
             for size in {250, min(255, number), number + 1}:
-                check_tiles(files, ledger, size)
+                check_tiles(files, lines_of(ledger), size)
         assert files.read(tile_path(0, 0, 255)) is None  # the full tile is there
         assert files.read(tile_path("entries", 0, 255)) is None
 
@@ -333,11 +351,11 @@ class TestTiles:
             assert ledger.append(some_anchor(fatal + 3)).number == fatal + 4
             assert tree.status().problem == "the disk is full"
             assert tree.newest().size == fatal + 4  # type: ignore[union-attr]
-            check_tiles(files, ledger, 3)
+            check_tiles(files, lines_of(ledger), 3)
             assert place.signer.read(files.read("checkpoint")).size == 3  # type: ignore[arg-type]
         files.put = put  # type: ignore[method-assign]
         place.open()[1].checkpoint()  # another process
-        check_tiles(files, ledger, 6)
+        check_tiles(files, lines_of(ledger), 6)
         assert place.signer.read(files.read("checkpoint")).size == 6  # type: ignore[arg-type]
 
     def test_a_published_checkpoint_of_another_tree_is_left_alone(self, place: Place, files: PublishedFiles) -> None:
@@ -356,36 +374,6 @@ class TestTiles:
         place.signer.keys = ("second", "first")
         before, newest = files.read("checkpoint"), tree.checkpoint()
         assert before != newest.data == files.read("checkpoint")
-
-
-def check_tiles(files: PublishedFiles, ledger: LogLedger, size: int) -> None:
-    """The tree of *size* can be read from full tiles, and partial ones where those are not there yet."""
-    lines = [encode_entry(entry) for entry in ledger.entries()][:size]
-    entries = list[bytes]()
-    for data in read_level(files, "entries", size):
-        at = 0
-        while at < len(data):
-            end = at + 2 + int.from_bytes(data[at : at + 2])
-            entries.append(data[at + 2 : end])
-            at = end
-    assert entries[:size] == lines
-    hashes = [leaf_hash(line) for line in lines]
-    level = 0
-    while hashes:
-        joined = b"".join(read_level(files, level, len(hashes)))
-        assert joined[: 32 * len(hashes)] == b"".join(hashes)
-        full = len(hashes) - len(hashes) % 256
-        hashes = [merkle_root(hashes[at : at + 256]) for at in range(0, full, 256)]
-        level += 1
-
-
-def read_level(files: PublishedFiles, level: int | str, count: int) -> Iterator[bytes]:
-    for number in range(-(-count // 256)):
-        width = min(256, count - 256 * number)
-        data = files.read(tile_path(level, number))
-        data = data if data is not None or width == 256 else files.read(tile_path(level, number, width))
-        assert data is not None, (level, number, width)
-        yield data
 
 
 def test_paths_of_tiles_are_those_of_the_specification() -> None:

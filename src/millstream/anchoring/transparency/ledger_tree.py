@@ -28,6 +28,7 @@ from millstream.anchoring.transparency.tree_tables import (
     read_state,
     write_state,
 )
+from millstream.core.cached import locked_cached_property
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import writing
 
@@ -75,7 +76,9 @@ class _KnownTree(msgspec.Struct):
 
 
 class LedgerTree:
-    """The tree of *ledger*, known as *name* in the database of *engine*, and its newest checkpoint. Thread-safe.
+    """The tree of *ledger*, known as *name* in a database, and its newest checkpoint. Thread-safe.
+
+    *engine*, *signer* and *places* are asked for when they are first needed.
 
     Once :meth:`follow` was called, each append to the ledger extends the tree and, where there is a *signer*, signs its
     head.
@@ -84,22 +87,47 @@ class LedgerTree:
     def __init__(
         self,
         ledger: LogLedger,
-        engine: sa.Engine,
+        engine: Callable[[], sa.Engine],
         name: str,
         *,
-        signer: CheckpointSigner | None = None,
-        places: TreePlaces | None = None,
+        signer: Callable[[], CheckpointSigner] | None = None,
+        places: Callable[[], TreePlaces] = TreePlaces,
     ) -> None:
         self._ledger = ledger
-        self._engine = engine
+        self._open_engine = engine
         self._name = name
-        self._signer = signer
-        self._places = places or TreePlaces()
-        self._publisher = TilePublisher(self._places.tiles) if self._places.tiles else None
+        self._make_signer = signer
+        self._open_places = places
         self._turn = threading.Lock()
         self._known: _KnownTree | None = None
         self._problem: str | None = None
+
+    @locked_cached_property
+    def signer(self) -> CheckpointSigner | None:
+        """What signs the tree's heads."""
+        return self._make_signer() if self._make_signer else None
+
+    @property
+    def required_signer(self) -> CheckpointSigner:
+        """What signs the tree's heads. Raises :class:`LedgerError` where nothing does."""
+        if self.signer is None:
+            raise LedgerError(f"the ledger {self._name!r} has no key to sign with")
+        return self.signer
+
+    @locked_cached_property
+    def places(self) -> TreePlaces:
+        """Where checkpoints are copied to, and tiles published."""
+        return self._open_places()
+
+    @locked_cached_property
+    def _engine(self) -> sa.Engine:
+        engine = self._open_engine()
         make_tree_tables(engine)
+        return engine
+
+    @locked_cached_property
+    def _publisher(self) -> TilePublisher | None:
+        return TilePublisher(self.places.tiles) if self.places.tiles else None
 
     def follow(self) -> None:
         """Let each append to the ledger extend the tree, sign its head and publish it.
@@ -117,12 +145,32 @@ class LedgerTree:
         :class:`LedgerUnavailableError` where a place outside the folder cannot be used, a ``BusyError`` while another
         process writes to the ledger.
         """
-        if self._signer is None:
-            raise LedgerError(f"the ledger {self._name!r} has no key to sign with")
+        _ = self.required_signer
         with self._ledger.exclusive():
-            signed = self._advance(None)
+            signed = self.advance(None)
         assert signed is not None
         return signed
+
+    def advance(self, entry: LedgerEntry | None = None) -> SignedCheckpoint | None:
+        """Extend the tree, sign its head, write the copy and publish, in this order; the caller holds the lease.
+
+        *entry* is the last one of the ledger, where it is known. Returns the checkpoint, None where there is no signer.
+        Errors: see :meth:`checkpoint`.
+        """
+        with self._turn:
+            signer, copy = self.signer, self.places.copy
+            copied = copy.read(CHECKPOINT) if copy and signer else None
+            signed = self._extend(entry, copied, signer=signer)
+            if signed is None or signer is None:
+                return None
+            if copy and copied != signed.data:
+                copy.put(CHECKPOINT, signed.data, CHECKPOINT_MEDIA)
+            if self._publisher:
+                with self._engine.connect() as connection:
+                    tree = MerkleTree(DatabaseTiles(self._name, connection), signed.size)
+                    self._publisher.publish(signed, signer, tree, lambda first: self._lines(first, entry))
+            self._problem = None
+            return signed
 
     def extend(self) -> int:
         """Extend the tree to the ledger's end without signing; returns its size. Errors: see :meth:`checkpoint`."""
@@ -175,27 +223,11 @@ class LedgerTree:
 
     def _follow(self, entry: LedgerEntry | None) -> None:
         try:
-            self._advance(entry)
-        except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as error:
-            self._problem = str(error)
-            _log.warning("the ledger %s has entries without a published checkpoint: %s", self._name, error)
-
-    def _advance(self, entry: LedgerEntry | None) -> SignedCheckpoint | None:
-        """Extend, sign, write the copy, publish, in this order; the lease of the ledger is held."""
-        with self._turn:
-            signer, copy = self._signer, self._places.copy
-            copied = copy.read(CHECKPOINT) if copy and signer else None
-            signed = self._extend(entry, copied, signer=signer)
-            if signed is None or signer is None:
-                return None
-            if copy and copied != signed.data:
-                copy.put(CHECKPOINT, signed.data, CHECKPOINT_MEDIA)
-            if self._publisher:
-                with self._engine.connect() as connection:
-                    tree = MerkleTree(DatabaseTiles(self._name, connection), signed.size)
-                    self._publisher.publish(signed, signer, tree, lambda first: self._lines(first, entry))
-            self._problem = None
-            return signed
+            self.advance(entry)
+        except Exception as error:  # the entry is durable: whatever it is, the append has not failed
+            self._problem = str(error) or type(error).__name__
+            text = "the ledger %s has entries without a published checkpoint: %s"
+            _log.warning(text, self._name, self._problem, exc_info=not isinstance(error, MillstreamError))
 
     def _lines(self, index: int, entry: LedgerEntry | None) -> Iterator[bytes]:
         """The entries from *index* (from 0) on, as lines; *entry* is the last one, where it is known."""
@@ -276,7 +308,7 @@ class LedgerTree:
             self._require_prefix(tree, before, TreeRoot(newest.size, newest.root), "the newest checkpoint in node.db")
         if copied is not None and (newest is None or copied != newest.data):
             head = signer.read(copied)
-            self._require_prefix(tree, before, TreeRoot(head.size, head.root), f"the checkpoint in {self._places.copy}")
+            self._require_prefix(tree, before, TreeRoot(head.size, head.root), f"the checkpoint in {self.places.copy}")
         if newest is not None and newest.size == tree.size and signer.is_current(newest.data):
             return newest
         root = tree.root()

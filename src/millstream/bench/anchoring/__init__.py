@@ -1,4 +1,4 @@
-"""Identifiers: operations parsed, written into batch files, read back and resolved; and a registry taking them in."""
+"""Identifiers: operations parsed, written, read back and resolved; a registry taking them in. Trees of ledgers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from millstream.bench.anchoring.embedded import in_process
+from millstream.bench.anchoring.ledger_trees import trees_of_ledgers
 from millstream.bench.anchoring.protocol import by_the_protocol, signatures
 from millstream.bench.anchoring.served import over_http
 from millstream.bench.runner import Comparison, Size
@@ -27,3 +28,4 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
     requests = [[canonical_json(operation.request) for operation in group] for group in (creates, updates)]
     yield in_process(folder, *requests)
     yield from over_http(folder, *requests)
+    yield from trees_of_ledgers(size, folder)

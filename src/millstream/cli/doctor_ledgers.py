@@ -1,0 +1,56 @@
+"""What the doctor looks at in the ledgers of a node: entries without a signature, and where checkpoints are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from millstream.cli.doctor_machine import Check
+from millstream.core.errors import MillstreamError
+from millstream.node import DATABASE, Node
+from millstream.node.ledger_trees import LEDGERS, LedgerName
+from millstream.settings import Settings
+
+_COPY = "checkpoint copy"
+_SHOWS = "a restored backup that is found before it forks a ledger"
+_ELSEWHERE = (
+    "set anchoring.checkpoint_copy to a folder on another disk, or to a bucket, that is not backed up with the node"
+)
+
+
+def check_ledgers(settings: Settings) -> Iterator[Check]:
+    """Whether the ledgers of the node of *settings* are signed to their end, and their checkpoints copied."""
+    if not (settings.folder / DATABASE).exists():  # looking must not begin a node
+        return
+    try:
+        with Node.open(settings) as node:
+            for name in LEDGERS:
+                if node.ledgers.has(name):
+                    yield _signed(node, name)
+            yield _copy(node)
+    except MillstreamError:
+        return  # which other checks name
+
+
+def _signed(node: Node, name: LedgerName) -> Check:
+    status = node.ledgers.tree(name).status()
+    return Check(
+        f"ledger {name}",
+        status.signed == status.entries,
+        f"{status.entries:,} entries, of which {status.signed or 0:,} are signed",
+        "small proofs of what was anchored last",
+        f"millstream anchor checkpoint --ledger {name}, which signs them or says what is wrong",
+    )
+
+
+def _copy(node: Node) -> Check:
+    place = node.settings.anchoring.checkpoint_copy
+    if not place:
+        return Check(_COPY, False, "none: a restored backup can fork the ledgers unnoticed", _SHOWS, _ELSEWHERE, True)
+    if "://" not in place and Path(place).resolve().is_relative_to(node.folder.resolve()):
+        return Check(_COPY, False, f"{place} is in the data folder", _SHOWS, _ELSEWHERE)
+    try:
+        node.ledgers.copied("anchors")
+    except MillstreamError as error:
+        return Check(_COPY, False, str(error), "signing what is anchored", "mount it, or correct the setting")
+    return Check(_COPY, True, f"{place} can be read", _SHOWS)

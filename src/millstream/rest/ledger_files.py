@@ -1,0 +1,56 @@
+"""The published tiles of the node's ledgers over HTTP, as `tlog-tiles` wants them: static files, for everybody."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millstream.anchoring.transparency.tiles import CHECKPOINT, CHECKPOINT_MEDIA, TILE_MEDIA, is_tile_path
+from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.node import Node
+from millstream.node.ledgers import LEDGERS, LedgerName
+from millstream.rest.bodies import error_response
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+_ALWAYS_ASK = "no-cache"
+
+
+class NotPublishedError(NotFoundError):
+    """The file is not published."""
+
+
+class LedgerFiles:
+    """Answers with the files that *node* publishes; with 404 to everything where it publishes none."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def route(self) -> Route:
+        """Where the files are: ``/ledger/<ledger>/<path>``."""
+        return Route("/ledger/{ledger}/{path:path}", self._answer)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await run_in_threadpool(self._file, request.path_params["ledger"], request.path_params["path"])
+        except MillstreamError as error:
+            return error_response(error)
+
+    def _file(self, ledger: str, path: str) -> Response:
+        data = None
+        if ledger in LEDGERS and (path == CHECKPOINT or is_tile_path(path)):
+            files = self._node.ledgers.published(cast(LedgerName, ledger))
+            data = files.read(path) if files is not None else None
+        if data is None:
+            raise NotPublishedError(
+                f"there is no file {path[:100]!r} of the ledger {ledger[:40]!r} here: the node publishes tiles of "
+                f"{', '.join(LEDGERS)} if the setting anchoring.tiles says so"
+            )
+        is_checkpoint = path == CHECKPOINT
+        response = Response(data, headers={"cache-control": _ALWAYS_ASK if is_checkpoint else _FOR_EVER})
+        response.headers["content-type"] = CHECKPOINT_MEDIA if is_checkpoint else TILE_MEDIA
+        return response

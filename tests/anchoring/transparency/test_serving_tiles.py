@@ -1,0 +1,92 @@
+"""The published tiles over HTTP: types, caching, and 404 for whatever is not published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.console.app import Console
+from millstream.node import Node
+from millstream.rest.app_context import AppContext
+from millstream.settings import Settings
+from millstream.testing.ledgers import some_anchor
+
+
+def node_with(folder: Path, *, tiles: bool) -> Node:
+    settings = Settings(data=str(folder))
+    return Node.open(
+        msgspec.structs.replace(settings, anchoring=msgspec.structs.replace(settings.anchoring, tiles=tiles)),
+        create=True,
+    )
+
+
+def get(node: Node, path: str) -> tuple[int, Mapping[str, str], bytes]:
+    """Status, headers and body of what the console answers to somebody who did not sign in."""
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path,
+        "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [(b"host", b"127.0.0.1")],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    received: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        received.append(message)
+
+    asyncio.run(Console(AppContext(node)).asgi_app(scope, receive, send))
+    headers = {name.decode(): value.decode() for name, value in received[0]["headers"]}
+    return received[0]["status"], headers, b"".join(message.get("body", b"") for message in received)
+
+
+def test_checkpoint_and_tiles_are_served_with_their_types_and_caching(tmp_path: Path) -> None:
+    with node_with(tmp_path, tiles=True) as node:
+        for number in range(3):
+            node.anchoring.ledger.append(some_anchor(number))
+        signed = node.ledgers.tree("anchors").checkpoint()
+        status, headers, body = get(node, "/ledger/anchors/checkpoint")
+        assert (status, body) == (200, signed.data)
+        assert (headers["content-type"], headers["cache-control"]) == ("text/plain; charset=utf-8", "no-cache")
+        for path in ("tile/0/000.p/3", "tile/0/000.p/1", "tile/entries/000.p/2"):
+            status, headers, body = get(node, f"/ledger/anchors/{path}")
+            assert (status, body) == (200, (tmp_path / "ledger-tiles" / "anchors" / path).read_bytes())
+            assert headers["content-type"] == "application/octet-stream"
+            assert headers["cache-control"] == "public, max-age=31536000, immutable"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "anchors/tile/0/000",
+        "anchors/tile/0/000.p/0",
+        "anchors/tile/0/000.p/256",
+        "anchors/tile/0/0",
+        "anchors/tile/64/000",
+        "anchors/tile/0/x000",
+        "anchors/../../millstream.toml",
+        "anchors/tile/../checkpoint",
+        "registry/checkpoint",
+        "other/checkpoint",
+        "anchors/",
+    ],
+)
+def test_what_is_not_published_is_not_found(tmp_path: Path, path: str) -> None:
+    with node_with(tmp_path, tiles=True) as node:
+        node.anchoring.ledger.append(some_anchor(1))
+        assert get(node, f"/ledger/{path}")[0] == 404
+
+
+def test_nothing_is_served_until_the_setting_says_so(tmp_path: Path) -> None:
+    with node_with(tmp_path, tiles=True) as node:
+        node.anchoring.ledger.append(some_anchor(1))
+        assert get(node, "/ledger/anchors/checkpoint")[0] == 200
+    with node_with(tmp_path, tiles=False) as node:
+        status, _, body = get(node, "/ledger/anchors/checkpoint")
+        assert status == 404
+        assert b"anchoring.tiles" in body
