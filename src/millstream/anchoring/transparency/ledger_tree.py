@@ -165,10 +165,8 @@ class LedgerTree:
                 return None
             if copy and copied != signed.data:
                 copy.put(CHECKPOINT, signed.data, CHECKPOINT_MEDIA)
-            if self._publisher:
-                with self._engine.connect() as connection:
-                    tree = MerkleTree(DatabaseTiles(self._name, connection), signed.size)
-                    self._publisher.publish(signed, signer, tree, lambda first: self._lines(first, entry))
+            if self._publisher and self._known:
+                self._publisher.publish(signed, signer, self._known.tree, lambda first: self._lines(first, entry))
             self._problem = None
             return signed
 
@@ -208,7 +206,9 @@ class LedgerTree:
     def verify(self) -> None:
         """Compare every entry of the ledger with its leaf. Raises :class:`LedgerError` that names the first changed."""
         with self._engine.connect() as connection:
-            tree = MerkleTree(DatabaseTiles(self._name, connection), read_state(connection, self._name).size)
+            tree = MerkleTree(
+                DatabaseTiles(self._engine, self._name, connection), read_state(connection, self._name).size
+            )
             compared = 0
             for entry in itertools.islice(checked_chain(self._ledger.entries()), tree.size):
                 self._require_leaf(tree, entry)
@@ -219,7 +219,7 @@ class LedgerTree:
     def _read(self, query: Callable[[TreeState, MerkleTree], Result]) -> Result:
         with self._engine.connect() as connection:
             state = read_state(connection, self._name)
-            return query(state, MerkleTree(DatabaseTiles(self._name, connection), state.size))
+            return query(state, MerkleTree(DatabaseTiles(self._engine, self._name, connection), state.size))
 
     def _follow(self, entry: LedgerEntry | None) -> None:
         try:
@@ -274,7 +274,7 @@ class LedgerTree:
     def _load(self) -> _KnownTree:
         """The tree as it is in the database, whose last leaf must be that entry of the ledger."""
         with self._engine.connect() as connection:
-            tiles = DatabaseTiles(self._name, connection)
+            tiles = DatabaseTiles(self._engine, self._name, connection)
             tree = MerkleTree(tiles, read_state(connection, self._name).size)
             head = self._require_last(tree) if tree.size else None
             tiles.connection = None

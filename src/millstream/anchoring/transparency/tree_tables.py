@@ -82,14 +82,21 @@ def write_state(connection: sa.Connection, ledger: str, state: TreeState) -> Non
 
 
 class DatabaseTiles:
-    """The tiles of the tree of *ledger*, read and written through ``connection``, which the user sets."""
+    """The tiles of the tree of *ledger* in the database of *engine*.
 
-    def __init__(self, ledger: str, connection: sa.Connection | None = None) -> None:
+    They are written through ``connection``, which the user sets for a transaction, and read through it while it is set.
+    """
+
+    def __init__(self, engine: sa.Engine, ledger: str, connection: sa.Connection | None = None) -> None:
+        self._engine = engine
         self._ledger = ledger
         self.connection = connection
 
     def tile(self, level: int, number: int) -> bytes:
-        row = self._connected().exec_driver_sql(_TILE, (self._ledger, level, number)).first()
+        if self.connection is None:
+            with self._engine.connect() as connection:
+                return DatabaseTiles(self._engine, self._ledger, connection).tile(level, number)
+        row = self.connection.exec_driver_sql(_TILE, (self._ledger, level, number)).first()
         if row is None:
             raise LedgerError(
                 f"tile {number} of level {level} is missing from the tree of the ledger {self._ledger!r}: another "
@@ -100,8 +107,5 @@ class DatabaseTiles:
 
     def put(self, tiles: Mapping[tuple[int, int], bytes]) -> None:
         rows = [(self._ledger, level, number, hashes) for (level, number), hashes in tiles.items()]
-        self._connected().exec_driver_sql(_PUT_TILE, rows)
-
-    def _connected(self) -> sa.Connection:
         assert self.connection is not None
-        return self.connection
+        self.connection.exec_driver_sql(_PUT_TILE, rows)

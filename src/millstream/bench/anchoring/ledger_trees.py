@@ -159,7 +159,7 @@ class _TreeOfSize:
         if not path.exists():
             engine = _engine(path, durable=False)
             make_tree_tables(engine)
-            tiles = DatabaseTiles("anchors")
+            tiles = DatabaseTiles(engine, "anchors")
             tree = MerkleTree(tiles)
             while tree.size < self._entries:
                 end = min(self._entries, tree.size + _CHUNK)
