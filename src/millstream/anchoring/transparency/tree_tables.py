@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
-from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.errors import LedgerError, LedgerUnavailableError
 from millstream.core.sql import make_tables
 
 _number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -67,7 +69,7 @@ def make_tree_tables(engine: sa.Engine) -> None:
 
 def read_state(connection: sa.Connection, ledger: str) -> TreeState:
     """The state of the tree of *ledger*; that of an empty one where there is none."""
-    row = connection.exec_driver_sql(_STATE, (ledger,)).first()
+    row = _cursor(connection, _STATE, [(ledger,)]).fetchone()
     if row is None:
         return TreeState()
     size, data, signed_size, root = row
@@ -78,7 +80,7 @@ def write_state(connection: sa.Connection, ledger: str, state: TreeState) -> Non
     """Keep the *state* of the tree of *ledger*."""
     signed = state.checkpoint
     newest = (None, None, None) if signed is None else (signed.data, signed.size, signed.root)
-    connection.exec_driver_sql(_PUT_STATE, (ledger, state.size, *newest))
+    _cursor(connection, _PUT_STATE, [(ledger, state.size, *newest)])
 
 
 class DatabaseTiles:
@@ -96,7 +98,7 @@ class DatabaseTiles:
         if self.connection is None:
             with self._engine.connect() as connection:
                 return DatabaseTiles(self._engine, self._ledger, connection).tile(level, number)
-        row = self.connection.exec_driver_sql(_TILE, (self._ledger, level, number)).first()
+        row = _cursor(self.connection, _TILE, [(self._ledger, level, number)]).fetchone()
         if row is None:
             raise LedgerError(
                 f"tile {number} of level {level} is missing from the tree of the ledger {self._ledger!r}: another "
@@ -108,4 +110,16 @@ class DatabaseTiles:
     def put(self, tiles: Mapping[tuple[int, int], bytes]) -> None:
         rows = [(self._ledger, level, number, hashes) for (level, number), hashes in tiles.items()]
         assert self.connection is not None
-        self.connection.exec_driver_sql(_PUT_TILE, rows)
+        _cursor(self.connection, _PUT_TILE, rows)
+
+
+def _cursor(connection: sa.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> sqlite3.Cursor:
+    """*statement*, run for each of *rows* by SQLite's driver: SQLAlchemy would take half of the time of an anchor.
+
+    Raises :class:`LedgerUnavailableError`.
+    """
+    try:
+        cursor = cast(sqlite3.Cursor, connection.connection.cursor())
+        return cursor.execute(statement, rows[0]) if len(rows) == 1 else cursor.executemany(statement, rows)
+    except sqlite3.Error as error:
+        raise LedgerUnavailableError(f"cannot use the tree of the ledger in the node's database: {error}") from error
