@@ -51,6 +51,7 @@ def test_what_comes_before_an_action_or_instead_of_it_is_a_whole_page(
 
     def look(name: str) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is wider than the window"
+        assert page.evaluate(CUT_OFF) == [], name
         if pictures:
             page.screenshot(path=f"{pictures}/{name}-{theme}.png", full_page=True)
 
