@@ -162,7 +162,7 @@ def test_dead_letters_are_redriven_and_discarded_with_a_reason(changing: Served,
     page.get_by_role("button", name="Redrive", exact=True).click()
     page.locator(".confirm").get_by_role("button").click()
     expect(page.get_by_role("status")).to_contain_text("10 tasks are ready again")
-    page.goto(f"{changing.url}/system")
+    page.goto(f"{changing.url}/audit")
     expect(page.locator("main")).to_contain_text("the store is gone for good")
     assert watched.complaints == []
 
@@ -185,7 +185,7 @@ def test_a_dead_letter_is_looked_at_amended_and_tried_again_with_others_at_a_rat
     page.locator(".confirm").get_by_role("button").click()
     expect(page.get_by_role("status")).to_contain_text("20 tasks are ready again, 0.01 per second")
     expect(page.locator(".facts").first).to_contain_text("delayed19")
-    page.goto(f"{changing.url}/system")
+    page.goto(f"{changing.url}/audit")
     expect(page.locator("main")).to_contain_text("the store has another name now")
     assert watched.complaints == []
 

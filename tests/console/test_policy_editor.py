@@ -158,7 +158,7 @@ def test_an_account_is_taken_off_the_list_and_put_back(changing: Served, watched
     press(page, "Save")
     expect(page.get_by_role("status")).to_contain_text("it is in force now")
     expect(page.locator("h1")).not_to_contain_text("not in force")
-    page.goto(f"{changing.url}/system")
+    page.goto(f"{changing.url}/audit")
     expect(page.locator("main")).to_contain_text("it moved to another node")
     assert watched.complaints == []
 
