@@ -54,7 +54,7 @@ def published(tmp_path: Path) -> Iterator[Any]:
     with open_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
         ledger, signer = LogLedger(store, VirtualClock()), LedgerSigner(keys)
         places = TreePlaces(tiles=FolderFiles(tmp_path / "tiles", "anchors"))
-        tree = LedgerTree(ledger, engine, "anchors", signer=signer, places=places)
+        tree = LedgerTree(ledger, lambda: engine, "anchors", signer=lambda: signer, places=lambda: places)
         for number in range(ENTRIES):
             ledger.append(some_anchor(number), after=number)
             if number in (0, 5, 256):
