@@ -74,7 +74,7 @@ class Drill:
         tally = check_space(
             self.world.providers, self.world.manifest, store, "s", threads=4,
             on_checked=lambda group: found.update(
-                {one.result.content_id: one.result for one in group if one.result.row not in ("B1", "B2")}
+                {one.result.content_id: one.result for one in group.others if one.result.row not in ("B1", "B2")}
             ),
         )  # fmt: skip
         assert tally.listed >= len(self.bodies) - 1

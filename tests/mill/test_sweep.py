@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +15,13 @@ from millstream.core.clock import VirtualClock
 from millstream.mill.check_outcomes import Observation, SourceAnswer, Verdict, decide_bit_check
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import UnknownStoreError
-from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor, CheckedItem, ItemReading
-from millstream.mill.integrity.sweep import check_space
+from millstream.mill.integrity.bit_log import BitLog
+from millstream.mill.integrity.check_writer import CheckWriter
+from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor, CheckedGroup, CheckedItem, ItemReading
+from millstream.mill.integrity.sweep import check_space, items_to_check, listed_or_known
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ComparisonRow
+from millstream.mill.manifest_table import IntactItems
 from millstream.mill.merge_join import one_behind
 from millstream.mill.providers import Providers
 from millstream.mill.reports.report import ReportResult
@@ -102,7 +107,7 @@ def test_findings_ask_for_repair_where_another_copy_is_recorded_good(world: Any)
     world.record(ItemRef("2", "s", "item 1"), None, deleted=True)
     flip_bit(world.stores["1"].path_of("s", "item 1"))
     followed: list[CheckedItem] = []
-    sweep(world, on_checked=followed.extend)
+    sweep(world, on_checked=lambda group: followed.extend(group.others))
     tasks = [checked.task for checked in followed if checked.task]
     assert tasks[0] == (QueueName.REPAIR, Repair("s", "item 0", "1: B3 checksum-mismatch"))
     assert tasks[1][0] == QueueName.BIT_ERROR
@@ -196,7 +201,7 @@ def test_p9_what_was_listed_before_a_listing_broke_off_is_checked_and_written_do
 
     monkeypatch.setattr(Providers, "id_runs", broken)
     told: list[list[str]] = []
-    tally = sweep(world, on_checked=lambda some: told.append([one.result.content_id for one in some]))
+    tally = sweep(world, on_checked=lambda some: told.append(list(some.intact.content_ids)))
     assert (tally.result, tally.checked) == (ReportResult.INCOMPLETE, 4)
     assert told == [["item 0", "item 1"], ["item 2", "item 3"]]
     checked = [world.manifest.get("1", "s", f"item {n}").verified_at for n in range(5)]
@@ -230,3 +235,69 @@ def test_what_is_plainly_in_order_comes_to_what_the_table_says() -> None:
         checker = BitChecker(Providers({"1": MemoryStore("1")}, VirtualClock()), None)  # type: ignore[arg-type]
         checked = checker.check_row(place, row, audit, seen=ItemReading("a", "a", 1, 0, "x/y", {}, links=1))
         assert checked.outcome == said and checked.result.content == "a"
+
+
+def test_items_found_intact_together_are_recorded_like_single_ones(
+    new_world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.mill.integrity.sweep.GROUP", 7)
+    found = []
+    for name in ("together", "alone"):
+        made = new_world({"1": LocalStore(tmp_path / name)})
+        for number in range(20):
+            made.put(ItemRef("1", "s", f"item {number:02}"), b"%d" % number)
+        made.record(ItemRef("1", "s", "tombstone"), None, deleted=True)
+        made.record(ItemRef("1", "s", "item 05"), "0" * 64, size=1)
+        for number in (3, 11):
+            flip_bit(made.stores["1"].path_of("s", f"item {number:02}"))
+        log = BitLog(made.engine)
+        if name == "alone":
+            monkeypatch.setattr("millstream.mill.integrity.checker.BitChecker.find_intact", find_none)
+        groups: list[CheckedGroup] = []
+        tally = sweep(made, writer=CheckWriter(made.manifest, log), on_checked=groups.append)
+        assert [group.items for group in groups] == [7, 7, 6]
+        assert sum(len(group.intact.sums) for group in groups) == (17 if name == "together" else 0)
+        counts = (tally.outcomes, tally.kinds, tally.findings, tally.bytes)
+        found.append((counts, list(log.results("1", "s")), list(made.manifest.scan("1", "s"))))
+    assert found[0] == found[1]
+
+
+def find_none(checker: BitChecker, store: str, space: str, items: Any, _audit: Any) -> Any:
+    intact = IntactItems(store, space, 0, decide_bit_check(Observation("a", "a", "a")), [], [], [])
+    return intact, list(range(len(items.content_ids)))
+
+
+def test_a_row_that_changed_since_it_was_read_is_not_noted_as_intact(world: Any) -> None:
+    row = world.manifest.get("1", "s", "item 0")
+    world.record(ItemRef("1", "s", "item 1"), None, deleted=True)
+    sums = [row.sha256, world.manifest.get("1", "s", "item 1").sha256, "0" * 64]
+    outcome = decide_bit_check(Observation("a", "a", "a"))
+    names = [f"item {number}" for number in range(3)]
+    world.manifest.writer.apply_intact(IntactItems("1", "s", 77, outcome, names, sums, [1, 1, 1]))
+    assert [world.manifest.get("1", "s", name).verified_at for name in names] == [77, None, None]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_there_is_to_check_is_what_is_listed_or_recorded_or_lost(
+    new_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    draw, made = random.Random(seed), new_world()
+    monkeypatch.setattr("millstream.mill.integrity.sweep.GROUP", 5)
+    monkeypatch.setattr("millstream.mill.manifest._PAGE", 4)
+    made.stores["1"].create_space("s")
+    for number in range(24):
+        place, state = ItemRef("1", "s", f"{number:02}"), draw.randrange(5)
+        if state in (0, 1):
+            made.put(place, record=state == 0)
+        elif state in (2, 3):
+            made.record(place, "1" * 64, deleted=state == 3)
+    lost = sorted(draw.sample([f"{number:02}{mark}" for number in range(24) for mark in ("", "x")], 8))
+    lost = [name for name in lost if made.manifest.get("1", "s", name) is None]
+    audit: Any = SimpleNamespace(unrecorded=lambda *_, **__: iter([ItemRef("1", "s", name) for name in lost]))
+    expected = listed_or_known(made.providers, made.manifest, "1", "s", audit)
+    runs = items_to_check(made.providers, made.manifest, "1", "s", audit)
+    found = [row for run in runs for row in zip(run.keys, *run.columns, strict=True)]
+    rows = [(item.content_id, item.row) for item in expected]
+    assert found == [
+        (name, row.sha256, row.size, row.modified, row.deleted) if row else (name, *[None] * 4) for name, row in rows
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -448,3 +449,19 @@ def test_a_disk_that_is_full_fails_the_put_and_leaves_the_item_as_it_was(store: 
     assert store.path_of("space", "item").read_bytes() == b"grain"
     drafts = tmp_path / "store" / ".millstream" / "drafts"
     assert [path for path in drafts.glob("*/*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_listing_of_ids_is_that_of_the_entries(tmp_path: Path, seed: int) -> None:
+    draw, made = random.Random(seed), LocalStore(tmp_path)
+    made.create_space("s")
+    parts = ["a", "b", "%", ".", "..", "a%", "\u00e9", "x" * 250, "x" * 300, "c d", "0"]
+    names = {"/".join(draw.choices(parts, k=draw.randint(1, 4))) for _ in range(40)}
+    for name in names:
+        made.put("s", name, io.BytesIO(b""))
+    listed = [entry.content_id for entry in made.entries("s")]
+    assert set(listed) == names
+    for most in (1, 2, 3, 7, 100):
+        for after in ("", *listed, "a/", "a%", "x" * 200):
+            expected = [name for name in listed if name.encode() > after.encode()][:most]
+            assert list(made.ids("s", after=after, limit=most)) == expected

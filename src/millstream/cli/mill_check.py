@@ -15,7 +15,7 @@ from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.progress import progress_bar
 from millstream.cli.queue_draining import drain_queues, print_tally
 from millstream.mill.audit.audit_lookup import add_missed
-from millstream.mill.integrity.checker import CheckedItem
+from millstream.mill.integrity.checker import CheckedGroup
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.repair.repair_log import RepairEvent
 from millstream.mill.reports.report import IntegrityReport, ReportResult
@@ -96,14 +96,14 @@ def _print_events(events: Sequence[RepairEvent], as_json: bool) -> None:
 def _check(node: Node, store: str, space: str) -> IntegrityReport:
     started = node.clock.now()
 
-    def follow(group: Sequence[CheckedItem]) -> None:
+    def follow(group: CheckedGroup) -> None:
         for name in (QueueName.REPAIR, QueueName.BIT_ERROR):
-            tasks = [encode_task(one.task[1]) for one in group if one.task and one.task[0] == name]
+            tasks = [encode_task(one.task[1]) for one in group.others if one.task and one.task[0] == name]
             if tasks:
                 node.queues.open(name).put(tasks)
-        if missed := [one.missed for one in group if one.missed]:
+        if missed := [one.missed for one in group.others if one.missed]:
             add_missed(node.stores.outbox, node.mill.audit.log, missed)
-        progress.advance(bar, len(group))
+        progress.advance(bar, group.items)
 
     with progress_bar() as progress:
         bar = progress.add_task(f"{store}/{space}", total=node.stores.manifest.count(store, space))

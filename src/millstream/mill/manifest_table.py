@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.mill.check_outcomes import ManifestAction, Verdict
+from millstream.mill.check_outcomes import BitCheckOutcome, ManifestAction, Verdict
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -137,7 +137,31 @@ class CheckResult(msgspec.Struct, frozen=True, gc=False):
     @property
     def note(self) -> str:
         """What a row of the manifest says of it in words."""
-        return f"{self.row} {self.kind}: {self.detail}"
+        return check_note(self.row, self.kind, self.detail)
+
+
+class IntactItems(NamedTuple):
+    """Items of one space of a store that were found intact together, in columns: all sources agree on ``sums``.
+
+    ``outcome`` is what the table says of each of them, ``checked_at`` in microseconds; sizes are in bytes.
+    """
+
+    store: str
+    space: str
+    checked_at: int
+    outcome: BitCheckOutcome
+    content_ids: list[str]
+    sums: list[str]
+    sizes: list[int]
+
+    @property
+    def note(self) -> str:
+        """What a row of the manifest says of each in words."""
+        return check_note(self.outcome.row, self.outcome.kind, self.outcome.detail)
+
+
+def check_note(row: str, kind: str, detail: str) -> str:
+    return f"{row} {kind}: {detail}"
 
 
 def last_check(row: ManifestRow) -> CheckResult | None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, writing
 from millstream.mill.check_outcomes import ManifestAction, Verdict
-from millstream.mill.manifest_table import AddedItems, CheckResult, ManifestEvent
+from millstream.mill.manifest_table import AddedItems, CheckResult, IntactItems, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
 from millstream.mill.merge_join import groups
 
@@ -56,6 +56,15 @@ class ManifestWriter:
                 text = f"{_NOTED_AS} (VALUES {', '.join([_NOTE_MARKS] * len(some))}) {_NOTE}"
                 connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(some)))
 
+    def apply_intact(self, items: IntactItems) -> None:
+        """:meth:`apply` the check of each of *items*."""
+        pairs = list(zip(items.content_ids, items.sums, strict=True))
+        same = (items.checked_at, items.checked_at, items.outcome.verdict.value, items.note, items.store, items.space)
+        with writing(self.engine) as connection:
+            for some in groups(pairs, _NOTED):
+                text = f"WITH noted (item, observed) AS (VALUES {', '.join(['(?, ?)'] * len(some))}) {_NOTE_INTACT}"
+                connection.exec_driver_sql(text, (*itertools.chain.from_iterable(some), *same))
+
     def _insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str], conflict: str | None = None) -> None:
         if rows:
             with writing(self.engine) as connection:
@@ -91,6 +100,10 @@ UPDATE mill_manifest SET
 FROM noted
 WHERE store = noted.of_store AND space = noted.of_space AND content_id = noted.item
     AND sha256 IS noted.observed AND NOT deleted
+"""
+_NOTE_INTACT = """
+UPDATE mill_manifest SET verified_at = ?, checked_at = ?, missing = 0, outcome = ?, detail = ?
+FROM noted WHERE store = ? AND space = ? AND content_id = noted.item AND sha256 IS noted.observed AND NOT deleted
 """
 _NOTED = 500
 """Checks in one statement: SQLite takes 32,766 values."""

@@ -6,6 +6,7 @@ keeps them as its table of text, and then they leave.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from millstream.core.sql import insert_rows, make_tables, writing
 from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
+from millstream.mill.manifest_table import IntactItems
 from millstream.mill.merge_join import groups
 
 _metadata = sa.MetaData()
@@ -57,6 +59,17 @@ class BitLog:
             rows = [_values(result) for result in group]
             with writing(self.engine) as connection:
                 insert_rows(connection, _log, _FIELDS, rows)
+
+    def append_intact(self, items: IntactItems) -> None:
+        """:meth:`append` the check of each of *items*."""
+        outcome = items.outcome
+        found = (items.store, items.space, items.checked_at, outcome.verdict.value, outcome.row, outcome.kind)
+        rows = list(zip(items.content_ids, items.sizes, items.sums, strict=True))
+        with writing(self.engine) as connection:
+            for some in groups(rows, _INTACT_ROWS):
+                text = f"WITH found (item, bytes, sum) AS (VALUES {', '.join(['(?, ?, ?)'] * len(some))}) {_INTACT}"
+                values = (*itertools.chain.from_iterable(some), *found, outcome.detail)
+                connection.exec_driver_sql(text, values)
 
     def results(self, store: str, space: str, *, since: int = 0) -> Iterator[CheckResult]:
         """The last check of each item of a space from time *since* on (microseconds), in the order of the ids."""
@@ -101,6 +114,13 @@ class BitLog:
             if len(found) < _PAGE:
                 return
             after = (found[-1].content_id, found[-1].checked_at)
+
+
+_INTACT_ROWS = 500
+_INTACT = (
+    f"INSERT INTO mill_bit_log ({', '.join(_FIELDS)}) "  # noqa: S608  (names of columns)
+    "SELECT ?, ?, item, ?, ?, ?, ?, ?, bytes, sum, sum, sum FROM found WHERE true ON CONFLICT DO NOTHING"
+)
 
 
 def _of(query: Any, store: str, space: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +26,7 @@ from millstream.mill.errors import ChangedSinceAdoptionError, UnknownStoreError
 from millstream.mill.integrity.shared_files import find_shared_store
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, ComparisonRow, Manifest, ManifestRow
+from millstream.mill.manifest_table import IntactItems
 from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
@@ -181,6 +183,33 @@ class BitChecker:
             missed = self._audit_lookup.missing_event(result, seen.mimetype)
         return CheckedItem(result, outcome, missed, seen.mimetype, seen.properties)
 
+    def find_intact(
+        self, store: str, space: str, items: ItemsToCheck, audit: Mapping[str, str | None]
+    ) -> tuple[IntactItems, list[int]]:
+        """Those of *items* on which all sources plainly agree, and the places of the others.
+
+        *audit* is what the audit says of each (:meth:`audit_sums`). All sources agree where :meth:`check_row` finds
+        them to, and nothing more needs to be asked.
+        """
+        intact = IntactItems(store, space, self._providers.clock.now(), _INTACT, [], [], [])
+        others = []
+        rows = zip(items.content_ids, items.sums, items.deleted, items.seen, strict=True)
+        for place, (content_id, sha256, deleted, seen) in enumerate(rows):
+            if (
+                seen is not None
+                and sha256 is not None
+                and seen.content == sha256 == seen.provider
+                and seen.links == 1
+                and not deleted
+                and audit[content_id] in (sha256, SourceAnswer.NOT_KEPT)
+            ):
+                intact.content_ids.append(content_id)
+                intact.sums.append(sha256)
+                intact.sizes.append(seen.size)
+            else:
+                others.append(place)
+        return intact, others
+
     def observe(self, place: ItemRef) -> ItemReading:
         """Ask the provider, then read the bytes; where they do not match, look again.
 
@@ -303,6 +332,38 @@ class CheckedItem(msgspec.Struct, frozen=True, gc=False):
             found.provider,
             found.content,
         )
+
+
+class ItemsToCheck(NamedTuple):
+    """Items to check in columns: the sum of each row of the manifest (None where there is none, or it has none), the
+    rest of what :class:`ComparisonRow` has, and what was seen of them together (None of those that are to be seen
+    alone)."""
+
+    content_ids: Sequence[str]
+    sums: Sequence[str | None]
+    sizes: Sequence[int | None]
+    times: Sequence[int | None]
+    deleted: Sequence[bool | None]
+    seen: Sequence[ItemReading | None]
+
+    def row(self, place: int) -> ComparisonRow | None:
+        """The row of the manifest of the item at *place*; None where there is none."""
+        size, modified = self.sizes[place], self.times[place]
+        if size is None or modified is None:
+            return None
+        return ComparisonRow(self.content_ids[place], self.sums[place], size, modified, bool(self.deleted[place]))
+
+
+class CheckedGroup(NamedTuple):
+    """Finished checks: items that were found intact, in columns, and all others one by one."""
+
+    intact: IntactItems
+    others: Sequence[CheckedItem]
+
+    @property
+    def items(self) -> int:
+        """How many there are."""
+        return len(self.intact.content_ids) + len(self.others)
 
 
 class BitCheckProcessor:

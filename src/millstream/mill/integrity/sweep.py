@@ -5,18 +5,18 @@ While a group of items is compared, the next is being read, and the one before w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.check_outcomes import Verdict
 from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.integrity.check_writer import CheckWriter
-from millstream.mill.integrity.checker import BitChecker, CheckedItem, ItemReading, RecordedRow
+from millstream.mill.integrity.checker import BitChecker, CheckedGroup, CheckedItem, ItemReading, ItemsToCheck
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.manifest import ComparisonRow, Manifest, ManifestRow
+from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.manifest_table import COMPARISON_COLUMNS
 from millstream.mill.merge_join import groups, one_behind, outer_join
 from millstream.mill.providers import Providers
@@ -29,7 +29,7 @@ GROUP = 1000
 _TOGETHER = 250
 """Items that one thread looks at and reads together."""
 
-OnChecked = Callable[[Sequence[CheckedItem]], None]
+OnChecked = Callable[[CheckedGroup], None]
 """Called with each group of finished checks, for progress, reports and follow-up tasks."""
 
 
@@ -50,21 +50,20 @@ def check_space(
     listing went through to its end. Raises :class:`UnknownStoreError`.
     """
     checker, tally = checker or BitChecker(providers, manifest), SpaceTally()
-    write = (writer or CheckWriter(manifest)).write
+    write = (writer or CheckWriter(manifest)).write_group
+    items = items_to_check(providers, manifest, store, space, checker.audit_lookup)
     with (
         ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool,
         ThreadPoolExecutor(1, thread_name_prefix="mill-check-writer") as recorder,
     ):
         try:
-            looked_at = (
-                _look_at(pool, checker, store, space, items)
-                for items in groups(items_to_check(providers, manifest, store, space, checker.audit_lookup), GROUP)
-            )
+            looked_at = (_look_at(pool, checker, store, space, some) for some in _in_groups(items, GROUP))
             checked = (_check_group(pool, checker, store, space, group) for group in one_behind(looked_at))
-            written = ((some, recorder.submit(write, [one.result for one in some])) for some in checked)
+            written = ((some, recorder.submit(write, some)) for some in checked)
             for some, writing in one_behind(written):
                 writing.result()
-                tally.add([one.result for one in some])
+                tally.add_intact(some.intact)
+                tally.add([one.result for one in some.others])
                 if on_checked is not None:
                     on_checked(some)
         except StoreError as error:
@@ -73,37 +72,31 @@ def check_space(
 
 
 class _Group(NamedTuple):
-    """Items to check, and what threads are seeing of them, as far as they can be looked at and read together."""
+    """Items to check (but for what is seen of them), and what threads are seeing of them, as far as that can be done
+    together."""
 
-    items: Sequence[tuple[str, RecordedRow | None]]
+    items: ItemsToCheck
     parts: Sequence[Future[Sequence[ItemReading | None]]]
 
 
-def _look_at(
-    pool: ThreadPoolExecutor,
-    checker: BitChecker,
-    store: str,
-    space: str,
-    items: Sequence[tuple[str, RecordedRow | None]],
-) -> _Group:
-    names = [name for name, _ in items]
-    return _Group(items, [pool.submit(checker.observe_many, store, space, some) for some in groups(names, _TOGETHER)])
+def _look_at(pool: ThreadPoolExecutor, checker: BitChecker, store: str, space: str, items: ItemColumns) -> _Group:
+    parts = [pool.submit(checker.observe_many, store, space, some) for some in groups(items.keys, _TOGETHER)]
+    sums, sizes, times, deleted = items.columns
+    return _Group(ItemsToCheck(items.keys, sums, sizes, times, deleted, ()), parts)
 
 
-def _check_group(
-    pool: ThreadPoolExecutor, checker: BitChecker, store: str, space: str, group: _Group
-) -> list[CheckedItem]:
+def _check_group(pool: ThreadPoolExecutor, checker: BitChecker, store: str, space: str, group: _Group) -> CheckedGroup:
     """Check the items of *group*; those that could not be looked at together, one by one."""
-    names = [name for name, _ in group.items]
-    audit = checker.audit_sums(store, space, names)
-    seen = dict(zip(names, chain.from_iterable(part.result() for part in group.parts), strict=True))
+    items = group.items._replace(seen=list(chain.from_iterable(part.result() for part in group.parts)))
+    audit = checker.audit_sums(store, space, items.content_ids)
 
-    def check(item: tuple[str, RecordedRow | None]) -> CheckedItem:
-        name, row = item
-        return checker.sweep(ItemRef(store, space, name), row, audit[name], seen=seen[name])
+    def check(place: int) -> CheckedItem:
+        name = items.content_ids[place]
+        return checker.sweep(ItemRef(store, space, name), items.row(place), audit[name], seen=items.seen[place])
 
-    alone = pool.map(check, [item for item in group.items if seen[item[0]] is None])
-    return [check(item) if seen[item[0]] is not None else next(alone) for item in group.items]
+    intact, others = checker.find_intact(store, space, items, audit)
+    alone = pool.map(check, [place for place in others if items.seen[place] is None])
+    return CheckedGroup(intact, [check(place) if items.seen[place] is not None else next(alone) for place in others])
 
 
 class ItemToCheck(NamedTuple):
@@ -116,28 +109,55 @@ class ItemToCheck(NamedTuple):
 
 def items_to_check(
     providers: Providers, manifest: Manifest, store: str, space: str, audit_lookup: AuditLookup | None = None
-) -> Iterator[tuple[str, RecordedRow | None]]:
+) -> Iterator[ItemColumns]:
     """What there is to check: all that is listed, and all that our own records say should be; in order.
 
-    As :func:`listed_or_known`, in columns as far as that goes.
+    As :func:`listed_or_known`, in columns: those of :data:`COMPARISON_COLUMNS` but the id, None without a row.
     """
     unrecorded = () if audit_lookup is None else audit_lookup.unrecorded(store, space)
     lost = (place.content_id for place in unrecorded)
     waiting = next(lost, None)
-    width = len(COMPARISON_COLUMNS) - 1
     listed = (ItemColumns(run.keys, (run.keys,)) for run in providers.id_runs(store, space))
-    for run in join_columns(listed, manifest.scan_columns(store, space), 1, width):
-        for name, there, *recorded in zip(run.keys, *run.columns, strict=True):
-            while waiting is not None and waiting <= name:
-                if waiting != name:
-                    yield waiting, None
-                waiting = next(lost, None)
-            row = None if recorded[1] is None else ComparisonRow(name, *recorded)
-            if there is not None or (row is not None and not row.deleted):
-                yield name, row
+    for run in join_columns(listed, manifest.scan_columns(store, space), 1, _WIDTH):
+        there, *known = run.columns
+        missed = list[str]()
+        while waiting is not None and waiting <= run.keys[-1]:
+            missed.append(waiting)
+            waiting = next(lost, None)
+        rows = zip(run.keys, there, known[_DELETED], strict=True)
+        gone = {name for name, found, deleted in rows if found is None and deleted}
+        yield _changed(ItemColumns(run.keys, tuple(known)), gone, missed)
     if waiting is not None:
-        yield waiting, None
-        yield from ((name, None) for name in lost)
+        for some in groups(chain([waiting], lost), GROUP):
+            yield _changed(ItemColumns([], ([],) * _WIDTH), (), some)
+
+
+_WIDTH = len(COMPARISON_COLUMNS) - 1
+_DELETED = COMPARISON_COLUMNS.index("deleted") - 1
+
+
+def _changed(run: ItemColumns, gone: Collection[str], missed: Sequence[str]) -> ItemColumns:
+    """*run* without the items *gone*, and with those of *missed* that it has not got: there is no row of them."""
+    if not gone and not missed:
+        return run
+    keys = sorted({*run.keys, *missed} - set(gone))
+    return ItemColumns(keys, run.at(keys))
+
+
+def _in_groups(runs: Iterable[ItemColumns], size: int) -> Iterator[ItemColumns]:
+    """*runs* in groups of *size* items, the last one of fewer."""
+    keys, columns = list[str](), tuple(list[Any]() for _ in range(_WIDTH))
+    for run in runs:
+        keys += run.keys
+        for column, more in zip(columns, run.columns, strict=True):
+            column.extend(more)
+        while len(keys) >= size:
+            whole = ItemColumns(keys, columns)
+            yield whole.head(size)
+            rest = whole.tail(size)
+            keys, columns = list(rest.keys), tuple(list(column) for column in rest.columns)
+    if keys:
+        yield ItemColumns(keys, columns)
 
 
 def listed_or_known(

@@ -20,6 +20,7 @@ from millstream.core.amounts import share_text, size_text
 from millstream.core.canonical import canonical_json
 from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
+from millstream.mill.manifest_table import IntactItems
 
 VERSION = 1
 
@@ -170,6 +171,13 @@ class SpaceTally:
             self.count(result.verdict, f"{result.row} {result.kind}", size=result.size)
             if result.verdict not in (Verdict.SUCCESS, Verdict.IGNORE):
                 self.findings.append(_finding(result))
+
+    def add_intact(self, items: IntactItems) -> None:
+        """Count *items*."""
+        outcome = items.outcome
+        kind = f"{outcome.row} {outcome.kind}"
+        if items.sizes:
+            self.count(outcome.verdict, kind, number=len(items.sizes), size=sum(items.sizes))
 
     def count(self, verdict: Verdict, kind: str, *, number: int = 1, size: int = 0) -> None:
         """Count *number* items of *size* bytes together that came out alike, as a job that aggregates has them."""

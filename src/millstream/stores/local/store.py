@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -135,8 +134,7 @@ class LocalStore:
         """The ids of :meth:`entries`, of which one may be gone: nobody has looked at the files."""
         check_space(space)
         with self._in_space(space):
-            walk = self._listing.walk((encode_name(space),), b"", order_key(after))
-            return [key.decode("utf-8") for key, _ in itertools.islice(walk, max(limit, 0))]
+            return self._listing.first_ids((encode_name(space),), order_key(after), limit)
 
     def info(self, space: str, content_id: str) -> ItemInfo:
         with self._in_space(space), self._find(space, content_id) as place:
