@@ -36,7 +36,7 @@ from millstream.stores import (
 )
 from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, AuditOutbox
 from millstream.stores.audit.target_locks import TargetLocks
-from millstream.stores.bulk import SMALL, NewItem, Reading, bulk_of, reads_at_once
+from millstream.stores.bulk import SMALL, NewItem, Reading, bulk_of, find_absent, reads_at_once
 from millstream.stores.hashing import Digests
 from millstream.stores.local import atomic_files
 from millstream.testing.store_content import ODD_IDS
@@ -403,3 +403,14 @@ def outbox(folder: Path) -> AuditOutbox:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def test_items_that_are_absent_at_a_glance_are_those_that_can_be_put(store: LocalStore, tmp_path: Path) -> None:
+    names = random.Random(7).sample(ODD_IDS, 12)
+    store.bulk.put("s", [new(name) for name in names[:6]])
+    os.mkfifo(tmp_path / "store" / "s" / "pipe")
+    asked = [*names, "pipe", "file/below", "\0", ""]
+    absent = find_absent(store.bulk, "s", asked)
+    assert absent == [*names[6:], "file/below"]
+    assert all(isinstance(one, ItemInfo) for one in store.bulk.put("s", [new(name) for name in absent]))
+    assert find_absent(store.bulk, "none", names) == find_absent(store.bulk, "s", names) == []

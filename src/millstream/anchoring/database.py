@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
+
+from millstream.core.sql import among
+
+__all__ = ["among", "insert_rows", "metadata"]
 
 metadata = sa.MetaData()
 """The tables of the journal and of the observer's index."""
-
-
-def among(column: sa.ColumnElement[Any], values: Iterable[int | str]) -> sa.ColumnElement[bool]:
-    """Whether *column* is one of *values*, of which there may be many thousands.
-
-    They travel as one JSON array; a variable each would cost more than the search.
-    """
-    listed = sa.func.json_each(msgspec.json.encode(list(values)).decode()).table_valued("value")
-    return column.in_(sa.select(listed.c.value))
 
 
 def insert_rows(

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.core.sql import make_tables
+from millstream.core.sql import among, json_array, make_tables
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.manifest_table import (
     COMPARISON_COLUMNS,
@@ -42,7 +42,6 @@ __all__ = [
 
 _manifest = manifest_table
 _COLUMNS_PAGE = 2_000  # of more rows than fit into the processor's cache, columns cost twice as much to make
-_VARIABLES = 500
 _PAGE = 1_000  # as many as a listing has: what fits into the caches costs two thirds of what does not
 
 
@@ -66,13 +65,18 @@ class Manifest:
 
     def get_many(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, ManifestRow]:
         """The rows of *content_ids* that exist, by id."""
-        found: dict[str, ManifestRow] = {}
-        for ids in groups(content_ids, _VARIABLES):
-            query = sa.select(_manifest).where(
-                _manifest.c.store == store, _manifest.c.space == space, _manifest.c.content_id.in_(ids)
-            )
-            found.update((row.content_id, row) for row in self._select(query))
-        return found
+        query = sa.select(_manifest).where(
+            _manifest.c.store == store, _manifest.c.space == space, among(_manifest.c.content_id, content_ids)
+        )
+        return {row.content_id: row for row in self._select(query)}
+
+    def get_columns(self, store: str, space: str, content_ids: Sequence[str]) -> ItemColumns:
+        """The rows of *content_ids* that exist, in the columns of :meth:`scan_columns`."""
+        with self._engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
+            cursor.execute(_SOME, (store, space, json_array(content_ids)))
+            rows = cursor.fetchall()
+        keys, *columns = map(list, zip(*rows, strict=True)) if rows else [[] for _ in COMPARISON_COLUMNS]
+        return ItemColumns(keys, tuple(columns))
 
     def replicas(self, space: str, content_id: str) -> Sequence[ManifestRow]:
         """The rows of one content item in every store, tombstones included, by store."""
@@ -81,9 +85,9 @@ class Manifest:
 
     def replicas_of(self, space: str, content_ids: Sequence[str]) -> Iterator[ManifestRow]:
         """The rows of *content_ids* in every store, tombstones included."""
-        for ids in groups(content_ids, _VARIABLES):
+        for ids in groups(content_ids, _PAGE):
             yield from self._select(
-                sa.select(_manifest).where(_manifest.c.space == space, _manifest.c.content_id.in_(ids))
+                sa.select(_manifest).where(_manifest.c.space == space, among(_manifest.c.content_id, ids))
             )
 
     def rows(self, store: str | None = None, space: str | None = None, *, live_only: bool = False) -> pa.Table:
@@ -200,6 +204,10 @@ class Manifest:
 _KNOWN = (
     f"SELECT {', '.join(COMPARISON_COLUMNS)} FROM mill_manifest "  # noqa: S608  (names of columns)
     "WHERE store = ? AND space = ? AND content_id > ? ORDER BY content_id LIMIT ?"
+)
+_SOME = (
+    f"SELECT {', '.join(COMPARISON_COLUMNS)} FROM mill_manifest "  # noqa: S608  (names of columns)
+    "WHERE store = ? AND space = ? AND content_id IN (SELECT value FROM json_each(?)) ORDER BY content_id"
 )
 _ONE = sa.select(_manifest).where(
     _manifest.c.store == sa.bindparam("in_store"),

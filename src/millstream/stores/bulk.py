@@ -92,6 +92,12 @@ def listed_infos(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence
     return cast("Sequence[ItemInfo | StoreError]", own(space, content_ids))
 
 
+def find_absent(bulk: Bulk, space: str, content_ids: Sequence[str]) -> Sequence[str]:
+    """Those of *content_ids* of which *bulk* sees at a glance that they are not there; of others it may be so, too."""
+    own = getattr(bulk, "absent", None)
+    return [] if own is None else cast("Sequence[str]", own(space, content_ids))
+
+
 def reads_together(bulk: Bulk) -> bool:
     """Whether items are to be checked together: with some stores that costs more than it saves."""
     return bool(getattr(bulk, "reads_together", True))

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows, make_tables, writing
+from millstream.core.sql import among, insert_rows, make_tables, writing
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.merge_join import groups
 from millstream.stores.folder.properties import MTIME, format_time
 from millstream.stores.protocol import EntryKind
 
 _PAGE = 1_000
-_VARIABLES = 500
 _SUMS_A_SCAN = 100_000
 
 
@@ -197,11 +196,8 @@ class AdoptionCatalog:
 
     def get_many(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, AdoptedItem]:
         """The items among *content_ids* that were adopted, vanished ones included, by id."""
-        found: dict[str, AdoptedItem] = {}
-        for ids in groups(content_ids, _VARIABLES):
-            query = _of(items_table, store, space).where(items_table.c.content_id.in_(ids))
-            found.update((item.content_id, item) for item in self._select(query))
-        return found
+        query = _of(items_table, store, space).where(among(items_table.c.content_id, content_ids))
+        return {item.content_id: item for item in self._select(query)}
 
     def page(self, store: str, space: str, *, prefix: str = "", after: str = "", limit: int) -> Sequence[AdoptedItem]:
         """Up to *limit* items that are there, whose ids begin with *prefix* and come after *after*."""
@@ -268,16 +264,14 @@ class AdoptionCatalog:
     def remove(self, store: str, space: str, content_ids: Sequence[str]) -> None:
         """Forget *content_ids*."""
         with writing(self.engine) as connection:
-            for ids in groups(content_ids, _VARIABLES):
-                gone = sa.delete(items_table).where(items_table.c.store == store, items_table.c.space == space)
-                connection.execute(gone.where(items_table.c.content_id.in_(ids)))
+            gone = sa.delete(items_table).where(items_table.c.store == store, items_table.c.space == space)
+            connection.execute(gone.where(among(items_table.c.content_id, content_ids)))
 
     def holders(self, store: str, space: str, sums: Iterable[str]) -> Sequence[AdoptedItem]:
         """The items with one of these SHA-256 sums, vanished ones included."""
         found: list[AdoptedItem] = []
         for some in groups(sums, _SUMS_A_SCAN):  # an index by sums would cost an adoption more than all it writes
-            listed = sa.func.json_each(msgspec.json.encode(some).decode()).table_valued("value")
-            query = _of(items_table, store, space).where(items_table.c.sha256.in_(sa.select(listed.c.value)))
+            query = _of(items_table, store, space).where(among(items_table.c.sha256, some))
             found += self._select(query.order_by(items_table.c.content_id))
         return found
 
@@ -323,9 +317,8 @@ class AdoptionCatalog:
     def remove_findings(self, store: str, space: str, content_ids: Sequence[str]) -> None:
         """Nothing has to be looked at any more about *content_ids*."""
         with writing(self.engine) as connection:
-            for ids in groups(content_ids, _VARIABLES):
-                gone = sa.delete(_findings).where(_findings.c.store == store, _findings.c.space == space)
-                connection.execute(gone.where(_findings.c.content_id.in_(ids)))
+            gone = sa.delete(_findings).where(_findings.c.store == store, _findings.c.space == space)
+            connection.execute(gone.where(among(_findings.c.content_id, content_ids)))
 
     # Spaces
 

@@ -223,11 +223,8 @@ def _recorded(
     known = ItemColumns(run.keys, columns[:2] + columns[4:end])
     if not record_columns(providers, manifest, source, space, known, now=now, on_info=on_info).recorded:
         return run
-    rows = manifest.get_many(source, space, run.keys)
-    values = [
-        [getattr(rows[key], name) if key in rows else None for key in run.keys] for name in COMPARISON_COLUMNS[1:]
-    ]
-    return ItemColumns(run.keys, (*columns[:4], *values, *columns[end:]))
+    rows = manifest.get_columns(source, space, run.keys)
+    return ItemColumns(run.keys, (*columns[:4], *rows.at(run.keys), *columns[end:]))
 
 
 def _is_same(run: ItemColumns) -> bool:

@@ -14,6 +14,7 @@ from millstream.stores.bulk import (
     Bulk,
     NewItem,
     Reading,
+    find_absent,
     folder_of,
     listed_infos,
     reads_at_once,
@@ -97,7 +98,10 @@ class AuditedBulk:
     def _taken(self, space: str, ids: Sequence[str]) -> dict[str, ItemInfo | StoreError]:
         """The error of each item that is there, is being changed, or cannot be looked at."""
         found: dict[str, ItemInfo | StoreError] = {}
-        for content_id, one in zip(ids, self.listed_infos(space, ids), strict=True):
+        absent = set(find_absent(self._bulk, space, ids))
+        others = [content_id for content_id in ids if content_id not in absent]
+        infos = self.listed_infos(space, others) if others else ()
+        for content_id, one in zip(others, infos, strict=True):
             if isinstance(one, ItemInfo):
                 found[content_id] = AlreadyExistsError(f"{content_id!r} already exists in space {space!r}")
             elif not isinstance(one, ItemNotFoundError):

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.coalescing import RequestCoalescer
 from millstream.core.errors import BusyError
-from millstream.core.sql import insert_rows, make_tables, update_rows, writing
+from millstream.core.sql import among, insert_rows, make_tables, update_rows, writing
 from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import Holders
 from millstream.stores.audit.target_locks import TargetLocks
@@ -203,7 +203,7 @@ class AuditOutbox:
         query = sa.select(_outbox.c.content_id).where(
             _outbox.c.store == store,
             _outbox.c.space == space,
-            _outbox.c.content_id.in_(content_ids),
+            among(_outbox.c.content_id, content_ids),
             _outbox.c.state == _State.INTENDED,
         )
         with self.engine.connect() as connection:
@@ -263,7 +263,7 @@ class AuditOutbox:
             numbers = list(connection.execute(query).scalars())
         if numbers:
             put(numbers)
-            delivered = sa.update(_outbox).where(_outbox.c.number.in_(numbers)).values(state=_State.DELIVERED)
+            delivered = sa.update(_outbox).where(among(_outbox.c.number, numbers)).values(state=_State.DELIVERED)
             with writing(self.engine) as connection:
                 connection.execute(delivered)
         return len(numbers)
@@ -282,7 +282,7 @@ class AuditOutbox:
             if content_ids is not None and connection.execute(query.limit(1)).first() is None:
                 return set()  # nearly always: many ids in a statement cost more than it takes to look them up
             if content_ids is not None:
-                query = query.where(_outbox.c.content_id.in_(content_ids))
+                query = query.where(among(_outbox.c.content_id, content_ids))
             return set(connection.execute(query).scalars())
 
     def pending_in_order(self, store: str, space: str, size: int) -> Iterator[list[str]]:
@@ -322,7 +322,7 @@ class AuditOutbox:
         """
         query = (
             sa.select(_outbox.c.content_id, _outbox.c.state, _outbox.c.number, _outbox.c.event)
-            .where(_outbox.c.store == store, _outbox.c.space == space, _outbox.c.content_id.in_(content_ids))
+            .where(_outbox.c.store == store, _outbox.c.space == space, among(_outbox.c.content_id, content_ids))
             .order_by(_outbox.c.number)
         )
         deleted: dict[str, int] = {}
@@ -345,9 +345,7 @@ class AuditOutbox:
         if not numbers:
             return
         with writing(self.engine) as connection:
-            for start in range(0, len(numbers), _CHUNK):
-                some = _outbox.c.number.in_(numbers[start : start + _CHUNK])
-                connection.execute(sa.delete(_outbox).where(some, *conditions))
+            connection.execute(sa.delete(_outbox).where(among(_outbox.c.number, numbers), *conditions))
 
     def _update(self, event: AuditEvent, state: _State) -> None:
         self._change((event, state))

@@ -74,6 +74,23 @@ class LocalBulk:
         with self._folders(space) as folders:
             return [self._each(self._info, folders, space, one) for one in content_ids]
 
+    def absent(self, space: str, content_ids: Sequence[str]) -> Sequence[str]:
+        """See :func:`millstream.stores.bulk.find_absent`."""
+        with self._folders(space) as folders:
+            if folders.get((encode_name(space),)) is None:
+                return []
+            return [one for one in content_ids if self._is_absent(folders, space, one)]
+
+    def _is_absent(self, folders: OpenFolders, space: str, content_id: str) -> bool:
+        try:
+            for path in item_paths(space, content_id):
+                folder = folders.get(path[:-1])
+                if folder is not None and _status(_Target(folder, path[-1])) is not None:
+                    return False
+        except (OSError, StoreError):  # what it is, is said where the item is looked at alone
+            return False
+        return True
+
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         with self._folders(space) as folders:
             return [self._each(self._read, folders, space, one) for one in content_ids]

@@ -20,6 +20,7 @@ Decoder: TypeAlias = msgspec.msgpack.Decoder[Any]
 
 _encoder = msgspec.msgpack.Encoder()
 _infos = msgspec.msgpack.Decoder(BulkReply[ItemInfo])
+_ids = msgspec.msgpack.Decoder(BulkReply[str])
 _bytes = msgspec.msgpack.Decoder(BulkReply[bytes])
 _readings = msgspec.msgpack.Decoder(BulkReply[Reading])
 _digests = msgspec.msgpack.Decoder(BulkReply[Digests])
@@ -46,6 +47,12 @@ class ProcessBulk:
     def infos(self, space: str, content_ids: Sequence[str]) -> Answers[ItemInfo]:
         request = BulkRequest("infos", self._root, space, ids=content_ids)
         return self._ask(request, _infos, lambda: self._own.infos(space, content_ids), again=True)
+
+    def absent(self, space: str, content_ids: Sequence[str]) -> Sequence[str]:
+        """See :func:`millstream.stores.bulk.find_absent`."""
+        request = BulkRequest("absent", self._root, space, ids=content_ids)
+        answers = self._ask(request, _ids, lambda: self._own.absent(space, content_ids), again=True)
+        return [one for one in answers if isinstance(one, str)]
 
     def read(self, space: str, content_ids: Sequence[str]) -> Answers[bytes]:
         request = BulkRequest("read", self._root, space, ids=content_ids)

@@ -31,7 +31,7 @@ class BulkRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A call of the method *act* of the bulk of the local store in the folder *root*; with ``versions``, of
     :func:`~millstream.stores.folder.versions.hash_versions` for that folder."""
 
-    act: Literal["infos", "read", "hashes", "readings", "put", "versions"]
+    act: Literal["infos", "absent", "read", "hashes", "readings", "put", "versions"]
     root: str
     space: str
     ids: Sequence[str] = ()
