@@ -146,7 +146,7 @@ def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_pool, "CHILD", "killed_child")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     monkeypatch.setenv("DIES_AT", str(tmp_path / "dies at"))
     folder, found = tmp_path / "store", set[int]()
     outbox = AuditOutbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
