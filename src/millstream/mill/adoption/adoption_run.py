@@ -131,13 +131,16 @@ class AdoptionRun:
         """Count what is as it was adopted; what is new and plain, and how all else is listed, known items included."""
         files, others = NewFiles(), list[tuple[str, SourceEntry | None]]()
         until = -1 if self._reread_until is None else self._reread_until
+        ids, sizes, versions = files.content_ids, files.sizes, files.versions
         count = size_of_all = 0
         for content_id, size, version, kind, was_size, was_version, was_kind, read_at, settled in zip(
             run.keys, *run.columns, strict=True
         ):
             told_of = content_id in self._told_of
             if was_kind is None and kind == _FILE and size <= SMALL and self._has_plain_files and not told_of:
-                files.add(content_id, size, version)
+                ids.append(content_id)
+                sizes.append(size)
+                versions.append(version)
             elif (
                 told_of or not settled or read_at <= until or (size, version, kind) != (was_size, was_version, was_kind)
             ):

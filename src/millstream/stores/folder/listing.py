@@ -252,17 +252,19 @@ def _read_files(opened: _OpenFolder, level: _Level, most: int, run: EntryColumns
     base, room = level.base.decode("utf-8"), MAX_CONTENT_ID_BYTES - len(level.base)
     keys, names = level.next_files(most)
     folder = _get_or_none(opened, level.path) if keys else None
+    ids, sizes, versions = run.content_ids, run.sizes, run.versions
     for key, name in zip(keys, names, strict=True):
         status = None if folder is None or len(key) > room else _plain_status(name, folder)
         if status is None:
             entry = _read_entry(opened, level.path, name, level.base + key)
             if entry is not None:
+                run.kinds.extend([_FILE] * (len(ids) - len(run.kinds)))
                 run.add(entry)
             continue
-        run.content_ids.append(base + key.decode("utf-8"))
-        run.sizes.append(status.st_size)
-        run.versions.append(str(status.st_mtime_ns))
-        run.kinds.append(_FILE)
+        ids.append(base + key.decode("utf-8"))
+        sizes.append(status.st_size)
+        versions.append(str(status.st_mtime_ns))
+    run.kinds.extend([_FILE] * (len(ids) - len(run.kinds)))
 
 
 def _get_or_none(opened: _OpenFolder, path: Path) -> int | None:
@@ -298,15 +300,19 @@ def _read_entry(opened: _OpenFolder, path: Path, name: bytes, key: bytes) -> Ent
 
 
 def _read_names(handle: int, base: str, exclusion: Exclusion) -> tuple[list[bytes], list[bytes]]:
-    rows = []
+    rows, globs = [], bool(exclusion)
     with os.scandir(handle) as entries:
         for entry in entries:
-            name = os.fsencode(entry.name)
-            text, is_folder = encode_name(name), _is_folder(entry)
-            if exclusion and exclusion.leaves_out(base + text, is_folder=is_folder):
+            text, is_folder = entry.name, _is_folder(entry)
+            if text.isascii() and "%" not in text:
+                key = name = text.encode("ascii")
+            else:
+                name = os.fsencode(text)
+                text = encode_name(name)
+                key = text.encode("utf-8")
+            if globs and exclusion.leaves_out(base + text, is_folder=is_folder):
                 continue
-            key = text.encode("utf-8") + (b"/" if is_folder else b"")
-            rows.append((key, name if name != key else key))
+            rows.append((key + b"/" if is_folder else key, name))
     rows.sort()
     return [row[0] for row in rows], [row[1] for row in rows]
 
