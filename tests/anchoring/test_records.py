@@ -41,7 +41,7 @@ def batch_of(messages: list[Message], **changes: Any) -> Any:
         "start": 1,
         "end": 9,
         "closed_at": None,
-        "cut": "at_event",
+        "cut": "window",
         "kind": "batch",
         "events": tuple(message.id for message in messages),
     }
@@ -73,7 +73,7 @@ def test_p5_the_bytes_do_not_depend_on_the_order_messages_are_handed_over(messag
 def test_the_header_reads_as_documented() -> None:
     encoded = encode_batch(batch_of([message(3)], closed_at=12), [message(3)])
     assert encoded.header_line == (
-        b'{"batch":"%s","closed_at":12,"count":1,"cut":"at_event","end":9,"root":"%s","source":"JFK","start":1}'
+        b'{"batch":"%s","closed_at":12,"count":1,"cut":"window","end":9,"root":"%s","source":"JFK","start":1}'
         % (b"ab" * 32, encoded.root.encode())
     )
     assert encoded.lines == b'{"body":"1.5","event_time":5,"id":3,"key":"temp","received_at":7,"source":"JFK"}\n'
