@@ -18,9 +18,12 @@ import pytest
 from faulty_node import FAULTS, FaultyNode, make_node
 from in_process import AskedInProcess
 
+from millstream.batching.batch_log_origin import BatchLogOrigin, write_origin
 from millstream.cli.main import millstream as commands
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, VirtualClock
+from millstream.core.message import Message
+from millstream.log import LogSpec
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver
 from millstream.mill.workers.monitor import QueueMonitor
@@ -179,6 +182,17 @@ def test_figures_that_are_not_updated_any_more_are_unknown(desk: FaultyNode, mon
         until(lambda: not unknown())
     finally:
         desk.poller.stop()
+    assert desk.poller.verdict().ok
+
+
+def test_messages_that_a_job_over_history_took_are_not_left_behind(desk: FaultyNode) -> None:
+    log = desk.node.logs.store.log(LogSpec("readings"))
+    with log.writer() as writer:
+        writer.append([Message(b"{}", key="k", source="s") for _ in range(3)])
+    output = desk.node.logs.store.log(LogSpec("readings.batches", kind="batches"))
+    desk.clock.advance(2 * 3600)
+    assert [(one.kind, one.count) for one in desk.poller.verdict().issues] == [("not-batched", 3)]
+    write_origin(output, BatchLogOrigin("readings", 3, desk.clock.now()))
     assert desk.poller.verdict().ok
 
 

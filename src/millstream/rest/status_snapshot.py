@@ -16,6 +16,7 @@ from millstream.anchoring.journal_reader import CutReasonCount, RejectCount
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.registry.follow_state import FollowState
 from millstream.anchoring.states import JournalTotals
+from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
 from millstream.mill.duplication.change_guard import PendingApproval
@@ -265,8 +266,11 @@ def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
     existing = view.node.logs.store.logs()
     if name not in existing:
         return None
-    log = view.log(name)
-    done = view.log(output).sequence(BATCHING) if output in existing else 0
+    log, done = view.log(name), 0
+    if output in existing:
+        origin = read_origin(view.log(output))  # what a job over history took is in files, or was handed over
+        before = origin.position if origin is not None and origin.log == name else 0
+        done = max(view.log(output).sequence(BATCHING), before)
     lag = _lag(log, log.info(), BATCHING, done)
     return BatchLag(log=name, output=output, messages=lag.lag, oldest_at=lag.oldest_at)
 
