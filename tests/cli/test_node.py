@@ -84,7 +84,7 @@ def test_many_threads_get_the_same_part_of_a_node(tmp_path: Path, name: str) -> 
 
 def test_what_a_node_opens_is_made_once_on_every_version_of_python(tmp_path: Path) -> None:
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
-        kinds = [type(part) for part in (*vars(node).values(), *vars(node.mill).values())]
+        kinds = [type(part) for part in (*vars(node.mill).values(), *vars(node).values())]
     opened = {
         (kind.__name__, name): member
         for kind in kinds
