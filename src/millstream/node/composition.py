@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from millstream.node.stores import StoresPart
 
 _OURS = (
-    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", "keys", "ledger-tiles", FILE_NAME, "log",
+    "batching", "broker-tls*", "cas", "console.key", "ingest", "jobs", "ledger-tiles", FILE_NAME, "log",
     "log.db*", "node.db*", "policies", "producers", "reports", "serving.json", "spark", "staging", "stores",
 )  # fmt: skip
-"""What a node keeps in its folder."""
+"""What a node keeps in its folder, but for ``keys``, which are the owner's alone."""
 
 _SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
 """A folder with one of these in it is a node's; a first policy may be all that there is so far."""
