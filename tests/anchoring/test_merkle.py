@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.anchoring.errors import MerklePathError
-from millstream.anchoring.merkle import inclusion_path, leaf_hash, merkle_root, node_hash, root_of_path
+from millstream.anchoring.merkle import (
+    inclusion_path,
+    leaf_hash,
+    merkle_root,
+    node_hash,
+    root_of_path,
+    verify_consistency,
+)
 
 
 def tree_hash(entries: list[bytes]) -> bytes:
@@ -70,3 +77,15 @@ def _leads_to(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes | 
         return root_of_path(leaf, index, size, path)
     except MerklePathError:
         return None
+
+
+@pytest.mark.parametrize("length", [0, 2, 4])
+def test_a_path_of_the_wrong_length_is_named_with_both_lengths(length: int) -> None:
+    path = [sha256(b"x").digest()] * length
+    with pytest.raises(MerklePathError, match=f"path of leaf 3 in a tree of 5 leaves has {length} hashes, but needs 3"):
+        root_of_path(path[0] if path else b"", 3, 5, path)
+    for old, needed in ((3, 4), (4, 1), (7, 0)):
+        told = f"consistency path from {old} to 7 leaves has {length} hashes, but needs {needed}"
+        if length != needed:
+            with pytest.raises(MerklePathError, match=told):
+                verify_consistency(old, b"old", 7, b"new", path)

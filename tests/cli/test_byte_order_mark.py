@@ -30,7 +30,7 @@ def test_messages_for_a_log(tmp_path: Path) -> None:
 def test_a_mark_elsewhere_is_named_with_its_line(tmp_path: Path) -> None:
     data = ["--data", str(tmp_path / "data")]
     answer = run_command("log", "append", "events", "--jsonl", *data, stdin=b'{"body":"a"}\n' + LINES)
-    assert (answer.code, "standard input, line 2: not a message" in answer.err) == (2, True)
+    assert (answer.code, "standard input, line 2: invalid message" in answer.err) == (2, True)
 
 
 def test_events_for_the_batcher() -> None:

@@ -19,6 +19,7 @@ from millstream.cli.main import run
 from millstream.stores import FolderStore, LocalStore, all_entries
 from millstream.testing.damage import flip_bit
 from suite.sizes import sized
+from support.commands import run_command
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -266,3 +267,12 @@ def described(store: Path) -> dict[str, Any]:
     opened = LocalStore(store)
     infos = [opened.info("s", entry.content_id) for entry in all_entries(opened, "s")]
     return {info.content_id: (info.checksum(), info.mimetype, dict(info.properties)) for info in infos}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--test", "--to", "x"], "--test and --to cannot be combined"), ([], "the target is missing: give it with --to")],
+)
+def test_a_restore_has_either_a_target_or_a_test(tmp_path: Path, options: list[str], told: str) -> None:
+    answer = run_command("restore", "photos", *options, "--data", str(tmp_path / "data"))
+    assert (answer.code, told in answer.err) == (2, True)

@@ -58,14 +58,14 @@ def test_absent_members_take_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{", "not a message"),
+        (b"{", "invalid message"),
         (b"{}", "give body"),
         (b'{"body":"a","body_base64":"YQ=="}', "give body"),
-        (b'{"body_base64":"?"}', "not a message"),
+        (b'{"body_base64":"?"}', "invalid message"),
         (b'{"body":"a","key":1}', r"\$.key"),
         (b'{"body":"a","color":1}', "color"),
         (b'{"body":"a","headers":[{"name":"h"}]}', "header 'h'"),
-        (b"\xff", "not a message"),
+        (b"\xff", "invalid message"),
         (b'{"body":"a","event_time":9223372036854775808}', "event_time 9223372036854775808 does not fit"),
         (b'{"body":"a","received_at":-9223372036854775809}', "received_at"),
     ],

@@ -62,13 +62,15 @@ def test_json_lines_may_have_times_as_people_write_them(shell: Shell) -> None:
     assert json.loads(shell.run("read", "weather", "--jsonl"))["event_time"] == 1_359_633_600_500_000
     shell.run("append", "weather", "--jsonl", stdin=b'{"body":"b","event_time":"2013-01-31 13:00"}\n', code=2)
     assert "standard input, line 1" in shell.errors
+    assert "Nothing is stored: fix line 1, and append again" in shell.errors
     assert "has no time zone: write it with Z or an offset" in shell.errors
 
 
 def test_a_bad_json_line_is_named_and_all_before_it_is_stored(shell: Shell) -> None:
     lines = b'{"body":"a"}\n{"body":"b"}\n{"body":3}\n{"body":"d"}\n'
     assert shell.run("append", "weather", "--jsonl", stdin=lines, code=2) == "1 2\n"
-    assert "standard input, line 3: not a message" in shell.errors
+    assert "standard input, line 3: invalid message" in shell.errors
+    assert "Lines 1 to 2 are stored: fix line 3, and append again from line 3 (`tail -n +3`)" in shell.errors
     assert shell.run("read", "weather") == "a\nb\n"
 
 

@@ -134,7 +134,7 @@ def test_a_policy_is_kept_with_the_log_and_run_by_whoever_comes_by(
     store: LogStore, log: Log, clock: VirtualClock
 ) -> None:
     store.log(LogSpec("other"))
-    with pytest.raises(LogInputError, match="no retention policy"):
+    with pytest.raises(LogInputError, match="no retention policy: give a rule such as --max-age 30d; --keep-policy"):
         RetentionEnforcer(log, clock).run_once()
     log.set_retention(Retention(max_count=30))
     (done,) = run_upkeep(store, clock)

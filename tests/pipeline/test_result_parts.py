@@ -153,10 +153,10 @@ def test_a_part_that_is_gone_or_shorter_is_noticed(
     assert folder.committed() is not None
     if damage == "delete":
         table.discard([part.name])
-        expected = "is not there"
+        expected = f"result file {part.name} in x-results"
     else:
         put(table, part.name, ROWS.slice(0, 10))
-        expected = "bytes in x-results"
+        expected = "bytes, but its task wrote"
     assert folder.committed() is None
     assert expected in caplog.text
     with pytest.raises(PipelineError, match=r"all hosts must reach the same storage \(the setting pipeline.results\)"):
@@ -279,7 +279,10 @@ def test_a_part_that_is_not_in_the_folder_as_its_task_wrote_it_is_named(tmp_path
     part = store_part([ROWS], table, "part-00000-1.parquet", ParquetLayout())
     assert part is not None
     (tmp_path / "data" / "_temporary" / part.name).write_bytes(b"")
-    with pytest.raises(PipelineError, match=r"part-00000-1.parquet of .* bytes has 0 bytes in .*mount that folder"):
+    with pytest.raises(
+        PipelineError,
+        match=r"part-00000-1.parquet in .* has 0 bytes, but its task wrote .*: mount the same shared folder at",
+    ):
         table.commit([part])
-    with pytest.raises(PipelineError, match="is not there"):
+    with pytest.raises(PipelineError, match=r"part-00001-1.parquet in .* is missing: mount the same"):
         table.commit([ResultPart("part-00001-1.parquet", 1)])

@@ -20,7 +20,7 @@ from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.read_options import OPTIONS
 from millstream.pipeline.sink import LogStreamWriter, LogWriter, StagedPartMessage, beside
 from millstream.pipeline.staging import SPACE, Staging
-from millstream.pipeline.write_names import add_fingerprints, fingerprint
+from millstream.pipeline.write_names import StreamOwner, add_fingerprints, fingerprint
 from millstream.stores import LocalStore, all_entries
 
 BODY = StructType().add("body", "binary")
@@ -135,6 +135,11 @@ def test_the_name_of_a_job_stands_for_its_rows_in_any_order(target: Target) -> N
         target.job([rows(b"x", b"y", b"other")], "tuesday")
     assert sorted(target.bodies()) == [b"x", b"y", b"z"]
     assert target.leftovers() == []
+
+
+def test_a_stream_without_a_known_checkpoint_is_named_by_its_query() -> None:
+    assert StreamOwner(query="q1", checkpoint="").named == "the query id q1"
+    assert StreamOwner(query="q1", checkpoint="s3://c").named == "the checkpoint s3://c"
 
 
 def test_the_name_of_a_stream_belongs_to_its_checkpoint(target: Target, tmp_path: Path) -> None:

@@ -395,6 +395,8 @@ def test_items_are_looked_at_and_read_in_one_go(tmp_path: Path) -> None:
     assert changed.links == 2
     assert isinstance(stray, Reading) and stray.provider is None
     assert all(isinstance(one, StoreError) for one in odd)
+    told = ["has 1,048,577 bytes; the limit of a bulk read is 1,048,576", "is missing"]
+    assert [str(one).endswith(end) for one, end in zip(odd, told, strict=True)] == [True, True]
 
 
 def outbox(folder: Path) -> AuditOutbox:

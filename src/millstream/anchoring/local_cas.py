@@ -106,7 +106,7 @@ class LocalCas:
             except OSError as error:
                 if error.errno == errno.ELOOP:
                     raise CasDamagedError(
-                        f"{self.root / cid} is a link: replace it by the file itself, from a copy"
+                        f"{self.root / cid} is a symbolic link: replace it with the file, from a copy"
                     ) from error
                 raise
             with os.fdopen(handle, "rb") as file:

@@ -54,18 +54,29 @@ def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> b
     if not 0 <= index < size:
         raise MerklePathError(f"leaf {index} does not exist: the tree has {size} leaves")
     last, node, rest = size - 1, leaf, list(reversed(path))
+    _check_length(f"inclusion path of leaf {index} in a tree of {size} leaves", path, _siblings(index, last))
     while last:
         if index == last and not index & 1:  # a node without a sibling moves up as it is
             index, last = index >> 1, last >> 1
             continue
-        if not rest:
-            raise MerklePathError("the Merkle path is too short")
         sibling = rest.pop()
         node = node_hash(sibling, node) if index & 1 else node_hash(node, sibling)
         index, last = index >> 1, last >> 1
-    if rest:
-        raise MerklePathError("the Merkle path is too long")
     return node
+
+
+def _siblings(index: int, last: int) -> int:
+    """How many nodes, from the one at *index* up to the root, have a sibling; *last* is the last index of the level."""
+    count = 0
+    while last:
+        count += index != last or index & 1
+        index, last = index >> 1, last >> 1
+    return count
+
+
+def _check_length(name: str, path: Sequence[bytes], length: int) -> None:
+    if len(path) != length:
+        raise MerklePathError(f"the {name} has {len(path)} hashes, but needs {length}")
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> None:
@@ -84,42 +95,41 @@ def verify_consistency(old_size: int, old_root: bytes, new_size: int, new_root: 
     does not prove it.
     """
     if not 0 <= old_size <= new_size:
-        raise MerklePathError(f"a tree of {new_size} leaves cannot begin with one of {old_size} leaves")
+        raise MerklePathError(
+            f"invalid old tree size {old_size}: it must be between 0 and {new_size}, the size of the new tree"
+        )
+    name = f"consistency path from {old_size} to {new_size} leaves"
     if old_size in (0, new_size):
-        if path:
-            raise MerklePathError("the consistency path is too long")
+        _check_length(name, path, 0)
         if old_root != (new_root if old_size else EMPTY_ROOT):
             raise MerklePathError(f"two trees of {old_size} leaves have different roots")
         return
-    old_node, new_node = _roots_of_consistency(old_size, old_root, new_size, path)
+    old_node, new_node = _roots_of_consistency(old_size, old_root, new_size, path, name)
     if old_node != old_root or new_node != new_root:
         raise MerklePathError(f"the tree of {new_size} leaves does not begin with the tree of {old_size} leaves")
 
 
-def _roots_of_consistency(old_size: int, old_root: bytes, new_size: int, path: Sequence[bytes]) -> tuple[bytes, bytes]:
+def _roots_of_consistency(
+    old_size: int, old_root: bytes, new_size: int, path: Sequence[bytes], name: str
+) -> tuple[bytes, bytes]:
     """The roots of the two trees that *path* leads to; *old_root* counts where the old tree is a complete subtree."""
     index, last, rest = old_size - 1, new_size - 1, list(reversed(path))
     if old_size & index == 0:
         rest.append(old_root)
     while index & 1:
         index, last = index >> 1, last >> 1
-    if not rest:
-        raise MerklePathError("the consistency path is too short")
+    _check_length(name, path, 1 + _siblings(index, last) - (len(rest) - len(path)))
     old_node = new_node = rest.pop()
     while last:
         if index == last and not index & 1:  # a node without a sibling moves up as it is
             index, last = index >> 1, last >> 1
             continue
-        if not rest:
-            raise MerklePathError("the consistency path is too short")
         sibling = rest.pop()
         if index & 1:
             old_node, new_node = node_hash(sibling, old_node), node_hash(sibling, new_node)
         else:
             new_node = node_hash(new_node, sibling)
         index, last = index >> 1, last >> 1
-    if rest:
-        raise MerklePathError("the consistency path is too long")
     return old_node, new_node
 
 

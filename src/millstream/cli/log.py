@@ -338,10 +338,16 @@ def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) ->
     except MessageError as error:
         _append(writer, messages)
         where = "standard input" if file == Path("-") else str(file)
-        raise InputError(
-            f"{where}, line {number}: {error}. All lines before it are stored: fix the line and append from it on"
-        ) from error
+        raise InputError(f"{where}, line {number}: {error}. {_how_to_continue(number)}") from error
     _append(writer, messages)
+
+
+def _how_to_continue(number: int) -> str:
+    """What to do about the invalid line *number* (from 1)."""
+    if number == 1:
+        return "Nothing is stored: fix line 1, and append again"
+    stored = "Line 1 is stored" if number == 2 else f"Lines 1 to {number - 1} are stored"
+    return f"{stored}: fix line {number}, and append again from line {number} (`tail -n +{number}`)"
 
 
 def _append(writer: Writer, lines: list[Line]) -> None:

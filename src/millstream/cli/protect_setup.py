@@ -172,11 +172,14 @@ def _destination_url(to: str) -> str:
         return Path(to).expanduser().absolute().as_uri()
     scheme = urlsplit(to).scheme
     if scheme == "memory":
-        raise SetupError(f"{to!r} would be lost when this command ends: name a folder or a bucket")
+        raise SetupError(f"{to!r} would be lost when this command ends: {_GIVE}")
     if scheme in ("cas", "folder"):
-        raise SetupError(f"invalid destination {to!r}: name a folder or a bucket")
+        raise SetupError(f"invalid destination {to!r}: a {scheme}: URL cannot be a destination: {_GIVE}")
     open_provider(to)  # a URL that names no store is refused before anything is set up
     return to
+
+
+_GIVE = "give a path, or a file:// or s3:// URL"
 
 
 def _same(url: str) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:

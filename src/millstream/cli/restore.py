@@ -98,8 +98,10 @@ def restore(
 
     Exit code 0 if every item is at the target (with --test: every item of the sample is good), 1 otherwise.
     """
-    if is_test == (to is not None):
-        raise click.UsageError("give a target with --to, or test the restore of a sample with --test")
+    if is_test and to is not None:
+        raise click.UsageError("--test and --to cannot be combined: --test writes nothing")
+    if not is_test and to is None:
+        raise click.UsageError("the target is missing: give it with --to, or test the restore of a sample with --test")
     if is_test and overwrite:
         raise click.UsageError("--test and --overwrite cannot be combined: --test writes nothing")
     if at is not None and from_store is not None:

@@ -120,7 +120,7 @@ def decode_line(line: bytes, *, written: bool = False) -> Message:
         body = _decode_value(fields.body, fields.body_base64, "body")
         headers = tuple(map(_decode_header, fields.headers or ()))
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
-        raise MessageError(f"not a message: {error}") from error
+        raise MessageError(f"invalid message: {error}") from error
     event_time, received_at = _time("event_time", fields.event_time), _time("received_at", fields.received_at)
     _check_number("id", fields.id)
     return Message(
@@ -170,7 +170,7 @@ def _header_pairs(headers: Any) -> Iterable[tuple[tuple[str, bytes], ...]]:
 
 def _check_number(name: str, value: int | msgspec.UnsetType | None) -> None:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise MessageError(f"not a message: {name} {value} does not fit into a signed 64-bit integer")
+        raise MessageError(f"invalid message: {name} {value} does not fit into a signed 64-bit integer")
 
 
 def _time(name: str, value: int | str | msgspec.UnsetType | None) -> int | None:
@@ -179,7 +179,7 @@ def _time(name: str, value: int | str | msgspec.UnsetType | None) -> int | None:
         try:
             return parse_timestamp(value)
         except ValueError as error:
-            raise MessageError(f"not a message: {name}: {error}") from error
+            raise MessageError(f"invalid message: {name}: {error}") from error
     _check_number(name, value)
     return None if value is msgspec.UNSET else value
 
@@ -201,5 +201,5 @@ def _decode_value(text: str | msgspec.UnsetType | None, encoded: str | msgspec.U
     if isinstance(encoded, str) and not isinstance(text, str):
         return base64.b64decode(encoded, validate=True)
     raise MessageError(
-        f"not a message: give {what} either as text, or in base64 under the name with the suffix _base64"
+        f"invalid message: give {what} either as text, or in base64 under the name with the suffix _base64"
     )

@@ -190,9 +190,11 @@ def _time(value: Any, name: str) -> int | None:
         try:
             moment = _microseconds(dt.datetime.fromisoformat(value), name)
         except ValueError as error:
-            raise _RowError(f"{name} is neither microseconds nor ISO 8601: {value[:40]!r}") from error
+            raise _RowError(
+                f"{name} is neither microseconds since 1970-01-01 UTC nor ISO 8601: {value[:40]!r}"
+            ) from error
     else:
-        raise _RowError(f"{name} is neither microseconds nor ISO 8601")
+        raise _RowError(f"{name} is neither microseconds since 1970-01-01 UTC nor ISO 8601")
     if not -(2**53) < moment < 2**53:
         raise _RowError(f"{name} is out of range: {moment} microseconds")
     return moment

@@ -257,7 +257,7 @@ def _text(options: Mapping[str, str], name: str) -> str:
     try:
         return (_bytes(options, name) or b"").decode().strip()
     except UnicodeDecodeError as error:
-        raise QueueInputError(f"{name}: {options[name]} is not a text file") from error
+        raise QueueInputError(f"{name}: {options[name]} is not valid UTF-8: save the file as UTF-8") from error
 
 
 def _by_delay(ids: Sequence[int], delays: Mapping[int, float]) -> dict[float, list[int]]:

@@ -160,7 +160,9 @@ class FolderTable(msgspec.Struct, frozen=True):
             path = folder / _TEMPORARY / part.name
             size = path.stat().st_size if path.exists() else None
             if size != part.bytes:
-                raise PipelineError(f"{_misfit(part, size)} in {folder}: all hosts must mount that folder alike")
+                raise PipelineError(
+                    f"{_misfit(part, size, str(folder))}: mount the same shared folder at {folder} on every host"
+                )
             path.replace(folder / part.name)
         shutil.rmtree(folder / _TEMPORARY)
 
@@ -340,13 +342,13 @@ def _missing(table: StoredTable, stored: dict[str, int]) -> str | None:
     for part in table.parts:
         size = stored.get(part.name)
         if size != part.bytes:
-            return f"{_misfit(part, size)} in {SPACE}/{table.prefix} of {table.url}"
+            return _misfit(part, size, f"{SPACE}/{table.prefix} of {table.url}")
     return None
 
 
-def _misfit(part: ResultPart, size: int | None) -> str:
-    found = "is not there" if size is None else f"has {size:,} bytes"
-    return f"{part.name} of {part.bytes:,} bytes {found}"
+def _misfit(part: ResultPart, size: int | None, folder: str) -> str:
+    problem = "is missing" if size is None else f"has {size:,} bytes, but its task wrote {part.bytes:,}"
+    return f"result file {part.name} in {folder} {problem}"
 
 
 @functools.lru_cache(maxsize=8)

@@ -26,6 +26,11 @@ class StreamOwner(msgspec.Struct, frozen=True, tag="stream", kw_only=True):
     query: str
     checkpoint: str
 
+    @property
+    def named(self) -> str:
+        """What identifies the stream, for people."""
+        return f"the checkpoint {self.checkpoint}" if self.checkpoint else f"the query id {self.query}"
+
     def is_same(self, other: StreamOwner) -> bool:
         """Whether both are one stream, as far as is known."""
         if self.query and other.query:
@@ -68,9 +73,8 @@ class StreamClaim:
             raise PipelineInputError(f"{_taken(log, write)} belongs to a job of {known.rows:,} rows: {_ADVICE}")
         if known is not None and not known.is_same(self._owner):
             raise PipelineInputError(
-                f"{_taken(log, write)} belongs to the stream with the checkpoint "
-                f"{known.checkpoint or known.query}, but this stream has "
-                f"{self._owner.checkpoint or self._owner.query}: {_ADVICE}"
+                f"{_taken(log, write)} belongs to the stream with {known.named}, but this stream has "
+                f"{self._owner.named}: {_ADVICE}"
             )
 
 
@@ -88,10 +92,7 @@ class JobClaim:
     def check(self, log: Log, write: str) -> None:
         known = _owner(log, write)
         if isinstance(known, StreamOwner):
-            raise PipelineInputError(
-                f"{_taken(log, write)} belongs to the stream with the checkpoint {known.checkpoint or known.query}: "
-                f"{_ADVICE}"
-            )
+            raise PipelineInputError(f"{_taken(log, write)} belongs to the stream with {known.named}: {_ADVICE}")
         if known is not None and known != self._owner:
             raise PipelineInputError(
                 f"{_taken(log, write)} was used for {known.rows:,} rows that are in the log. These "

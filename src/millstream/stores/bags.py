@@ -178,7 +178,7 @@ def _require_plain(folder: Path) -> None:
             path = Path(root, name)
             mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise BagError(f"{path} is a link or a special file: a bag may contain only regular files")
+                raise BagError(f"{path} is a symbolic link or a special file: a bag may contain only regular files")
 
 
 def _library() -> Any:

@@ -78,7 +78,7 @@ def test_a_lost_key_is_replaced_under_the_same_origin(tmp_path: Path) -> None:
     keys.path.unlink()
     assert keys.create(replaces=[lost]).name == "example.org/anchors"
     assert signer.read(checkpoint).size == 5
-    with pytest.raises(LedgerKeyError, match="one ledger has one origin"):
+    with pytest.raises(LedgerKeyError, match="has one origin, but --origin and --replaces name"):
         made(tmp_path, ledger="reports").create("example.org/reports", replaces=[lost])
 
 

@@ -114,10 +114,13 @@ def test_rows_above_the_pointer_are_seen_by_nobody_and_give_way_to_the_next_writ
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("layout=nerve&shards=8", r"tables for shards 3 \(of which 3 exist\), but the URL states shards=8"),
+        (
+            "layout=nerve&shards=8",
+            r"with 3 shards \(3 of 3 tables exist\), but the URL says shards=8: use shards=3, or",
+        ),
         (
             "layout=nerve&shards=3&pointers=1",
-            r"tables for pointers 2 \(of which 2 exist\), but the URL states pointers=1",
+            r"with 2 pointers \(2 of 2 tables exist\), but the URL says pointers=1: use pointers=2, or",
         ),
     ],
 )
@@ -138,7 +141,10 @@ def test_the_count_that_exists_is_found_and_two_are_refused(
         assert store.logs() == [NAME]
         assert len(bodies(store.log(SPEC))) == 100
     open_original(5, 2)
-    with open_store(f"{queues}?layout=nerve") as store, pytest.raises(LogInputError, match=r"3 \(.* exist\), 5 \("):
+    with (
+        open_store(f"{queues}?layout=nerve") as store,
+        pytest.raises(LogInputError, match=r"3 shards \(.* exist\), 5 shards \(.* use shards=3 or shards=5"),
+    ):
         store.log(SPEC)
     with open_store(f"{queues}?layout=nerve&shards=3") as store:
         assert len(bodies(store.log(SPEC))) == 100
@@ -162,7 +168,7 @@ def test_a_new_queue_has_the_tables_of_the_document(queues: str) -> None:
 def test_a_queue_whose_pointers_are_gone_is_not_begun_anew(original: OriginalQueue, log: Log, url: str) -> None:
     for number in range(2):
         original.execute(f"DROP TABLE queue_{NAME}_002_{number:04d}_pointers")
-    with open_store(url) as store, pytest.raises(DamagedLogError, match="none for pointers"):
+    with open_store(url) as store, pytest.raises(DamagedLogError, match="no tables for pointers"):
         store.log(SPEC)
 
 

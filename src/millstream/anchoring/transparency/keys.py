@@ -84,7 +84,11 @@ class LedgerKeys:
         """
         given = {each.name for each in replaces} | ({origin} if origin else set())
         if len(given) > 1:
-            raise LedgerKeyError(f"one ledger has one origin, but the keys have {', '.join(sorted(given))}")
+            names = ", ".join(sorted(given))
+            raise LedgerKeyError(
+                f"the ledger {self._ledger} has one origin, but --origin and --replaces name {names}: "
+                "give only keys of one origin, and omit --origin or give the same one"
+            )
         name = check_origin(next(iter(given), f"millstream.invalid/{secrets.token_hex(8)}/{self._ledger}"))
         with self._writing():
             if self.exists:

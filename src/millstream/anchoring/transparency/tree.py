@@ -125,7 +125,7 @@ class MerkleTree:
         end = self._size if new is None else new
         self._require(end)
         if not 0 <= old <= end:
-            raise MerklePathError(f"a tree of {end} leaves does not begin with one of {old} leaves")
+            raise MerklePathError(f"invalid old tree size {old}: it must be between 0 and {end}, the size of the tree")
         if old in (0, end):
             return []
         start, path = 0, list[bytes]()

@@ -119,7 +119,10 @@ def _rows(node: Node, store: str, space: str) -> Iterator[dict[str, Any]]:
 def _damage(node: Node, target: dict[str, str]) -> None:
     store = node.stores.providers[target["store"]]
     if not isinstance(store, LocalStore):
-        raise DemoError(f"store {target['store']!r} is not a local folder, and the demo damages only local folders")
+        raise DemoError(
+            f"store {target['store']!r} is not a local folder, and the demo damages only local folders: "
+            f"set the URL of [stores.{target['store']}] in millstream.toml to file://PATH"
+        )
     try:
         path = store.path_of(target["space"], target["content_id"])
     except ItemNotFoundError:

@@ -31,7 +31,8 @@ class RetentionEnforcer:
         policy = self._policy or self._log.retention
         if policy is None:
             raise LogInputError(
-                f"log {self._log.name!r} has no retention policy: give a rule, or store a policy with the log"
+                f"log {self._log.name!r} has no retention policy: give a rule such as --max-age 30d; "
+                "--keep-policy stores it with the log"
             )
         plan = self._plan(policy, accept_clock)
         for reason in plan.held:

@@ -147,6 +147,7 @@ class LocalBulk:
 
     def _open(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
         """Where a small item is, the status of its file, and its bytes."""
+        problem = "is missing"
         for path in item_paths(space, content_id):
             folder = folders.get(path[:-1])
             if folder is None:
@@ -157,11 +158,15 @@ class LocalBulk:
                 continue
             try:
                 status = os.fstat(handle)
-                if stat.S_ISREG(status.st_mode) and status.st_size <= SMALL:
+                if not stat.S_ISREG(status.st_mode):
+                    problem = "is not a regular file"
+                elif status.st_size > SMALL:
+                    problem = f"has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,}"
+                else:
                     return _Target(folder, path[-1]), status, _read_whole(handle, status.st_size)
             finally:
                 os.close(handle)
-        raise StoreError(f"{content_id!r} in the space {space!r} of {folders.root} is no small file")
+        raise StoreError(f"{content_id!r} in the space {space!r} of {folders.root} {problem}")
 
     def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:
         where, status = self._find(folders, space, content_id)

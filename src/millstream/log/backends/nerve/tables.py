@@ -70,8 +70,8 @@ def choose_tables(address: NerveAddress, queue: str, found: FoundTables | None) 
         return None
     if not found.pointers:
         raise DamagedLogError(
-            f"queue {queue!r} in {address.database.url} has tables for rows ({_listed(found.shards)}) "
-            "but none for pointers: restore them from a backup"
+            f"queue {queue!r} in {address.database.url} was created with {_listed('shards', found.shards)}, "
+            "but has no tables for pointers: restore them from a backup"
         )
     shards = _fitting(address, queue, "shards", address.shards, found.shards)
     return QueueTables(queue, shards, _fitting(address, queue, "pointers", address.pointers, found.pointers))
@@ -89,13 +89,15 @@ def _fitting(address: NerveAddress, queue: str, kind: str, wanted: int, found: M
         return wanted
     if not wanted and len(found) == 1:
         return next(iter(found))
-    asked = f"{kind}={wanted}" if wanted else f"no {kind}="
+    asked = f"says {kind}={wanted}" if wanted else f"has no {kind}="
+    existing = " or ".join(f"{kind}={count}" for count in sorted(found))
     raise LogInputError(
-        f"queue {queue!r} in {address.database.url} has tables for {kind} {_listed(found)}, but the URL "
-        f"states {asked}: use the existing count, or copy the queue into another database with "
-        "`millstream log copy`"
+        f"queue {queue!r} in {address.database.url} was created with {_listed(kind, found)}, but the URL "
+        f"{asked}: use {existing}, or copy the queue into another database with `millstream log copy`"
     )
 
 
-def _listed(found: Mapping[int, Set[int]]) -> str:
-    return ", ".join(f"{of} (of which {len(numbers)} exist)" for of, numbers in sorted(found.items()))
+def _listed(kind: str, found: Mapping[int, Set[int]]) -> str:
+    return ", ".join(
+        f"{count} {kind} ({len(numbers)} of {count} tables exist)" for count, numbers in sorted(found.items())
+    )
