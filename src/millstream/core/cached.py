@@ -27,7 +27,7 @@ class locked_cached_property(cached_property[T]):  # noqa: N801 - used like the 
         if instance is None:
             return self
         name, values = self.func.__name__, vars(instance)
-        with values.setdefault(f"{name} (lock)", threading.RLock()):
+        with values.setdefault(f"_{name} (lock)", threading.RLock()):
             if name not in values:
                 values[name] = self.func(instance)
             found: T = values[name]
