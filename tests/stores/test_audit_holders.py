@@ -150,14 +150,14 @@ class _Overtaken(LocalStore):
     def __init__(self, folder: Path, other: AuditedStore) -> None:
         super().__init__(folder)
         self.other, own = other, self.bulk
-        looked = own.infos
+        looked = own.absent
 
-        def infos(space: str, content_ids: list[str]) -> object:
+        def absent(space: str, content_ids: list[str]) -> object:
             found = looked(space, content_ids)
             other.put(space, "a", io.BytesIO(b"body"))
             return found
 
-        own.infos = infos  # type: ignore[method-assign, assignment]
+        own.absent = absent  # type: ignore[method-assign, assignment]
 
 
 def test_an_item_that_another_process_puts_after_it_was_looked_at_has_one_event(

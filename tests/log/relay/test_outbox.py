@@ -170,7 +170,7 @@ def test_rows_that_are_no_messages_may_be_put_aside(
 def test_a_row_larger_than_a_message_is_put_aside_without_being_fetched(
     source: OutboxDatabase, application: DatabaseConnection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.log.relay.rows.MAX_MESSAGE_BYTES", 10_000)
+    monkeypatch.setattr("millstream.log.relay.rows.MAX_ROW_BYTES", 10_000)
     for size in (10, 20_000, 10):
         insert(application, b"x" * size)
     relay_all(source, log, bad="dead", limits=BatchLimits(bytes=5000))
