@@ -29,7 +29,7 @@ class MemorySignedLedger:
     def origin(self) -> str:
         return self.key.name
 
-    def newest(self) -> Head | None:
+    def released(self) -> Head | None:
         return self._newest
 
     def checkpoint(self) -> Head:

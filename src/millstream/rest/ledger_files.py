@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import cast
 
 from starlette.concurrency import run_in_threadpool
@@ -9,11 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from millstream.anchoring.errors import LedgerUnavailableError
 from millstream.anchoring.transparency.tiles import CHECKPOINT, CHECKPOINT_MEDIA, TILE_MEDIA, is_tile_path
-from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.core.errors import BusyError, MillstreamError, NotFoundError
 from millstream.node import Node
 from millstream.node.ledgers import LEDGERS, LedgerName
 from millstream.rest.bodies import error_response
+
+_log = logging.getLogger(__name__)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _ALWAYS_ASK = "no-cache"
@@ -21,6 +25,10 @@ _ALWAYS_ASK = "no-cache"
 
 class NotPublishedError(NotFoundError):
     """The file is not published."""
+
+
+class PublishedFilesUnavailableError(BusyError):
+    """The published files cannot be read now; the log of the node says why."""
 
 
 class LedgerFiles:
@@ -37,6 +45,9 @@ class LedgerFiles:
     async def _answer(self, request: Request) -> Response:
         try:
             return await run_in_threadpool(self._file, request.path_params["ledger"], request.path_params["path"])
+        except LedgerUnavailableError as error:  # everybody may ask: the path of a folder is not their concern
+            _log.warning("cannot read a published file: %s", error)
+            return error_response(PublishedFilesUnavailableError())
         except MillstreamError as error:
             return error_response(error)
 

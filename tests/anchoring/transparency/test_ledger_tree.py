@@ -25,6 +25,7 @@ from millstream.anchoring.transparency import (
     tile_path,
 )
 from millstream.anchoring.transparency import ledger_tree as module
+from millstream.anchoring.transparency.entry_proof import newest_checkpoint
 from millstream.core.clock import VirtualClock
 from millstream.log import LogStore, open_store
 from millstream.stores import open_provider
@@ -258,6 +259,96 @@ def test_the_newest_checkpoint_is_copied_and_a_restored_backup_is_refused(
         assert outside.read("checkpoint") == newest
 
 
+class _WriteProtected:
+    """The files of *files*, which can be read and not written."""
+
+    def __init__(self, files: PublishedFiles) -> None:
+        self.files = files
+
+    def read(self, path: str) -> bytes | None:
+        return self.files.read(path)
+
+    def put(self, path: str, data: bytes, media: str) -> None:
+        raise LedgerUnavailableError(f"cannot write {path}")
+
+    def delete_below(self, path: str) -> None: ...
+
+
+def test_only_a_checkpoint_whose_copy_is_written_is_given_out(place: Place, outside: PublishedFiles) -> None:
+    place.places = TreePlaces(copy=outside)
+    ledger, tree = place.following()
+    fill(ledger, 1)
+    first = tree.released()
+    place.places = TreePlaces(copy=_WriteProtected(outside))
+    ledger, tree = place.following()
+    fill(ledger, 1, first=1)
+    newest = tree.newest()
+    assert newest is not None and first is not None
+    assert (newest.size, first.size, tree.released()) == (2, 1, first)
+    assert newest_checkpoint(tree, place.signer, covers=1) == first
+    with pytest.raises(LedgerUnavailableError):
+        newest_checkpoint(tree, place.signer, covers=2)
+    place.places = TreePlaces(copy=outside)
+    _, tree = place.open()
+    assert newest_checkpoint(tree, place.signer, covers=2) == newest == tree.released()
+    assert outside.read("checkpoint") == newest.data
+
+
+def test_a_row_that_says_another_tree_than_its_checkpoint_is_refused(place: Place, outside: PublishedFiles) -> None:
+    place.places = TreePlaces(copy=outside)
+    ledger, tree = place.following()
+    fill(ledger, 3)
+    with place.engine.begin() as connection:
+        connection.execute(
+            sa.text("UPDATE anchor_trees SET checkpoint_size = 1, checkpoint_root = :root"), {"root": tree.root(1)}
+        )
+    signed = len(place.signer.signed)
+    _, tree = place.open()
+    with pytest.raises(LedgerError, match="says another tree than its row"):
+        tree.checkpoint()
+    assert len(place.signer.signed) == signed
+
+
+def test_a_restored_backup_signs_nothing_beside_what_is_published(tmp_path: Path) -> None:
+    published = FolderFiles(tmp_path, "tiles", create=True)
+    before, after = tmp_path / "before", tmp_path / "node"
+    after.mkdir()
+    with open_place(after) as place:
+        place.places = TreePlaces(tiles=published)
+        fill(place.following()[0], 2)
+    shutil.copytree(after, before)
+    with open_place(after) as place:
+        place.places = TreePlaces(tiles=published)
+        fill(place.following()[0], 1, first=2)
+    with open_place(before) as place:
+        place.places = TreePlaces(tiles=published)
+        ledger, tree = place.following()
+        ledger.append(some_anchor(77), after=2)
+        assert place.signer.signed == []
+        with pytest.raises(LedgerError, match=r"the checkpoint in .* is of 3 entries"):
+            tree.checkpoint()
+
+
+def test_a_writer_that_was_stopped_does_not_write_its_copy_over_a_newer_one(
+    place: Place, outside: PublishedFiles
+) -> None:
+    place.places = TreePlaces(copy=outside)
+    ledger, tree = place.following()
+    fill(ledger, 2)
+    newer, reads = place.signer.sign(4, bytes(32)), iter([outside.read("checkpoint")])
+
+    class Overtaken(_WriteProtected):
+        """After the first look another process writes the copy of a larger tree."""
+
+        def read(self, path: str) -> bytes | None:
+            return next(reads, newer)
+
+    place.places = TreePlaces(copy=Overtaken(outside))
+    ledger, tree = place.following()
+    fill(ledger, 1, first=2)
+    assert (tree.status().signed, tree.status().problem) == (3, None)
+
+
 def test_a_copy_that_is_behind_or_absent_is_written_again(place: Place, outside: PublishedFiles) -> None:
     ledger, before = place.following()
     fill(ledger, 2)
@@ -363,7 +454,7 @@ class TestTiles:
         files.put("checkpoint", other, "text/plain")
         ledger, tree = place.open()
         fill(ledger, 3)
-        with pytest.raises(LedgerError, match="of 2 entries, does not belong to the tree of this ledger, of 3"):
+        with pytest.raises(LedgerError, match="of 2 entries, and those are not the first of the 3"):
             tree.checkpoint()
         assert files.read("checkpoint") == other
         assert files.read(tile_path(0, 0, 3)) is None

@@ -90,3 +90,17 @@ def test_nothing_is_served_until_the_setting_says_so(tmp_path: Path) -> None:
         status, _, body = get(node, "/ledger/anchors/checkpoint")
         assert status == 404
         assert b"anchoring.tiles" in body
+
+
+def test_a_folder_that_cannot_be_read_is_not_named_to_whoever_asks(tmp_path: Path) -> None:
+    with node_with(tmp_path, tiles=True) as node:
+        node.anchoring.ledger.append(some_anchor(0))
+        node.ledgers.tree("anchors").checkpoint()
+        published = tmp_path / "ledger-tiles" / "anchors" / "checkpoint"
+        published.unlink()
+        published.mkdir()
+        status, _, body = get(node, "/ledger/anchors/checkpoint")
+        assert status == 503
+        assert str(tmp_path).encode() not in body
+        for path in ("tile/0/x000/001", f"tile/0/{'x001/' * 7}001"):
+            assert get(node, f"/ledger/anchors/{path}")[0] == 404

@@ -34,8 +34,8 @@ class SignedHead(Protocol):
 class SignedTree(Protocol):
     """The durable tree of a ledger; see :class:`millstream.anchoring.transparency.LedgerTree`."""
 
-    def newest(self) -> SignedHead | None:
-        """The newest checkpoint that was signed."""
+    def released(self) -> SignedHead | None:
+        """The newest checkpoint that may be given out."""
         ...
 
     def checkpoint(self) -> SignedHead:
@@ -53,7 +53,7 @@ def newest_checkpoint(tree: SignedTree, signer: CheckpointSigner, *, covers: int
     It is signed now where need be. While another process writes to the ledger, or where this one may not read the key,
     an older one with the entry does too.
     """
-    newest = tree.newest()
+    newest = tree.released()
     try:
         if newest is None or newest.size < covers or not signer.is_current(newest.data):
             return tree.checkpoint()

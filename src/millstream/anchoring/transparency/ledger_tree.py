@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -101,6 +101,8 @@ class LedgerTree:
         self._turn = threading.Lock()
         self._known: _KnownTree | None = None
         self._problem: str | None = None
+        self._trusted: SignedCheckpoint | None = None
+        """The newest checkpoint, once this process has signed it or checked its signature."""
 
     @locked_cached_property
     def signer(self) -> CheckpointSigner | None:
@@ -159,12 +161,12 @@ class LedgerTree:
         """
         with self._turn:
             signer, copy = self.signer, self.places.copy
-            copied = copy.read(CHECKPOINT) if copy and signer else None
-            signed = self._extend(entry, copied, signer=signer)
+            kept = self._kept() if signer else {}
+            signed = self._extend(entry, kept, signer=signer)
             if signed is None or signer is None:
                 return None
-            if copy and copied != signed.data:
-                copy.put(CHECKPOINT, signed.data, CHECKPOINT_MEDIA)
+            if copy:
+                self._put_copy(copy, kept.get(str(copy)), signed, signer)
             if self._publisher and self._known:
                 self._publisher.publish(signed, signer, self._known.tree, lambda first: self._lines(first, entry))
             self._problem = None
@@ -173,12 +175,28 @@ class LedgerTree:
     def extend(self) -> int:
         """Extend the tree to the ledger's end without signing; returns its size. Errors: see :meth:`checkpoint`."""
         with self._ledger.exclusive(), self._turn:
-            self._extend(None, None, signer=None)
+            self._extend(None, {}, signer=None)
         return self.size
 
     def newest(self) -> SignedCheckpoint | None:
         """The newest checkpoint that was signed, None before the first."""
         return self._read(lambda state, _: state.checkpoint)
+
+    def released(self) -> SignedCheckpoint | None:
+        """The newest checkpoint that may be given out: where checkpoints are copied, one whose copy is written.
+
+        None where there is none, or where :meth:`checkpoint` would find a fault. Raises
+        :class:`LedgerUnavailableError` where the copy cannot be read.
+        """
+        newest, copy = self.newest(), self.places.copy
+        if newest is None or copy is None:
+            return newest
+        copied = copy.read(CHECKPOINT)
+        if copied is None or copied == newest.data:
+            return newest if copied else None
+        head = self.required_signer.read(copied)
+        is_prefix = head.size <= self.size and self.root(head.size) == head.root
+        return SignedCheckpoint(copied, head.size, head.root) if is_prefix else None
 
     @property
     def size(self) -> int:
@@ -221,6 +239,25 @@ class LedgerTree:
             state = read_state(connection, self._name)
             return query(state, MerkleTree(DatabaseTiles(self._engine, self._name, connection), state.size))
 
+    def _kept(self) -> Mapping[str, bytes]:
+        """The checkpoints that are kept outside the folder, by where: the copy, and what is published.
+
+        The latter is read once: then this process publishes.
+        """
+        places = [self.places.copy, self.places.tiles if self._publisher and not self._publisher.is_known else None]
+        found = {str(place): place.read(CHECKPOINT) for place in places if place is not None}
+        return {where: data for where, data in found.items() if data is not None}
+
+    def _put_copy(
+        self, copy: PublishedFiles, before: bytes | None, signed: SignedCheckpoint, signer: CheckpointSigner
+    ) -> None:
+        """Write the copy of *signed*, but never over a larger one: this process may have been stopped for long."""
+        if before == signed.data:
+            return
+        now = copy.read(CHECKPOINT)
+        if now is None or now == before or signer.read(now).size <= signed.size:
+            copy.put(CHECKPOINT, signed.data, CHECKPOINT_MEDIA)
+
     def _follow(self, entry: LedgerEntry | None) -> None:
         try:
             self.advance(entry)
@@ -236,9 +273,12 @@ class LedgerTree:
         return map(encode_entry, self._ledger.entries(index + 1))
 
     def _extend(
-        self, entry: LedgerEntry | None, copied: bytes | None, *, signer: CheckpointSigner | None
+        self, entry: LedgerEntry | None, kept: Mapping[str, bytes], *, signer: CheckpointSigner | None
     ) -> SignedCheckpoint | None:
-        """Extend the tree to the ledger's end, whose last entry is *entry* where it is known, and sign it."""
+        """Extend the tree to the ledger's end, whose last entry is *entry* where it is known, and sign it.
+
+        *kept* are the checkpoints outside the folder, by where they are.
+        """
         try:
             while True:
                 known = self._known = self._known or self._load()
@@ -253,7 +293,7 @@ class LedgerTree:
                     self._add(known, entries)
                     signed = state.checkpoint
                     if is_end and signer is not None:
-                        signed = self._sign(known.tree, before, state.checkpoint, copied, signer)
+                        signed = self._sign(known.tree, before, state.checkpoint, kept, signer)
                     if entries or signed is not state.checkpoint:
                         write_state(connection, self._name, TreeState(known.tree.size, signed))
                 if is_end:
@@ -300,19 +340,34 @@ class LedgerTree:
         tree: MerkleTree,
         before: TreeRoot,
         newest: SignedCheckpoint | None,
-        copied: bytes | None,
+        kept: Mapping[str, bytes],
         signer: CheckpointSigner,
     ) -> SignedCheckpoint:
-        """The checkpoint of *tree*, which must begin with the trees of the *newest* one and of the copied one."""
+        """The checkpoint of *tree*, which must begin with the trees of the *newest* one and of all *kept* ones."""
         if newest is not None:
+            self._require_signed(newest, signer)
             self._require_prefix(tree, before, TreeRoot(newest.size, newest.root), "the newest checkpoint in node.db")
-        if copied is not None and (newest is None or copied != newest.data):
-            head = signer.read(copied)
-            self._require_prefix(tree, before, TreeRoot(head.size, head.root), f"the checkpoint in {self.places.copy}")
+        for where, data in kept.items():
+            if newest is None or data != newest.data:
+                head = signer.read(data)
+                self._require_prefix(tree, before, TreeRoot(head.size, head.root), f"the checkpoint in {where}")
         if newest is not None and newest.size == tree.size and signer.is_current(newest.data):
             return newest
         root = tree.root()
-        return SignedCheckpoint(signer.sign(tree.size, root), tree.size, root)
+        self._trusted = SignedCheckpoint(signer.sign(tree.size, root), tree.size, root)
+        return self._trusted
+
+    def _require_signed(self, newest: SignedCheckpoint, signer: CheckpointSigner) -> None:
+        """Size and root of *newest* are those that were signed: the row could have been changed."""
+        if newest == self._trusted:
+            return
+        head = signer.read(newest.data)
+        if (head.size, head.root) != (newest.size, newest.root):
+            raise LedgerError(
+                f"the newest checkpoint of the ledger {self._name!r} in node.db says another tree than its row: "
+                "another program changed the database. Restore node.db from a backup"
+            )
+        self._trusted = newest
 
     def _require_prefix(self, tree: MerkleTree, before: TreeRoot, signed: TreeRoot, where: str) -> None:
         if signed == before or (signed.size <= tree.size and tree.root(signed.size) == signed.root):

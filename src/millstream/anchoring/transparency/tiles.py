@@ -17,7 +17,9 @@ TILE_MEDIA = "application/octet-stream"
 
 _GROUP = 1000
 _MAX_ENTRY_BYTES = 0xFFFF
-_PATH = re.compile(r"tile/(?:entries|[0-9]|[1-5][0-9]|6[0-3])/(?:x[0-9]{3}/)*[0-9]{3}(?:\.p/([1-9][0-9]{0,2}))?")
+_PATH = re.compile(
+    r"tile/(?:entries|[0-9]|[1-5][0-9]|6[0-3])/(?!x000/)(?:x[0-9]{3}/){0,6}[0-9]{3}(?:\.p/([1-9][0-9]{0,2}))?"
+)
 
 ReadLines = Callable[[int], Iterator[bytes]]
 """The entries of the ledger, as lines without their newline, from the one at an index (from 0) on."""
@@ -61,6 +63,11 @@ class TilePublisher:
         self._published: int | None = None
         self._bundle: list[bytes] = []
         """The entries after the last full bundle of what is published, if this process wrote them."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this process knows what is published: it was read, or published by this object."""
+        return self._published is not None
 
     def publish(
         self, checkpoint: SignedCheckpoint, signer: CheckpointSigner, tree: MerkleTree, lines: ReadLines
