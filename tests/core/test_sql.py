@@ -12,7 +12,16 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.core.sql import SqlBusyError, insert_new, insert_rows, make_tables, open_server, update_rows, writing
+from millstream.core.sql import (
+    SqlBusyError,
+    among,
+    insert_new,
+    insert_rows,
+    make_tables,
+    open_server,
+    update_rows,
+    writing,
+)
 from millstream.testing import services
 
 TABLES = 20
@@ -241,3 +250,14 @@ def test_threads_that_write_wait_in_line_however_long_it_takes(tmp_path: Path) -
         adding.result()  # a database that is locked would have been an error at once
     with engine.connect() as connection:
         assert list(connection.exec_driver_sql("SELECT n FROM t").scalars()) == [0, 1]
+
+
+def test_a_text_with_a_nul_among_values_is_not_taken_for_its_beginning(tmp_path: Path) -> None:
+    table = sa.Table("t", sa.MetaData(), sa.Column("name", sa.Text))
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'a.db'}")
+    table.create(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(table), [{"name": "a"}, {"name": "b"}])
+        query = sa.select(table.c.name).where(among(table.c.name, ["a\0b", "b"]))
+        assert connection.scalars(query).all() == ["b"]
+    engine.dispose()

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -111,6 +112,20 @@ def test_reports_of_a_sweep_name_the_first_findings_and_count_all(
     assert [finding.content_id for finding in space.report.findings] == [f"item-{number:02}" for number in range(10)]
     assert (space.report.failed, space.report.result) == (100, ReportResult.FAILURE)
     assert space.report.notes == ("90 more findings are only in the results of the sweep",)
+
+
+def test_findings_of_items_without_a_record_share_what_reports_name(
+    findings: list[CheckResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.Table.from_pylist([], RESULT_SCHEMA), tmp_path / "part.parquet")
+    monkeypatch.setattr(report, "MOST_NAMED", 10)
+    judged = JudgedSweep(JobRecord(job="report", inputs={}, rows_in=0, rows_out=0, seconds=1.0), tmp_path, reused=False)
+    lost = [
+        msgspec.structs.replace(findings[-1], space=f"space-{number % 5}", content_id=f"item-{number:03}")
+        for number in range(100)
+    ]
+    spaces = judged.spaces((), lost)
+    assert [(space.report.failed, len(space.report.findings)) for space in spaces] == [(20, 2)] * 5
 
 
 @pytest.mark.parametrize(

@@ -291,11 +291,14 @@ def test_what_there_is_to_check_is_what_is_listed_or_recorded_or_lost(
             made.put(place, record=state == 0)
         elif state in (2, 3):
             made.record(place, "1" * 64, deleted=state == 3)
-    lost = sorted(draw.sample([f"{number:02}{mark}" for number in range(24) for mark in ("", "x")], 8))
+    lost = sorted(
+        draw.sample([f"{number:02}{mark}" for number in range(24) for mark in ("", *"uvwxyz")], 8 + 20 * seed)
+    )
     lost = [name for name in lost if made.manifest.get("1", "s", name) is None]
     audit: Any = SimpleNamespace(unrecorded=lambda *_, **__: iter([ItemRef("1", "s", name) for name in lost]))
     expected = listed_or_known(made.providers, made.manifest, "1", "s", audit)
-    runs = items_to_check(made.providers, made.manifest, "1", "s", audit)
+    runs = list(items_to_check(made.providers, made.manifest, "1", "s", audit))
+    assert max(len(run.keys) for run in runs) < 30  # a run of the store's, and a group of what was lost
     found = [row for run in runs for row in zip(run.keys, *run.columns, strict=True)]
     rows = [(item.content_id, item.row) for item in expected]
     assert found == [

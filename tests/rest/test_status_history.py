@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
+from millstream.core.sql import writing
 from millstream.node import Node
-from millstream.rest.disk_usage import Disk, disks_by_pace, usage_by_growth
+from millstream.rest.disk_usage import DATA_FOLDER, Disk, disks_by_pace, find_disks, usage_by_growth
 from millstream.rest.node_view import NodeView
 from millstream.rest.status_history import MINUTES, MinuteSample, StatusHistory
 from millstream.rest.status_models import QueueSample, Sample
@@ -117,3 +120,23 @@ def test_the_disk_that_is_full_first_comes_first() -> None:
     assert disks_by_pace(disks, past, BEGIN + 60 * MICROSECONDS)[0].full_in_seconds is None  # too soon to say
     grown = usage_by_growth({"log b": 510, "log a": 400, "store c": 9}, past, now)
     assert [(one.part, one.grown) for one in grown] == [("log a", 390), ("log b", 10), ("store c", None)]
+
+
+def test_a_folder_whose_disk_does_not_answer_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: object) -> object:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    with Node.open(load_settings({"data": str(tmp_path)})[0], create=True) as node:
+        assert [disk.holds for disk in find_disks(node, ())] == [[DATA_FOLDER]]
+        monkeypatch.setattr("os.statvfs", gone)
+        assert find_disks(node, ()) == []
+
+
+def test_a_row_waits_in_the_line_of_writers(engine: sa.Engine) -> None:
+    history = StatusHistory(engine)
+    adding = threading.Thread(target=history.add, args=[minute(0)])
+    with writing(engine):
+        adding.start()
+        assert rows_of(engine) == 0
+    adding.join()
+    assert rows_of(engine) == 1

@@ -230,7 +230,11 @@ def among(column: sa.ColumnElement[Any], values: Iterable[int | str]) -> sa.Colu
 
 def json_array(values: Iterable[int | str]) -> str:
     """*values* as :func:`among` has them, for ``IN (SELECT value FROM json_each(?))``."""
-    return msgspec.json.encode(list(values)).decode()
+    listed = list(values)
+    text = msgspec.json.encode(listed).decode()
+    if "\\u0000" in text:  # at which SQLite ends a text; no row has such a value
+        text = msgspec.json.encode([one for one in listed if "\0" not in str(one)]).decode()
+    return text
 
 
 def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:

@@ -33,7 +33,7 @@ def collect_seldom() -> None:
     With Python's own thresholds it takes a tenth of the time of a task that packs batches.
     """
     gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
+    gc.set_threshold(10_000, 20, 20)
 
 
 def forget_archives() -> None:

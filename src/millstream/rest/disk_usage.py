@@ -60,15 +60,17 @@ def find_disks(node: Node, states: Sequence[StoreState]) -> Sequence[Disk]:
         folder = local_folder(stores[state.store].url) if state.store in stores else None
         if folder is not None and state.answer is not None and not (state.hangs or state.answer.problem):
             folders[f"store {state.store}"] = folder
-    holds, places = dict[int, list[str]](), dict[int, Path]()
+    disks, holds = dict[int, Disk](), dict[int, list[str]]()
     for name, folder in folders.items():
         try:
             device = folder.stat().st_dev
-        except OSError:
+            held = holds.setdefault(device, [])
+            if device not in disks:
+                disks[device] = _disk(folder, held)
+        except OSError:  # the store's own look says why
             continue
-        holds.setdefault(device, []).append(name)
-        places.setdefault(device, folder)
-    return [_disk(folder, holds[device]) for device, folder in places.items()]
+        held.append(name)
+    return list(disks.values())
 
 
 def part_sizes(node: Node, snapshot: StatusSnapshot | None) -> Mapping[str, int]:

@@ -9,6 +9,8 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import MillstreamError
+from millstream.core.sql import make_tables, writing
 from millstream.rest.status_models import QueueSample, Sample
 
 MINUTES = 1_440
@@ -48,7 +50,7 @@ class StatusHistory:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._is_failing = False
-        _metadata.create_all(engine)
+        make_tables(engine, _metadata)
 
     def read(self, now: int) -> Sequence[MinuteSample]:
         """The samples of the day before *now* (microseconds), the oldest first, without rows that cannot be read."""
@@ -74,13 +76,13 @@ class StatusHistory:
         row = {"minute": minute, "sample": msgspec.json.encode(sample).decode()}
         kept = _samples.c.minute.between(minute - MINUTES + 1, minute)
         try:
-            with self._engine.begin() as connection:
+            with writing(self._engine) as connection:
                 connection.execute(sa.delete(_samples).where(~kept))
                 if connection.scalar(sa.select(_samples.c.minute).where(_samples.c.minute == minute)) is None:
                     connection.execute(sa.insert(_samples), row)
         except sa.exc.IntegrityError:  # another process was first
             pass
-        except sa.exc.SQLAlchemyError as error:
+        except (sa.exc.SQLAlchemyError, MillstreamError) as error:
             if not self._is_failing:
                 _log.warning("the history of the charts cannot be written: %s", str(error).partition("\n")[0])
             self._is_failing = True

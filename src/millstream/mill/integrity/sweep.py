@@ -5,6 +5,7 @@ While a group of items is compared, the next is being read, and the one before w
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -120,13 +121,17 @@ def items_to_check(
     listed = (ItemColumns(run.keys, (run.keys,)) for run in providers.id_runs(store, space))
     for run in join_columns(listed, manifest.scan_columns(store, space), 1, _WIDTH):
         there, *known = run.columns
-        missed = list[str]()
+        rows = zip(run.keys, there, known[_DELETED], strict=True)
+        gone = {name for name, found, deleted in rows if found is None and deleted}
+        rest, missed = ItemColumns(run.keys, tuple(known)), list[str]()
         while waiting is not None and waiting <= run.keys[-1]:
             missed.append(waiting)
             waiting = next(lost, None)
-        rows = zip(run.keys, there, known[_DELETED], strict=True)
-        gone = {name for name, found, deleted in rows if found is None and deleted}
-        yield _changed(ItemColumns(run.keys, tuple(known)), gone, missed)
+            if len(missed) == GROUP:  # there may be millions, where rows of the manifest were lost
+                place = bisect_right(rest.keys, missed[-1])
+                yield _changed(rest.head(place), gone, missed)
+                rest, missed = rest.tail(place), []
+        yield _changed(rest, gone, missed)
     if waiting is not None:
         for some in groups(chain([waiting], lost), GROUP):
             yield _changed(ItemColumns([], ([],) * _WIDTH), (), some)

@@ -7,6 +7,7 @@ the manifest, the findings for repair, and a tally a space for its report.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -196,10 +197,13 @@ def _space_sweeps(
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
         for group in _groups(part):
             tallies.setdefault((group["store"], group["space"]), _SpaceTally()).add(group)
-    most = fair_share([tally.found for tally in tallies.values()], MOST_NAMED)
+    others = list(unrecorded)
+    alone = Counter((result.store, result.space) for result in others)
+    counts = [tally.found + alone.pop(place, 0) for place, tally in tallies.items()]
+    most = fair_share([*counts, *alone.values()], MOST_NAMED)
     for finding in judged.findings():
         tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)), most)
-    for result in unrecorded:
+    for result in others:
         tallies.setdefault((result.store, result.space), _SpaceTally()).add_one(result, most)
     for unlisted in judged.unlisted:
         for place in _concerned(unlisted, tallies):
