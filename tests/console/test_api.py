@@ -17,6 +17,7 @@ from raw_http import RawConnection
 from world import DAMAGED, DEAD, Served, did, serving
 
 from millstream.anchoring.transparency.keys import LedgerKeys
+from millstream.anchoring.transparency.signed_note import COSIGNATURE, VerifierKey
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.rest.api import api_routes
@@ -305,6 +306,9 @@ def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: S
     assert trusted["pinned"] and trusted["checkpoint"]["signed_by"] == [str(key)]
     status, refused, _ = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": "nonsense"})
     assert (status, "does not have the form" in refused["message"]) == (400, True)
+    witness = str(VerifierKey(key.name, COSIGNATURE, key.public))
+    status, refused, _ = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": witness})
+    assert (status, "is one of a witness" in refused["message"]) == (400, True)
     changed = text.replace('"id":7', '"id":8')
     assert not served.ask("POST", f"{API}/proofs/verify", {"proof": changed})[1]["holds"]
     assert served.ask("GET", f"{API}/proofs/weather/80000")[0] == 404

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from millstream.anchoring.transparency.signed_note import parse_verifier_key
+from millstream.anchoring.transparency.signed_note import parse_ledger_key
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.parameter_types import Duration
 from millstream.core.amounts import format_duration
@@ -48,7 +48,7 @@ def create(settings: Settings, origin: str | None, replaces: tuple[str, ...], le
     --replaces makes a key in place of a lost one, with the same origin.
     """
     make_private_folder(settings.folder)
-    lost = [parse_verifier_key(each) for each in replaces]
+    lost = [parse_ledger_key(each) for each in replaces]
     print(ledger_keys(settings, ledger_name, SystemClock()).create(origin, replaces=lost))
 
 

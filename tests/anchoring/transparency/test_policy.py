@@ -105,6 +105,7 @@ def test_a_ledger_that_the_policy_does_not_name_is_not_trusted() -> None:
         ("group G any A\nwitness A {x1}\nquorum G", "line 1 .*'A' is not a witness"),
         ("trust {log}\nquorum none", "'trust' is not log, witness, group or quorum"),
         ("log {log}\r\nquorum none", "control character"),
+        ("log {x1}\nquorum none", "line 1 .*is one of a witness"),
     ],
 )  # fmt: skip
 def test_a_policy_that_cannot_be_used_names_line_and_reason(text: str, reason: str) -> None:
@@ -113,17 +114,23 @@ def test_a_policy_that_cannot_be_used_names_line_and_reason(text: str, reason: s
         parse_policy(data)
 
 
-def test_names_are_opaque_bytes() -> None:
+def test_names_are_compared_as_they_are_written_and_are_utf_8() -> None:
     kelvin = "\N{KELVIN SIGN}".encode()
     rows = [b"witness K %s" % str(X1.key).encode(), b"witness %s %s" % (kelvin, str(X2.key).encode())]
-    rows += [b"witness \xff\xfe %s" % str(X3.key).encode(), b"# \x80 comment", b"quorum \xff\xfe", b""]
+    rows += [b"witness \xc3\xa4 %s" % str(X3.key).encode(), b"# \x80 comment", b"quorum \xc3\xa4", b""]
     policy = parse_policy(b"\n".join([*rows, b"log " + str(LOG.verifier_key).encode()]))
     assert len(policy.witnesses) == 3
     assert check_checkpoint(signed(X3), policy).checkpoint.size == 7
     with pytest.raises(NoteError):
         check_checkpoint(signed(X1), policy)
-    with pytest.raises(TrustPolicyError, match="not UTF-8"):
-        parse_policy(b"log \xff+00000000+AAAA\nquorum none\n")
+    witness = str(X1.key).encode()
+    for line in (
+        b"log \xff+00000000+AAAA",
+        b"witness a\xff " + witness,
+        b"witness a " + witness + b"\ngroup \xff any a",
+    ):
+        with pytest.raises(TrustPolicyError, match="is not UTF-8"):
+            parse_policy(line + b"\nquorum none\n")
 
 
 def test_groups_of_groups_may_be_many() -> None:

@@ -13,8 +13,10 @@ from millstream.anchoring.transparency.signed_note import (
     NoteSignature,
     SignedNote,
     SigningKey,
+    VerifierKey,
     encode_note,
     encode_signing_key,
+    parse_ledger_key,
     parse_note,
     parse_signing_key,
     parse_verifier_key,
@@ -155,3 +157,40 @@ def test_a_private_key_reads_back_and_is_not_shown() -> None:
     with pytest.raises(NoteError) as error:
         parse_signing_key(encode_signing_key(KEY)[:-1] + "A")
     assert encode_signing_key(KEY)[-20:-2] not in str(error.value)
+
+
+@pytest.mark.parametrize("begin", ["", " ", '"private_key": "'])
+def test_a_private_key_given_as_a_verifier_key_is_named_and_not_shown(begin: str) -> None:
+    private = encode_signing_key(SigningKey("x", bytes(range(32))))
+    with pytest.raises(NoteError, match="this is a private key") as error:
+        parse_verifier_key(begin + private)
+    assert private.split("+")[-1][:8] not in str(error.value)
+    with pytest.raises(NoteError, match=r"'x\+\w{8}' is damaged") as error:
+        parse_verifier_key(private.removeprefix("PRIVATE+KEY+"))
+    assert private.split("+")[-1][:8] not in str(error.value)
+
+
+def test_the_key_of_a_ledger_is_not_that_of_a_witness() -> None:
+    assert parse_ledger_key(str(KEY.verifier_key)) == KEY.verifier_key
+    with pytest.raises(NoteError, match="is one of a witness"):
+        parse_ledger_key(str(TestWitness("witness.example/w1").key))
+
+
+def test_points_of_small_order_are_no_keys_in_any_encoding() -> None:
+    """All y whose point, doubled three times, is the neutral one, also y + p, with both signs."""
+    p = 2**255 - 19
+    d = -121665 * pow(121666, -1, p) % p
+
+    def doubled(y: int) -> int:
+        x2 = (y * y - 1) * pow(d * y * y + 1, -1, p) % p
+        return (y * y + x2) * pow(1 - d * x2 * y * y, -1, p) % p
+
+    order_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+    small = [0, 1, p - 1, order_8, p - order_8]
+    assert all(doubled(doubled(doubled(y))) == 1 for y in small)
+    for y in [*small, p, p + 1]:
+        for sign in (0, 1 << 255):
+            for kind in (1, 4):
+                key = VerifierKey("example.org/log", kind, (y | sign).to_bytes(32, "little"))
+                with pytest.raises(NoteError, match="is not safe"):
+                    parse_verifier_key(str(key))

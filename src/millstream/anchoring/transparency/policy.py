@@ -16,6 +16,7 @@ from millstream.anchoring.transparency.checkpoint import Checkpoint, parse_check
 from millstream.anchoring.transparency.signed_note import (
     COSIGNATURE,
     VerifierKey,
+    parse_ledger_key,
     parse_note,
     parse_verifier_key,
     verify_note,
@@ -143,12 +144,12 @@ class _PolicyReader:
     def _log(self, words: Sequence[str]) -> None:
         if len(words) not in (1, 2):
             raise TrustPolicyError("write log <verifier key> [<url>]")
-        self._logs.append(_new_key(words[0], self._logs))
+        self._logs.append(_new_key(words[0], self._logs, parse_ledger_key))
 
     def _witness(self, words: Sequence[str]) -> None:
         if len(words) not in (2, 3):
             raise TrustPolicyError("write witness <name> <verifier key> [<url>]")
-        key = _new_key(words[1], self._witnesses.values())
+        key = _new_key(words[1], self._witnesses.values(), parse_verifier_key)
         if key.kind != COSIGNATURE:
             raise TrustPolicyError(f"the key {key} is not one of a witness: these have the type 0x04")
         self._witnesses[self._new_name(words[0])] = key
@@ -175,6 +176,7 @@ class _PolicyReader:
         self._quorum = words[0]
 
     def _new_name(self, name: str) -> str:
+        _require_utf8(name, f"the name {_shown(name)}")  # it is printed, also as JSON
         if name == NO_QUORUM or name in self._witnesses or name in self._groups:
             raise TrustPolicyError(f"the name {_shown(name)} is taken")
         return name
@@ -184,15 +186,19 @@ class _PolicyReader:
             raise TrustPolicyError(f"{_shown(name)} is not a witness or group of the lines before")
 
 
-def _new_key(text: str, known: Collection[VerifierKey]) -> VerifierKey:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise TrustPolicyError("the name in a verifier key is not UTF-8") from error
-    key = parse_verifier_key(text)
+def _new_key(text: str, known: Collection[VerifierKey], parse: Callable[[str], VerifierKey]) -> VerifierKey:
+    _require_utf8(text, "the name in a verifier key")
+    key = parse(text)
     if any(each.public == key.public for each in known):
         raise TrustPolicyError(f"the public key of {key} is listed twice")
     return key
+
+
+def _require_utf8(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TrustPolicyError(f"{what} is not UTF-8: write the policy in UTF-8") from error
 
 
 def _shown(word: str) -> str:

@@ -35,6 +35,16 @@ _MAX_TIME = 2**63 - 1
 _MARK = "\u2014 "
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 _KEY_ID = re.compile(r"[0-9a-f]{8}")
+_LOOKS_LIKE_KEY = re.compile(r"\s*[^+\s]+\+[0-9a-fA-F]{8}\+")
+_PRIVATE = "PRIVATE+KEY+"
+
+_FIELD = 2**255 - 19
+_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = frozenset({0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8})
+"""The y coordinates of the eight points of edwards25519 (RFC 8032, section 5.1) whose order divides the cofactor 8.
+
+Under such a public key the same signature holds for many texts, so it vouches for nothing.
+"""
 
 
 class NoteSignature(msgspec.Struct, frozen=True):
@@ -103,14 +113,14 @@ class SigningKey(msgspec.Struct, frozen=True, dict=True):
 
 def encode_signing_key(key: SigningKey) -> str:
     """*key* as Go's ``sumdb/note`` writes it: ``PRIVATE+KEY+name+hex(key id)+base64(type and seed)``."""
-    return f"PRIVATE+KEY+{key.name}+{key.verifier_key.key_id.hex()}+{encode_base64(bytes([ED25519]) + key.seed)}"
+    return f"{_PRIVATE}{key.name}+{key.verifier_key.key_id.hex()}+{encode_base64(bytes([ED25519]) + key.seed)}"
 
 
 def parse_signing_key(text: str) -> SigningKey:
     """The private key in *text*, as :func:`encode_signing_key` writes it. Raises :class:`NoteError` without the key."""
-    if not text.startswith("PRIVATE+KEY+"):
+    if not text.startswith(_PRIVATE):
         raise NoteError("not a private key of the form PRIVATE+KEY+<name>+<key id>+<key>")
-    name, kind, seed, key_id = _split_key(text.removeprefix("PRIVATE+KEY+"), "the private key")
+    name, kind, seed, key_id = _split_key(text.removeprefix(_PRIVATE), "the private key")
     key = SigningKey(name, seed)
     if kind != ED25519 or key.verifier_key.key_id != key_id:
         raise NoteError(f"the private key {name!r} is damaged: its key id does not match; restore it from a backup")
@@ -118,12 +128,38 @@ def parse_signing_key(text: str) -> SigningKey:
 
 
 def parse_verifier_key(text: str) -> VerifierKey:
-    """The verifier key in *text*. Raises :class:`NoteError`."""
-    name, kind, public, key_id = _split_key(text, f"the verifier key {text[:80]!r}")
+    """The verifier key in *text*. Raises :class:`NoteError`, which never shows what may be a private key."""
+    if _PRIVATE in text.upper():
+        raise NoteError(
+            "this is a private key, and a verifier key is needed: give the line that `millstream anchor key show` "
+            "prints, and replace the private key if others have seen it"
+        )
+    begin = text if not looks_like_key(text) else "+".join(text.split("+", 2)[:2])
+    what = f"the verifier key {begin[:80]!r}"
+    name, kind, public, key_id = _split_key(text, what)
     key = VerifierKey(name, kind, public)
     if key.key_id != key_id:
-        raise NoteError(f"the verifier key {text[:80]!r} is damaged: its key id does not match; copy it again")
+        raise NoteError(f"{what} is damaged: its key id does not match; copy it again")
+    y = int.from_bytes(public, "little") & (2**255 - 1)
+    if y >= _FIELD or y in _SMALL_ORDER:
+        raise NoteError(f"{what} is not safe: anyone can sign for this public key; ask for the right key")
     return key
+
+
+def parse_ledger_key(text: str) -> VerifierKey:
+    """The verifier key of a ledger in *text*: one of type 0x01. Raises :class:`NoteError`."""
+    key = parse_verifier_key(text)
+    if key.kind != ED25519:
+        raise NoteError(
+            f"the verifier key {key.name}+{key.key_id.hex()} is one of a witness (type 0x{key.kind:02x}): give the key "
+            "of the ledger (type 0x01), and name witnesses in a policy"
+        )
+    return key
+
+
+def looks_like_key(text: str) -> bool:
+    """Whether *text* begins as a key does, or as a private one, so that it must not be taken for a file's name."""
+    return _PRIVATE in text.upper() or _LOOKS_LIKE_KEY.match(text) is not None
 
 
 def _split_key(text: str, what: str) -> tuple[str, int, bytes, bytes]:

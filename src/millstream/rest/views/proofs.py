@@ -11,7 +11,7 @@ import msgspec
 from millstream.anchoring.errors import ProofError
 from millstream.anchoring.proof import NOBODY, ProvenCheckpoint, Replica, Trust, VerifiedProof, verify_proof
 from millstream.anchoring.transparency.policy import trusting
-from millstream.anchoring.transparency.signed_note import parse_verifier_key
+from millstream.anchoring.transparency.signed_note import parse_ledger_key
 from millstream.core.message import encode_line
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Listing, Name
@@ -83,7 +83,7 @@ def proof_copies(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Listi
 def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome:
     """Check a proof against the files of this node."""
     body = request.body
-    policy = trusting([parse_verifier_key(body.key)]) if body.key else None
+    policy = trusting([parse_ledger_key(body.key)]) if body.key else None
     trust = Trust(ledger_head=body.ledger_head.lower() if body.ledger_head else None, policy=policy)
     return check_proof(app, body.proof.encode("utf-8", "surrogatepass"), trust)
 
