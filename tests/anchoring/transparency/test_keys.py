@@ -100,11 +100,28 @@ def test_a_key_file_that_others_can_read_or_that_is_damaged_is_refused_without_i
         b"{}",
         whole.replace(b"null", b"5"),
         b"\xff",
+        whole.replace(b'"origin"', b'"%s"' % private.encode()),
+        whole.replace(b'"retired": []', b'"retired": ["%s"]' % private.encode()),
+        whole.replace(b'"retired": []', b'"retired": ["x%s"]' % private.removeprefix("PRIVATE+KEY+").encode()),
     ):
+        assert damaged != whole
         keys.path.write_bytes(damaged)
         with pytest.raises(LedgerKeyError, match="restore it from a backup") as error:
             keys.signing()
         assert private[-40:-4] not in str(error.value)
+        assert "`$" not in str(error.value) and "JSON is malformed" not in str(error.value)
+
+
+def test_a_key_file_that_is_a_link_stays_one_and_the_file_behind_it_gets_the_new_key(tmp_path: Path) -> None:
+    keys, vault = made(tmp_path), tmp_path / "vault" / "anchors.json"
+    keys.create("example.org/anchors")
+    vault.parent.mkdir()
+    keys.path.rename(vault)
+    keys.path.symlink_to(vault)
+    new = keys.rotate(DAY)
+    assert keys.path.is_symlink() and vault.stat().st_mode & 0o777 == 0o600
+    assert json.loads(vault.read_bytes())["keys"][0]["private_key"].startswith(f"PRIVATE+KEY+{new.name}+")
+    assert made(tmp_path).signing_until()[0][0] == new
 
 
 def test_the_commands_create_show_and_rotate_keys(tmp_path: Path) -> None:

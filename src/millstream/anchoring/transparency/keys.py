@@ -179,10 +179,10 @@ class LedgerKeys:
             stored = msgspec.json.decode(data[:MAX_KEY_FILE_BYTES], type=StoredKeys)
             keys = tuple(parse_signing_key(each.private_key) for each in stored.keys)
             retired = tuple(map(parse_verifier_key, stored.retired))
-        except (msgspec.DecodeError, UnicodeDecodeError, NoteError) as error:
-            raise LedgerKeyError(
-                f"the key file {self.path} is damaged ({error}): restore it from a backup"
-            ) from None  # not with what the file holds
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self._damaged("it is not a JSON object with origin, keys and retired") from None
+        except NoteError as error:
+            raise self._damaged(str(error)) from None
         names = {key.name for key in keys} | {key.name for key in retired}
         if not keys or stored.keys[0].until is not None or names != {stored.origin}:
             raise LedgerKeyError(
@@ -190,11 +190,15 @@ class LedgerKeys:
             )
         return _KeyFile(identity, stored, keys, retired)
 
+    def _damaged(self, reason: str) -> LedgerKeyError:
+        """Without the text of a JSON error: that quotes the file."""
+        return LedgerKeyError(f"the key file {self.path} is damaged ({reason}): restore it from a backup")
+
     def _write(self, stored: StoredKeys) -> None:
-        """Write *stored*; of keys that are over only the public half is kept."""
+        """Write *stored*; of keys that are over only the public half is kept. A link is followed."""
         gone = [parse_signing_key(each.private_key).verifier_key for each in stored.keys if self._is_over(each)]
         kept = tuple(each for each in stored.keys if not self._is_over(each))
-        with replacing(self.path, mode=0o600) as file:
+        with replacing(self.path.resolve(), mode=0o600) as file:
             data = StoredKeys(stored.origin, kept, (*map(str, gone), *stored.retired))
             file.write(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
 
