@@ -124,6 +124,7 @@ FORGERIES = {
     "version 3": {"version": lambda _: 3},
     "a version that is true": {"version": lambda _: True},
     "version as text": {"version": lambda _: "2"},
+    "a kind that is left out": {"batch_header": lambda header: header | {"kind": "batch"}},
     "another log": {"log": lambda _: "flights"},
 }
 
@@ -171,7 +172,10 @@ def test_a_policy_asks_for_witnesses(anchored: Any) -> None:
 def test_a_pin_is_compared_with_the_entry_of_the_anchor_alone(anchored: Any) -> None:
     hashes = [entry.hash for entry in anchored.ledger.entries()]
     data = anchored.prove_signed(anchored.ids[0], anchored.signed)
-    assert verify_proof(data, anchored.cas, Trust(ledger_head=hashes[0])).pinned
+    verified = verify_proof(data, anchored.cas, Trust(ledger_head=hashes[0]))
+    assert (verified.pinned, verified.checkpoint) == (True, None)  # nobody vouches for the checkpoint
+    both = verify_proof(data, anchored.cas, Trust(ledger_head=hashes[0], policy=TRUST.policy))
+    assert both.checkpoint is not None and both.checkpoint.signed_by
     for pin in (hashes[1], hashes[-1], "0" * 64, ""):
         with pytest.raises(ProofError, match=r"verify it with --key, or make it with `millstream prove --chain`"):
             verify_proof(data, anchored.cas, Trust(ledger_head=pin))

@@ -103,7 +103,8 @@ class VerifiedProof(msgspec.Struct, frozen=True, kw_only=True):
 
     ``anchored_at`` is the time of the anchor's ledger entry (microseconds since the epoch, UTC), ``entry_hash`` its
     hash. ``ledger_head`` is the hash of the last entry of a proof of version 1, ``checkpoint`` is that of
-    version 2. Where ``pinned`` is False nobody vouched for them: whoever made the proof may have made the ledger.
+    version 2, and None where only a ledger head was trusted, as nobody then vouches for the
+    checkpoint. Where ``pinned`` is False nobody vouched for them: whoever made the proof may have made the ledger.
     ``replicas`` is what the prover knew of copies; it is part of the proof, not of what is proven.
     """
 
@@ -157,6 +158,8 @@ def decode_proof(data: bytes) -> Proof | ChainProof:
         proof = msgspec.convert(members, _form_of(members))
     except (CanonicalError, msgspec.ValidationError) as error:
         raise ProofError(f"the file is not a proof in canonical form: {error}") from error
+    if canonical_json(members["batch_header"]) != encode_header(proof.batch_header):
+        raise ProofError("the file is not a proof in canonical form: its batch_header names a kind that is left out")
     del members["digest"]
     if sha256(canonical_json(members)).hexdigest() != proof.digest:
         raise ProofError("the proof was changed: its digest does not match; get it again from the node")
@@ -203,7 +206,7 @@ def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
         manifest=proof.manifest,
         batch_file=proof.batch_file,
         ledger_head=head,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint if trust.policy or trust == NOBODY else None,
         pinned=trust != NOBODY,
         replicas=proof.replicas,
     )
