@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -228,19 +229,52 @@ def test_the_recipe_in_the_document_follows_a_proof_and_refuses_a_changed_one(da
     run_command("anchor", "cut", "--force", *at)
     shutil.copytree(data / "cas", folder / "cas")
     keys = run_command("anchor", "key", "show", *at).out.splitlines()
-    for number in (3, 500):
+    for number, key in ((3, keys[1]), (500, keys[0])):
         (folder / "proof.json").write_text(run_command("prove", "weather", str(number), *at).out)
-        for key in keys:
-            (folder / "ledger.key").write_text(f"{key}\n")
-            code, out = _shell(program, folder)
-            assert (code, out.splitlines()[-1], len(out.splitlines())) == (0, "Signature Verified Successfully", 7)
-    proof = json.loads((folder / "proof.json").read_text())
-    (folder / "proof.json").write_text(json.dumps({**proof, "entry_path": ["00" * 32]}))
-    assert "the entry is in the tree" not in _shell(program, folder)[1]
-    proof["checkpoint"] = proof["checkpoint"].replace(proof["checkpoint"].split(" ")[2][8:20], "A" * 12)
-    (folder / "proof.json").write_text(json.dumps(proof))
-    (folder / "ledger.key").write_text(f"{keys[0]}\n")
-    assert "Verified Successfully" not in _shell(program, folder)[1]
+        (folder / "ledger.key").write_text(f"{key}\n")
+        code, out = _shell(program, folder)
+        assert (code, out.splitlines()[-1], len(out.splitlines())) == (0, "Signature Verified Successfully", 9)
+    whole = (folder / "proof.json").read_text()
+    proof = json.loads(whole)
+    changes = _changes(proof, folder)
+    for name, change in changes.items():
+        text = change if isinstance(change, str) else json.dumps({**proof, **change}, ensure_ascii=False)
+        (folder / "proof.json").write_text(text)
+        code, out = _shell(program, folder)
+        assert (name, code != 0, "Verified" in out) == (name, True, False)
+    assert not (folder / "ran").exists()
+    (folder / "proof.json").write_text(whole)
+    assert _shell(program, folder)[0] == 0
+    (folder / "ledger.key").write_text(f"{keys[0].split('+')[0]}+00000000+{keys[0].split('+', 2)[2]}\n")
+    assert _shell(program, folder)[0] != 0  # the signature of the time before is not taken for one of this key
+
+
+def _changes(proof: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Members of *proof* as a forger would write them, or the whole text of the file."""
+    header, entry, note = proof["batch_header"], proof["entry"], proof["checkpoint"]
+    command = f"a[$(touch {folder}/ran)]"
+    lines = note.split("\n")
+    return {
+        "a forged message": {"message": proof["message"] | {"body": "forged"}},
+        "a forged entry": {"entry": entry | {"time": 1}},
+        "a command as index": {"message_index": command},
+        "a command as count": {"batch_header": header | {"count": command}},
+        "a command as manifest": {"manifest": command},
+        "a command as size": {"checkpoint": note.replace(lines[1], command, 1)},
+        "a command in a path": {"message_path": [command, *proof["message_path"][1:]]},
+        "a root with spaces": {
+            "batch_header": header | {"root": "x -o a = a"},
+            "message": proof["message"] | {"body": "forged"},
+        },
+        "two roots in one line": {"batch_header": header | {"root": header["root"] + "\n" + header["root"]}},
+        "an index beyond the batch": {"message_index": header["count"] + proof["message_index"]},
+        "a path that is too long": {"entry_path": [*proof["entry_path"], "00" * 32]},
+        "another signature": {
+            "checkpoint": "\n".join([*lines[:4], *(line[:-20] + "A" * 20 for line in lines[4:-1]), ""])
+        },
+        "two proofs": json.dumps(proof | {"log": "forged"}) + json.dumps(proof),
+        "nothing": "",
+    }
 
 
 def _shell(program: str, folder: Path) -> tuple[int, str]:
