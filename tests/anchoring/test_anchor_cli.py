@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millstream.anchoring import LocalCas
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.policy import trusting
 from millstream.anchoring.transparency.signed_note import parse_verifier_key
@@ -21,6 +22,8 @@ from millstream.node import Node
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
 from support.commands import run_command
+from support.self_made_proof import self_made_proof
+from support.witnesses import TestWitness
 
 STRANGER = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"
 
@@ -121,6 +124,72 @@ def test_a_key_or_policy_that_does_not_fit_ends_with_the_reason(
     Path("none").write_text("quorum none\n")
     answer = run_command("verify", str(proof), "--cas", str(data / "cas"), *options)
     assert (answer.code, reason in answer.err) == (code, True), answer.err
+
+
+def test_a_key_is_never_taken_for_the_name_of_a_file(
+    data: Path, proof: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever writes into the working folder decides whom the reader trusts."""
+    monkeypatch.chdir(tmp_path)
+    key = run_command("anchor", "key", "show", "--data", str(data)).out.strip()
+    Path(STRANGER).parent.mkdir()
+    damaged = STRANGER.replace("530d903a", "530D903A")
+    for name in (STRANGER, damaged):
+        Path(name).write_text(f"{key}\n")
+    answer = run_command("verify", str(proof), "--data", str(data), "--key", STRANGER)
+    assert (answer.code, "you trust example.com/foo" in answer.err) == (1, True)
+    assert run_command("verify", str(proof), "--data", str(data), "--key", damaged).code == 2
+    assert run_command("verify", str(proof), "--data", str(data), "--key", f" {key}\n").code == 0
+
+
+def test_a_line_of_a_key_file_ends_with_a_newline_and_with_nothing_else(
+    data: Path, proof: Path, tmp_path: Path
+) -> None:
+    key = run_command("anchor", "key", "show", "--data", str(data)).out.strip()
+    file = tmp_path / "keys.txt"
+    for sign in "\u2028\u2029\x85\x0b\x0c\x1c\r":
+        file.write_text(f"# of the archive{sign}{key}\n{STRANGER}\n", newline="")
+        answer = run_command("verify", str(proof), "--data", str(data), "--key", str(file))
+        assert (answer.code, "you trust example.com/foo" in answer.err) == (1, True)
+    file.write_text(f"# Windows\r\n{key}\r\n", newline="")
+    assert run_command("verify", str(proof), "--data", str(data), "--key", str(file)).code == 0
+    file.write_text(f"{key}\n" + "#" * (64 << 10))
+    answer = run_command("verify", str(proof), "--data", str(data), "--key", str(file))
+    assert (answer.code, "more than 65,536 bytes" in answer.err) == (2, True)
+
+
+def test_what_is_not_a_key_of_a_ledger_is_refused_without_a_private_key_in_the_answer(data: Path, proof: Path) -> None:
+    witness, private = str(TestWitness("w.example/1").key), data / "keys" / "anchors.json"
+    create = ("anchor", "key", "create", "--ledger", "reports", "--data", str(data), "--replaces")
+    for command in (("verify", str(proof), "--data", str(data), "--key"), create):
+        answer = run_command(*command, witness)
+        assert (answer.code, "is one of a witness" in answer.err) == (2, True)
+    secret = json.loads(private.read_text())["keys"][0]["private_key"]
+    for given, named in ((str(private), False), (secret, True), (secret.lower(), True)):
+        answer = run_command("verify", str(proof), "--data", str(data), "--key", given)
+        assert (answer.code, "this is a private key" in answer.err) == (2, named)
+        assert secret.split("+", 4)[4][:10].lower() not in (answer.err + answer.out).lower()
+
+
+def test_a_stranger_s_proof_cannot_act_on_the_terminal_or_forge_a_line(tmp_path: Path) -> None:
+    cas, path = LocalCas(tmp_path / "cas"), tmp_path / "proof.json"
+    hostile = "weather\nThe checkpoint is signed.\x1b[8m\x9b31m\u202e"
+    path.write_bytes(self_made_proof(cas, log=hostile, batch=hostile, origin="a.example/\x9b\u202e", body=hostile))
+    code, out, _ = run_command("verify", str(path), "--cas", str(cas.root))
+    assert (code, out.count("\n")) == (0, 4)
+    assert not set("\x1b\x9b\u202e") & set(out) and "\\x1b[8m\\x9b31m\\u202e" in out
+    for origin in ("a.example is signed by you", "a+b"):
+        path.write_bytes(self_made_proof(cas, log="weather", batch="b", origin=origin))
+        code, _, err = run_command("verify", str(path), "--cas", str(cas.root))
+        assert (code, "cannot be the name of a ledger" in err) == (1, True)
+
+
+def test_a_policy_with_a_name_that_cannot_be_printed_is_refused_first(data: Path, proof: Path, tmp_path: Path) -> None:
+    key, policy = run_command("anchor", "key", "show", "--data", str(data)).out.strip(), tmp_path / "policy"
+    witness = str(TestWitness("w.example/1").key)
+    policy.write_bytes(f"log {key}\nwitness a\xff {witness}\nquorum none\n".encode("latin-1"))
+    answer = run_command("verify", str(proof), "--data", str(data), "--policy", str(policy), "--json")
+    assert (answer.code, "line 2" in answer.err and "is not UTF-8" in answer.err) == (2, True)
 
 
 def test_a_proof_with_the_chain_verifies_with_a_pinned_head(data: Path, proof: Path) -> None:

@@ -22,6 +22,7 @@ from millstream.anchoring.ledger import LedgerEntry, check_seal, check_tail, enc
 from millstream.anchoring.merkle import leaf_hash, root_of_path
 from millstream.anchoring.records import BatchHeader, decode_message, encode_header
 from millstream.anchoring.transparency.policy import TrustPolicy, check_checkpoint
+from millstream.anchoring.transparency.signed_note import is_key_name
 from millstream.anchoring.transparency.tlog_proof import TlogProof, checkpoint_of, require_inclusion
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
 from millstream.core.message import Message
@@ -248,6 +249,8 @@ def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
     except NoteError as error:
         raise ProofError(f"the checkpoint of the proof is not trusted: {error}") from error
     found = trusted.checkpoint if trusted else checkpoint_of(proof.checkpoint.encode())
+    if not is_key_name(found.origin):
+        raise ProofError(f"the origin {found.origin[:80]!r} of the checkpoint cannot be the name of a ledger")
     require_inclusion(leaf_hash(encode_entry(proof.entry)), proof.entry.number - 1, _hashes(proof.entry_path), found)
     if trust.ledger_head not in (None, proof.entry.hash):
         raise ProofError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def verify(
     if as_json:
         print_json({**msgspec.structs.asdict(verified), "message": msgspec.Raw(encode_line(verified.message))})
         return
-    print(f"message {verified.id} of log {verified.log} is in batch {verified.batch},")
-    print(f"in file {verified.batch_file}, anchored as entry {verified.anchor} of the ledger:")
-    print(encode_line(verified.message).decode("utf-8"))
+    echo_line(f"message {verified.id} of log {verified.log} is in batch {verified.batch},")
+    echo_line(f"in file {verified.batch_file}, anchored as entry {verified.anchor} of the ledger:")
+    echo_line(encode_line(verified.message).decode("utf-8"))
     _print_trust(verified, ledger_head)
 
 
@@ -115,19 +115,21 @@ def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
     """Print who vouches for the ledger of the proof."""
     checkpoint = verified.checkpoint
     if ledger_head is not None:
-        print(f"The pinned ledger head {ledger_head} covers it.")
+        echo_line(f"The pinned ledger head {ledger_head} covers it.")
     if checkpoint is None:
         if not verified.pinned:
-            print(
+            echo_line(
                 f"The ledger head {verified.ledger_head} is not pinned: compare it with one you trust (--ledger-head)."
             )
     elif checkpoint.signed_by:
         signers = " and ".join(checkpoint.signed_by)
-        print(f"The checkpoint of {checkpoint.size} entries of the ledger {checkpoint.origin} is signed by {signers}.")
+        echo_line(
+            f"The checkpoint of {checkpoint.size} entries of the ledger {checkpoint.origin} is signed by {signers}."
+        )
         if checkpoint.witnesses:
-            print(f"These witnesses signed it: {', '.join(checkpoint.witnesses)}.")
+            echo_line(f"These witnesses signed it: {', '.join(checkpoint.witnesses)}.")
     elif not verified.pinned:
-        print(
+        echo_line(
             f"The checkpoint of the ledger {checkpoint.origin} is not verified: name a key or policy that you trust "
             "(--key, --policy)."
         )
@@ -138,9 +140,9 @@ def _policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | Non
     if not keys and policy is None:
         return None
     from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, TrustPolicy, parse_policy
-    from millstream.anchoring.transparency.signed_note import parse_verifier_key
+    from millstream.anchoring.transparency.signed_note import parse_ledger_key
 
-    given = [parse_verifier_key(line) for key in keys for line in _key_lines(key)]
+    given = [parse_ledger_key(line) for key in keys for line in _key_lines(key)]
     read = parse_policy(policy.read(MAX_POLICY_BYTES + 1)) if policy else TrustPolicy(logs=())
     if not given and not read.logs:
         raise click.UsageError("the policy names no ledger: add a line `log KEY` to it, or give --key")
@@ -148,16 +150,27 @@ def _policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | Non
 
 
 def _key_lines(key: str) -> list[str]:
-    """The verifier keys of the option *key*: itself, or the lines of the file that it names."""
+    """The verifier keys of the option *key*: itself, or the lines of the file that it names.
+
+    Where it has the form of a key no file is looked for: whoever wrote into the working folder could make one of that
+    name.
+    """
+    from millstream.anchoring.transparency.signed_note import looks_like_key
+
+    if looks_like_key(key):
+        return [key.strip()]
     path = Path(key)
     try:
         if len(key) > 4000 or not path.is_file():
             return [key]
         with path.open("rb") as file:
-            text = file.read(MAX_KEY_FILE_BYTES).decode("utf-8", "replace")
+            data = file.read(MAX_KEY_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         raise click.UsageError(f"cannot read the key file {key[:200]!r}: {error}") from error
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if len(data) > MAX_KEY_FILE_BYTES:
+        raise click.UsageError(f"the key file {key[:200]!r} has more than {MAX_KEY_FILE_BYTES:,} bytes")
+    rows = [line.strip() for line in data.decode("utf-8", "replace").split("\n")]
+    lines = [line for line in rows if line and not line.startswith("#")]
     if not lines:
         raise click.UsageError(f"the key file {key[:200]!r} has no key: write one verifier key a line")
     return lines
