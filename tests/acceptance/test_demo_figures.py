@@ -183,6 +183,7 @@ def test_the_report_is_one_page_that_fetches_nothing(undisturbed: Run) -> None:
     page = (undisturbed.data / "report.html").read_text("utf-8")
     assert page.count("<svg") >= 4
     assert "SUCCESS" in page
+    assert "verify proof.json --key ledger.key" in page
     for word in ("src=", "http://", "https://", "<script", "@import", "url("):
         assert word not in page
 
@@ -199,6 +200,16 @@ def test_the_commands_that_the_summary_names_work(undisturbed: Run, tmp_path: Pa
     assert [json.loads(line)["id"] for line in read.out.splitlines()] == [1, 2, 3]
     proof = run_command("prove", "weather", str(_first_anchored(undisturbed.data)), *at)
     (tmp_path / "proof.json").write_bytes(proof.out_bytes)
-    checked = run_command("verify", str(tmp_path / "proof.json"), "--cas", str(undisturbed.data / "cas"))
+    key = run_command("anchor", "key", "show", *at).out
+    (tmp_path / "ledger.key").write_text(key)
+    checked = run_command(
+        "verify",
+        str(tmp_path / "proof.json"),
+        "--key",
+        str(tmp_path / "ledger.key"),
+        "--cas",
+        str(undisturbed.data / "cas"),
+    )
     assert checked.code == 0, checked.err
+    assert f"is signed by {key.strip()}" in checked.out
     assert run_command("mill", "check", *at).code == 0

@@ -55,7 +55,8 @@ class Summary(msgspec.Struct, frozen=True):
         at = "" if data == "millstream-data" else f" --data {data}"
         return [
             f"millstream log read {log} --from 1 --max 3 --jsonl{at}",
-            f"millstream prove {log} {proven}{at} > proof.json && millstream verify proof.json --cas {data}/cas",
+            f"millstream anchor key show{at} > ledger.key && millstream prove {log} {proven}{at} > proof.json "
+            f"&& millstream verify proof.json --key ledger.key --cas {data}/cas",
             f"millstream anchor ledger --json{at}",
             f"millstream mill check{at}",
         ]
