@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.anchoring.errors import LedgerError, LedgerKeyError
-from millstream.anchoring.transparency.keys import LedgerKeys, LedgerSigner
+from millstream.anchoring.transparency.keys import MAX_SIGNING_KEYS, LedgerKeys, LedgerSigner
 from millstream.core.clock import VirtualClock
 from support.commands import run_command
 
@@ -65,6 +65,30 @@ def test_both_keys_sign_during_the_overlap_and_then_the_old_private_key_is_gone(
     assert keys.path.read_text().count("PRIVATE+KEY") == 1
     assert [signer.read(each).size for each in (before, both)] == [1, 1]
     assert signer.is_current(both)
+
+
+def test_no_more_keys_sign_at_once_than_a_note_has_room_for(tmp_path: Path) -> None:
+    keys = made(tmp_path, VirtualClock())
+    keys.create("example.org/anchors")
+    for _ in range(MAX_SIGNING_KEYS - 1):
+        keys.rotate(DAY)
+    with pytest.raises(LedgerKeyError, match=r"8 keys of the ledger .* sign already: wait until"):
+        keys.rotate(DAY)
+    signer = LedgerSigner(keys)
+    assert signer.is_current(signer.sign(1, ROOT))
+    keys.rotate(0)
+    assert signer.sign(1, ROOT).count("— ".encode()) == 1
+
+
+def test_a_key_file_does_not_grow_beyond_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = made(tmp_path, VirtualClock())
+    keys.create("example.org/anchors")
+    monkeypatch.setattr("millstream.anchoring.transparency.keys.MAX_KEY_FILE_BYTES", keys.path.stat().st_size + 100)
+    keys.rotate(0)
+    before = keys.path.read_bytes()
+    with pytest.raises(LedgerKeyError, match='remove verifier keys of long ago from its member "retired"'):
+        keys.rotate(0)
+    assert keys.path.read_bytes() == before
 
 
 def test_a_lost_key_is_replaced_under_the_same_origin(tmp_path: Path) -> None:

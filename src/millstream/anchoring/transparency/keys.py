@@ -34,6 +34,9 @@ from millstream.core.private_files import make_private_file, make_private_folder
 MAX_KEY_FILE_BYTES = 64 << 10
 """The most bytes of a key file."""
 
+MAX_SIGNING_KEYS = 8
+"""The most keys that sign at the same time: a checkpoint has a signature of each."""
+
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A private key as the file holds it; it signs until ``until`` (microseconds since the epoch, UTC), if set."""
@@ -103,10 +106,15 @@ class LedgerKeys:
     def rotate(self, overlap: int) -> VerifierKey:
         """Make a new key of the same origin; the one before it signs too, for *overlap* more microseconds.
 
-        Raises :class:`LedgerKeyError` where there is no key.
+        Raises :class:`LedgerKeyError` where there is no key, or where :data:`MAX_SIGNING_KEYS` would still sign.
         """
         with self._writing():
             stored, until = self._load().stored, self._clock.now() + overlap
+            if overlap > 0 and sum(not self._is_over(each) for each in stored.keys) >= MAX_SIGNING_KEYS:
+                raise LedgerKeyError(
+                    f"{MAX_SIGNING_KEYS} keys of the ledger {self._ledger} sign already: wait until the overlap of an "
+                    "earlier rotation ends (`millstream anchor key show` prints when), or rotate with --overlap 0s"
+                )
             before = tuple(
                 StoredKey(each.private_key, until if each.until is None else min(each.until, until))
                 for each in stored.keys
@@ -198,9 +206,15 @@ class LedgerKeys:
         """Write *stored*; of keys that are over only the public half is kept. A link is followed."""
         gone = [parse_signing_key(each.private_key).verifier_key for each in stored.keys if self._is_over(each)]
         kept = tuple(each for each in stored.keys if not self._is_over(each))
+        written = StoredKeys(stored.origin, kept, (*map(str, gone), *stored.retired))
+        data = msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n"
+        if len(data) > MAX_KEY_FILE_BYTES:
+            raise LedgerKeyError(
+                f"{self.path} would have {len(data):,} bytes, but {MAX_KEY_FILE_BYTES:,} are read: remove verifier "
+                'keys of long ago from its member "retired"; what they signed is then not accepted any more'
+            )
         with replacing(self.path.resolve(), mode=0o600) as file:
-            data = StoredKeys(stored.origin, kept, (*map(str, gone), *stored.retired))
-            file.write(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+            file.write(data)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
