@@ -191,6 +191,7 @@ def main(act: str, *places: str) -> int:
         for path in made:
             Path(places[1], path).mkdir(parents=True)
     Path(places[-1]).mkdir(parents=True, exist_ok=True)
+    _database.__wrapped__(places[-1]).close()  # two processes that make it at once would lock one another out
     with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
         return sum(pool.imap_unordered(functools.partial(work[act], *places), folders))
 
