@@ -7,10 +7,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from millstream.core.sql import among
-
-__all__ = ["among", "insert_rows", "metadata"]
-
 metadata = sa.MetaData()
 """The tables of the journal and of the observer's index."""
 

@@ -17,11 +17,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring.content import AnchorContent
-from millstream.anchoring.database import among, insert_rows, metadata
+from millstream.anchoring.database import insert_rows, metadata
 from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import among, make_tables, writing
 
 _anchors = sa.Table(
     "anchor_index_anchors",

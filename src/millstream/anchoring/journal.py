@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
-from millstream.anchoring.database import among, metadata
+from millstream.anchoring.database import metadata
 from millstream.anchoring.errors import JournalBusyError
 from millstream.anchoring.files import BatchFilePart
 from millstream.anchoring.journal_writing import (
@@ -40,7 +40,7 @@ from millstream.anchoring.states import (
     JournalCut,
     JournalTotals,
 )
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import among, make_tables, writing
 
 _ID_BYTES = 8
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from millstream.anchoring.database import among
+from millstream.core.sql import among
 
 _Numbers = npt.NDArray[np.uint64]
 

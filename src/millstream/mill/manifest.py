@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from millstream.core.sql import among, json_array, make_tables
 from millstream.mill.column_join import ItemColumns
+from millstream.mill.column_scan import scan_pages
 from millstream.mill.manifest_table import (
     COMPARISON_COLUMNS,
     MANIFEST_SCHEMA,
@@ -133,17 +134,7 @@ class Manifest:
 
     def scan_columns(self, store: str, space: str, *, after: str = "") -> Iterator[ItemColumns]:
         """Like :meth:`scan`, in columns (those of :data:`COMPARISON_COLUMNS` except the id), several times as fast."""
-        while True:
-            with self._engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
-                # the driver's own rows: at a million of them what is wrapped around each is half of the time
-                cursor.execute(_KNOWN, (store, space, after, _PAGE))
-                rows = cursor.fetchall()
-            if rows:
-                keys, *columns = map(list, zip(*rows, strict=True))
-                yield ItemColumns(keys, tuple(columns))
-            if len(rows) < _PAGE:
-                return
-            after = rows[-1][0]
+        return scan_pages(self._engine, _KNOWN, (store, space), after=after, rows_at_once=_PAGE)
 
     def spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has live rows, sorted."""

@@ -6,7 +6,6 @@ and who said so. The format is ``docs/formats/adoption.md``.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import itertools
 import operator
@@ -18,6 +17,7 @@ import sqlalchemy as sa
 
 from millstream.core.sql import among, insert_rows, make_tables, writing
 from millstream.mill.column_join import ItemColumns
+from millstream.mill.column_scan import scan_pages
 from millstream.mill.merge_join import groups
 from millstream.stores.folder.properties import MTIME, format_time
 from millstream.stores.protocol import EntryKind
@@ -220,17 +220,7 @@ class AdoptionCatalog:
 
     def scan_columns(self, store: str, space: str) -> Iterator[ItemColumns]:
         """Every item of :meth:`scan` with the columns :data:`SCANNED_COLUMNS`, several times as fast."""
-        after = ""
-        while True:
-            with self.engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
-                cursor.execute(_SCANNED, (store, space, after, _PAGE))  # rows of the driver: a wrapper costs more
-                rows = cursor.fetchall()
-            if rows:
-                keys, *columns = map(list, zip(*rows, strict=True))
-                yield ItemColumns(keys, tuple(columns))
-            if len(rows) < _PAGE:
-                return
-            after = rows[-1][0]
+        return scan_pages(self.engine, _SCANNED, (store, space), after="", rows_at_once=_PAGE)
 
     def vanished(self, store: str, space: str, *, limit: int | None = None) -> Sequence[AdoptedItem]:
         """The items that have vanished from the source, in the order of the ids: the first *limit*, or all."""
