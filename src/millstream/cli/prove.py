@@ -39,9 +39,7 @@ def prove(settings: Settings, log: str, message_id: int, tlog: Path | None, chai
     message is in no anchored batch.
     """
     if tlog and chain:
-        raise click.UsageError(
-            "--tlog needs the signed checkpoint that a proof with --chain does not have: leave one out"
-        )
+        raise click.UsageError("--tlog and --chain cannot be combined: a proof with --chain has no signed checkpoint")
     from millstream.node import Node
 
     with Node.open(settings) as node:
@@ -172,5 +170,5 @@ def _key_lines(key: str) -> list[str]:
     rows = [line.strip() for line in data.decode("utf-8", "replace").split("\n")]
     lines = [line for line in rows if line and not line.startswith("#")]
     if not lines:
-        raise click.UsageError(f"the key file {key[:200]!r} has no key: write one verifier key a line")
+        raise click.UsageError(f"the key file {key[:200]!r} contains no key: write one verifier key per line")
     return lines

@@ -102,7 +102,7 @@ class QueueScalingSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if self.least is not None and self.most is not None and self.least > self.most:
-            raise ValueError(f"most is {self.most} and must not be below least, which is {self.least}")
+            raise ValueError(f"most ({self.most}) must not be less than least ({self.least})")
 
 
 class MillSettings(Section, frozen=True):

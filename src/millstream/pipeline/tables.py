@@ -180,7 +180,7 @@ class _Run(NamedTuple):
         folder = JobFolder(self.folder.parent, self.record.job, self.record.inputs)
         if folder.path != self.folder or folder.committed() is None:
             raise PipelineError(
-                f"the results in {self.folder} are not those that the run wrote: remove it or repeat it"
+                f"the results in {self.folder} differ from what the run wrote: remove the folder, or repeat the run"
             )
         return read_parquet(spark, folder.data, schema)
 
@@ -189,8 +189,8 @@ def _runs(jobs: Path, job: str) -> list[_Run]:
     """The committed runs of *job* under *jobs*, the newest first. Raises :class:`PipelineInputError`."""
     if not jobs.is_dir():
         raise PipelineInputError(
-            f"there is no folder {jobs}: name the folder of jobs, which is 'jobs' in the data folder of the node or "
-            "the one that pipeline.results names"
+            f"there is no folder {jobs}: give the job folder, which is 'jobs' in the data folder of the node or "
+            "the folder in pipeline.results"
         )
     runs = []
     for path in jobs.glob(f"{job}-*/job.json"):
@@ -245,13 +245,13 @@ def _before(runs: Sequence[_Run], store_url: str, log: str, stream: str, jobs: P
     if origin is None:
         return []
     if origin.log != log:
-        raise PipelineInputError(f"{stream!r} has the batches of log {origin.log!r}, not of {log!r}")
+        raise PipelineInputError(f"{stream!r} contains the batches of log {origin.log!r}, not of {log!r}")
     for run in runs:
         if _handed_over(run, origin):
             return [run]
     raise PipelineInputError(
-        f"{stream!r} goes on from message {origin.position} of {log!r}, where a run of 'pipeline batch' handed over, "
-        f"and no committed run under {jobs} ends there: name the folder of jobs of that run, or run it again"
+        f"{stream!r} continues after message {origin.position} of {log!r}, where a run of 'pipeline batch' handed "
+        f"over, but no committed run under {jobs} ends there: give the job folder of that run, or run it again"
     )
 
 

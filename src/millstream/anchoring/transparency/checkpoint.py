@@ -46,7 +46,7 @@ def parse_checkpoint(note: SignedNote) -> Checkpoint:
     """The checkpoint that *note* signs; signatures are not checked. Raises :class:`CheckpointError`."""
     lines = note.text[:-1].split("\n")
     if len(lines) < 3 or not all(lines):
-        raise CheckpointError("a checkpoint has an origin, a size, a root hash, and no empty line")
+        raise CheckpointError("a checkpoint must have the lines origin, size and root hash, and no empty line")
     origin, size, encoded, *extensions = lines
     if not _SIZE.fullmatch(size) or int(size) > MAX_TREE_SIZE:
         raise CheckpointError(f"the size of the checkpoint is {size[:40]!r}: it must be a decimal number")
@@ -78,5 +78,5 @@ def read_checkpoint(data: bytes, origin: str, keys: Sequence[VerifierKey]) -> Ch
     verify_note(note, keys)
     checkpoint = parse_checkpoint(note)
     if checkpoint.origin != origin:
-        raise CheckpointError(f"the checkpoint is of the ledger {checkpoint.origin[:80]!r}, not of {origin!r}")
+        raise CheckpointError(f"the checkpoint belongs to ledger {checkpoint.origin[:80]!r}, not to {origin!r}")
     return checkpoint

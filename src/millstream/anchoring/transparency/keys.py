@@ -96,7 +96,7 @@ class LedgerKeys:
         with self._writing():
             if self.exists:
                 raise LedgerKeyError(
-                    f"the ledger {self._ledger} has a key already, with the origin {self.origin()}: to replace "
+                    f"the ledger {self._ledger} already has a key, with the origin {self.origin()}: to replace "
                     f"the key, use `millstream anchor key rotate --ledger {self._ledger}`"
                 )
             key = _new_key(name)
@@ -112,8 +112,8 @@ class LedgerKeys:
             stored, until = self._load().stored, self._clock.now() + overlap
             if overlap > 0 and sum(not self._is_over(each) for each in stored.keys) >= MAX_SIGNING_KEYS:
                 raise LedgerKeyError(
-                    f"{MAX_SIGNING_KEYS} keys of the ledger {self._ledger} sign already: wait until the overlap of an "
-                    "earlier rotation ends (`millstream anchor key show` prints when), or rotate with --overlap 0s"
+                    f"the ledger {self._ledger} already has {MAX_SIGNING_KEYS} signing keys: wait until the overlap of "
+                    "an earlier rotation ends (`millstream anchor key show` prints when), or rotate with --overlap 0s"
                 )
             before = tuple(
                 StoredKey(each.private_key, until if each.until is None else min(each.until, until))
@@ -170,7 +170,7 @@ class LedgerKeys:
                 data = file.read(MAX_KEY_FILE_BYTES + 1)
         except FileNotFoundError as error:
             raise LedgerKeyError(
-                f"the ledger {self._ledger} has no key in {self.path.parent}: make one with "
+                f"the ledger {self._ledger} has no key in {self.path.parent}: create one with "
                 f"`millstream anchor key create --ledger {self._ledger}`"
             ) from error
         except OSError as error:
@@ -193,9 +193,7 @@ class LedgerKeys:
             raise self._damaged(str(error)) from None
         names = {key.name for key in keys} | {key.name for key in retired}
         if not keys or stored.keys[0].until is not None or names != {stored.origin}:
-            raise LedgerKeyError(
-                f"the key file {self.path} does not have a key of its origin: restore it from a backup"
-            )
+            raise LedgerKeyError(f"the keys in {self.path} do not belong to its origin: restore it from a backup")
         return _KeyFile(identity, stored, keys, retired)
 
     def _damaged(self, reason: str) -> LedgerKeyError:
@@ -210,8 +208,8 @@ class LedgerKeys:
         data = msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n"
         if len(data) > MAX_KEY_FILE_BYTES:
             raise LedgerKeyError(
-                f"{self.path} would have {len(data):,} bytes, but {MAX_KEY_FILE_BYTES:,} are read: remove verifier "
-                'keys of long ago from its member "retired"; what they signed is then not accepted any more'
+                f"{self.path} would have {len(data):,} bytes, but the limit is {MAX_KEY_FILE_BYTES:,}: remove old "
+                'verifier keys from its member "retired"; checkpoints signed with them are then rejected'
             )
         with replacing(self.path.resolve(), mode=0o600) as file:
             file.write(data)
@@ -257,8 +255,8 @@ class LedgerSigner:
             head = read_checkpoint(checkpoint, known[0].name, known)
         except NoteError as error:
             raise LedgerError(
-                f"the checkpoint is not one of this ledger: {error}. Where the key was lost, name its verifier key "
-                "when you make the new one (millstream anchor key create --replaces KEY)"
+                f"the checkpoint does not belong to this ledger: {error}. If the key was lost, give its verifier key "
+                "when you create the new one (millstream anchor key create --replaces KEY)"
             ) from error
         return TreeHead(head.origin, head.size, head.root)
 
@@ -266,8 +264,8 @@ class LedgerSigner:
         if self._origin is not None and (not self._keys.exists or self._keys.origin() != self._origin):
             raise LedgerKeyError(
                 f"the key of the ledger {self._origin} is not in {self._keys.path}: restore that file from a backup; "
-                "if the key is lost, move aside what is there and make another one with `millstream anchor key create "
-                f"--origin {self._origin} --replaces KEY`, KEY being the lost verifier key"
+                "if the key is lost, move the present file away and create a new key with `millstream anchor key "
+                f"create --origin {self._origin} --replaces KEY`, where KEY is the verifier key of the lost one"
             )
         keys = self._keys.signing()
         self._origin = keys[0].name

@@ -113,7 +113,7 @@ class LedgerTree:
     def required_signer(self) -> CheckpointSigner:
         """What signs the tree's heads. Raises :class:`LedgerError` where nothing does."""
         if self.signer is None:
-            raise LedgerError(f"the ledger {self._name!r} has no key to sign with")
+            raise LedgerError(f"the ledger {self._name!r} has no signing key")
         return self.signer
 
     @locked_cached_property
@@ -364,7 +364,7 @@ class LedgerTree:
         head = signer.read(newest.data)
         if (head.size, head.root) != (newest.size, newest.root):
             raise LedgerError(
-                f"the newest checkpoint of the ledger {self._name!r} in node.db says another tree than its row: "
+                f"the newest checkpoint of the ledger {self._name!r} in node.db does not match its row: "
                 "another program changed the database. Restore node.db from a backup"
             )
         self._trusted = newest
@@ -373,10 +373,10 @@ class LedgerTree:
         if signed == before or (signed.size <= tree.size and tree.root(signed.size) == signed.root):
             return
         raise LedgerError(
-            f"{where} is of {signed.size:,} entries, and those are not the first of the {tree.size:,} entries of the "
+            f"{where} covers {signed.size:,} entries, which are not the first of the {tree.size:,} entries of the "
             f"ledger {self._name!r}: the node was restored from an older backup, or its ledger was changed. Nothing is "
-            "signed, for one key must not sign two different ledgers. Restore the newer log.db; if it is lost, begin a "
-            "ledger with another key (docs/formats/ledger-tree.md)"
+            "signed, because one key must not sign two different ledgers. Restore the newer log.db; if it is lost, "
+            "start a ledger with a new key (docs/formats/ledger-tree.md)"
         )
 
     def _require_last(self, tree: MerkleTree) -> LedgerEntry:
@@ -390,12 +390,12 @@ class LedgerTree:
     def _require_leaf(self, tree: MerkleTree, entry: LedgerEntry) -> None:
         if tree.leaf(entry.number - 1) != leaf_hash(encode_entry(entry)):
             raise LedgerError(
-                f"entry {entry.number} of the ledger {self._name!r} is another one than that in its tree: the ledger "
-                "was changed. Restore log.db, or node.db if that is the wrong one, from a backup"
+                f"entry {entry.number} of the ledger {self._name!r} differs from the one in its tree: the ledger "
+                "was changed. Restore log.db from a backup, or node.db if that one is wrong"
             )
 
     def _shorter(self, entries: int, size: int) -> LedgerError:
         return LedgerError(
             f"the ledger {self._name!r} has {entries:,} entries, but its tree has {size:,}: the ledger was restored "
-            "from an older backup, or cut off. Restore the newer log.db"
+            "from an older backup, or truncated. Restore the newer log.db"
         )

@@ -73,15 +73,15 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
     logs = [key for key in policy.logs if key.name == checkpoint.origin]
     if not logs:
         trusted = ", ".join(sorted({key.name for key in policy.logs})[:5])
-        raise CheckpointError(f"the checkpoint is of the ledger {checkpoint.origin[:80]!r}, but you trust {trusted}")
+        raise CheckpointError(f"the checkpoint belongs to ledger {checkpoint.origin[:80]!r}, but you trust {trusted}")
     verify_note(note, logs)
     verified = {str(each.key) for each in verify_note(note, [*logs, *policy.witnesses.values()])}
     witnesses = {name for name, key in policy.witnesses.items() if str(key) in verified}
     if not _has_quorum(policy, witnesses):
         names = ", ".join(sorted(witnesses)) or "none"
         raise NoteError(
-            f"too few witnesses signed the checkpoint of {checkpoint.origin}: the quorum is {policy.quorum!r}, and of "
-            f"the witnesses of the policy these signed: {names}"
+            f"too few witnesses signed the checkpoint of {checkpoint.origin}: the quorum is {policy.quorum!r}, but "
+            f"only these witnesses of the policy signed: {names}"
         )
     signed_by = tuple(str(key) for key in logs if str(key) in verified)
     return TrustedCheckpoint(checkpoint, signed_by, tuple(sorted(witnesses)))
@@ -132,7 +132,7 @@ class _PolicyReader:
     def read(self, words: Sequence[str]) -> None:
         """Take in the line of *words*."""
         if words[0] not in self._lines:
-            raise TrustPolicyError(f"{_shown(words[0])} is not log, witness, group or quorum")
+            raise TrustPolicyError(f"unknown keyword {_shown(words[0])}: use log, witness, group or quorum")
         self._lines[words[0]](words[1:])
 
     def policy(self) -> TrustPolicy:
@@ -143,34 +143,34 @@ class _PolicyReader:
 
     def _log(self, words: Sequence[str]) -> None:
         if len(words) not in (1, 2):
-            raise TrustPolicyError("write log <verifier key> [<url>]")
+            raise TrustPolicyError("invalid log line: write log <verifier key> [<url>]")
         self._logs.append(_new_key(words[0], self._logs, parse_ledger_key))
 
     def _witness(self, words: Sequence[str]) -> None:
         if len(words) not in (2, 3):
-            raise TrustPolicyError("write witness <name> <verifier key> [<url>]")
+            raise TrustPolicyError("invalid witness line: write witness <name> <verifier key> [<url>]")
         key = _new_key(words[1], self._witnesses.values(), parse_verifier_key)
         if key.kind != COSIGNATURE:
-            raise TrustPolicyError(f"the key {key} is not one of a witness: these have the type 0x04")
+            raise TrustPolicyError(f"{key} is not the key of a witness: give a key of type 0x04")
         self._witnesses[self._new_name(words[0])] = key
 
     def _group(self, words: Sequence[str]) -> None:
         if len(words) < 3:
-            raise TrustPolicyError("write group <name> <number, all or any> <member> …")
+            raise TrustPolicyError("invalid group line: write group <name> <number, all or any> <member> …")
         name, count, members = self._new_name(words[0]), words[1], words[2:]
         for member in members:
             self._require(member)
             if member in self._members:
-                raise TrustPolicyError(f"{_shown(member)} is a member already: each name may be one once")
+                raise TrustPolicyError(f"{_shown(member)} is already a member of a group: list each name once")
             self._members.add(member)
         least = {"all": len(members), "any": 1}.get(count) or (int(count) if _COUNT.fullmatch(count) else 0)
         if not 1 <= least <= len(members):
-            raise TrustPolicyError(f"write all, any, or a number from 1 to {len(members)} instead of {_shown(count)}")
+            raise TrustPolicyError(f"invalid number of members {_shown(count)}: write all, any, or 1 to {len(members)}")
         self._groups[name] = WitnessGroup(least, tuple(members))
 
     def _set_quorum(self, words: Sequence[str]) -> None:
         if len(words) != 1 or self._quorum is not None:
-            raise TrustPolicyError("write one line quorum <name>, or quorum none")
+            raise TrustPolicyError("invalid or second quorum line: write one line quorum <name>, or quorum none")
         if words[0] != NO_QUORUM:
             self._require(words[0])
         self._quorum = words[0]
@@ -178,19 +178,19 @@ class _PolicyReader:
     def _new_name(self, name: str) -> str:
         _require_utf8(name, f"the name {_shown(name)}")  # it is printed, also as JSON
         if name == NO_QUORUM or name in self._witnesses or name in self._groups:
-            raise TrustPolicyError(f"the name {_shown(name)} is taken")
+            raise TrustPolicyError(f"the name {_shown(name)} is already used: choose another")
         return name
 
     def _require(self, name: str) -> None:
         if name not in self._witnesses and name not in self._groups:
-            raise TrustPolicyError(f"{_shown(name)} is not a witness or group of the lines before")
+            raise TrustPolicyError(f"unknown witness or group {_shown(name)}: define it on an earlier line")
 
 
 def _new_key(text: str, known: Collection[VerifierKey], parse: Callable[[str], VerifierKey]) -> VerifierKey:
     _require_utf8(text, "the name in a verifier key")
     key = parse(text)
     if any(each.public == key.public for each in known):
-        raise TrustPolicyError(f"the public key of {key} is listed twice")
+        raise TrustPolicyError(f"the public key of {key} is listed twice: keep one")
     return key
 
 
@@ -198,7 +198,7 @@ def _require_utf8(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise TrustPolicyError(f"{what} is not UTF-8: write the policy in UTF-8") from error
+        raise TrustPolicyError(f"{what} is not UTF-8: save the policy as UTF-8") from error
 
 
 def _shown(word: str) -> str:

@@ -131,7 +131,7 @@ def parse_verifier_key(text: str) -> VerifierKey:
     """The verifier key in *text*. Raises :class:`NoteError`, which never shows what may be a private key."""
     if _PRIVATE in text.upper():
         raise NoteError(
-            "this is a private key, and a verifier key is needed: give the line that `millstream anchor key show` "
+            "expected a verifier key, found a private key: give the line that `millstream anchor key show` "
             "prints, and replace the private key if others have seen it"
         )
     begin = text if not looks_like_key(text) else "+".join(text.split("+", 2)[:2])
@@ -142,7 +142,7 @@ def parse_verifier_key(text: str) -> VerifierKey:
         raise NoteError(f"{what} is damaged: its key id does not match; copy it again")
     y = int.from_bytes(public, "little") & (2**255 - 1)
     if y >= _FIELD or y in _SMALL_ORDER:
-        raise NoteError(f"{what} is not safe: anyone can sign for this public key; ask for the right key")
+        raise NoteError(f"{what} is not safe, because anyone can sign for it: request the correct key from its owner")
     return key
 
 
@@ -151,8 +151,8 @@ def parse_ledger_key(text: str) -> VerifierKey:
     key = parse_verifier_key(text)
     if key.kind != ED25519:
         raise NoteError(
-            f"the verifier key {key.name}+{key.key_id.hex()} is one of a witness (type 0x{key.kind:02x}): give the key "
-            "of the ledger (type 0x01), and name witnesses in a policy"
+            f"the verifier key {key.name}+{key.key_id.hex()} is the key of a witness (type 0x{key.kind:02x}): give the "
+            "key of the ledger (type 0x01), and name witnesses in a policy"
         )
     return key
 
@@ -167,7 +167,7 @@ def _split_key(text: str, what: str) -> tuple[str, int, bytes, bytes]:
     name, _, rest = text.partition("+")
     key_id, _, encoded = rest.partition("+")
     if not is_key_name(name) or not _KEY_ID.fullmatch(key_id):
-        raise NoteError(f"{what} does not have the form <name>+<key id in hex>+<key in base64>")
+        raise NoteError(f"{what} is invalid: expected <name>+<key id in hex>+<key in base64>")
     data = decode_base64(encoded, what)
     kind = data[0] if data else 0
     if kind not in (ED25519, COSIGNATURE):
@@ -194,17 +194,19 @@ def parse_note(data: bytes) -> SignedNote:
         raise NoteError("the signed note contains a control character other than a newline")
     body, blank, lines = note.rpartition("\n\n")
     if not blank or not lines.endswith("\n"):
-        raise NoteError("a signed note ends with an empty line and signature lines: the file is cut off or not a note")
+        raise NoteError(
+            "the signature lines after an empty line are missing: the file is truncated, or not a signed note"
+        )
     rows = lines[:-1].split("\n")
     if len(rows) > MAX_SIGNATURES:
-        raise NoteError(f"the signed note has {len(rows)} signatures: at most {MAX_SIGNATURES} are read")
+        raise NoteError(f"the signed note has {len(rows)} signatures; the limit is {MAX_SIGNATURES}")
     return SignedNote(body + "\n", tuple(map(_parse_signature, rows)))
 
 
 def _parse_signature(line: str) -> NoteSignature:
     name, _, encoded = line.removeprefix(_MARK).partition(" ")
     if not line.startswith(_MARK) or not is_key_name(name):
-        raise NoteError(f"{line[:80]!r} is not a signature line: it has the form '\u2014 <key name> <base64>'")
+        raise NoteError(f"invalid signature line {line[:80]!r}: expected '\u2014 <key name> <base64>'")
     data = decode_base64(encoded, f"the signature of {name[:80]!r}")
     if len(data) < 5:
         raise NoteError(f"the signature of {name[:80]!r} is too short")

@@ -47,7 +47,9 @@ def bundle_of(lines: Iterable[bytes]) -> bytes:
 
 def _sized(line: bytes) -> bytes:
     if len(line) > _MAX_ENTRY_BYTES:
-        raise LedgerError(f"a ledger entry has {len(line):,} bytes; a bundle takes {_MAX_ENTRY_BYTES:,}")
+        raise LedgerError(
+            f"a ledger entry has {len(line):,} bytes; the limit of an entry bundle is {_MAX_ENTRY_BYTES:,}"
+        )
     return len(line).to_bytes(2) + line
 
 
@@ -99,9 +101,9 @@ class TilePublisher:
         published = signer.read(data)
         if published.size > checkpoint.size or tree.root(published.size) != published.root:
             raise LedgerError(
-                f"the checkpoint published in {self.files}, of {published.size:,} entries, does not belong to the tree "
-                f"of this ledger, of {checkpoint.size:,} entries: this node was restored from an older backup, or "
-                "another one publishes there. Restore the newer ledger, or publish to an empty folder"
+                f"the checkpoint published in {self.files}, with {published.size:,} entries, does not belong to the "
+                f"tree of this ledger, with {checkpoint.size:,} entries: this node was restored from an older backup, "
+                "or another node publishes there. Restore the newer ledger, or publish to an empty folder"
             )
         return published.size
 

@@ -138,7 +138,7 @@ class LocalBulk:
         sidecar = self._descriptions.read_from(folders, encode_name(space), content_id)
         after = _status(where)
         if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
-            raise StoreUnavailableError(f"{content_id!r} changed while it was looked at; try again")
+            raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
         about = (sidecar and sidecar.of(status)) or unknown_file(status)
         return Reading(
             about.sha256, hashlib.sha256(data).hexdigest(), len(data), status.st_mtime_ns // 1000, after.st_nlink,
