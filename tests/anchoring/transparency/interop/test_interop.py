@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from transparency.interop.program import GoVerifiers, RefusedError
+from transparency.interop.program import GoProgram, RefusedError
 
 from millstream.anchoring import LogLedger
 from millstream.anchoring.ledger import encode_entry
@@ -64,7 +64,7 @@ def published(tmp_path: Path) -> Iterator[Any]:
     engine.dispose()
 
 
-def test_our_notes_and_cosignatures_are_verified_by_go(go: GoVerifiers, tmp_path: Path) -> None:
+def test_our_notes_and_cosignatures_are_verified_by_go(go: GoProgram, tmp_path: Path) -> None:
     first, second = TestWitness("witness.example/one"), TestWitness("witness.example/two")
     data = encode_note(second.cosign(first.cosign(sign_note(TEXT, [KEY]))))
     path = tmp_path / "note"
@@ -84,7 +84,7 @@ def test_our_notes_and_cosignatures_are_verified_by_go(go: GoVerifiers, tmp_path
             assert go("note", path, *keys)["signatures"] < 3  # that of a key that is not known by this name
 
 
-def test_a_checkpoint_and_a_cosignature_of_go_are_verified_by_us(go: GoVerifiers) -> None:
+def test_a_checkpoint_and_a_cosignature_of_go_are_verified_by_us(go: GoProgram) -> None:
     answer = go("sign", encode_signing_key(KEY), TEXT + "an extension", "witness.example/one")
     witness = parse_verifier_key(answer["witness"])
     assert witness == TestWitness("witness.example/one").key
@@ -96,7 +96,7 @@ def test_a_checkpoint_and_a_cosignature_of_go_are_verified_by_us(go: GoVerifiers
     assert check_checkpoint(plain, policy).witnesses == ("w",)
 
 
-def test_paths_of_trees_of_many_sizes_are_verified_by_go(go: GoVerifiers, tmp_path: Path) -> None:
+def test_paths_of_trees_of_many_sizes_are_verified_by_go(go: GoProgram, tmp_path: Path) -> None:
     draw, tree = random.Random(2), MerkleTree()
     leaves = [leaf_hash(b"%d" % number) for number in range(sized(quick=600, ci=2000, long=20_000))]
     tree.extend(leaves)
@@ -117,7 +117,7 @@ def test_paths_of_trees_of_many_sizes_are_verified_by_go(go: GoVerifiers, tmp_pa
         go("paths", file)
 
 
-def test_a_proof_file_is_verified_by_go(go: GoVerifiers, published: Any, tmp_path: Path) -> None:
+def test_a_proof_file_is_verified_by_go(go: GoProgram, published: Any, tmp_path: Path) -> None:
     ledger, tree, signer, _ = published
     (key,) = (each.verifier_key for each in signer._signing())
     for number in (1, 2, 257, ENTRIES):
@@ -131,7 +131,7 @@ def test_a_proof_file_is_verified_by_go(go: GoVerifiers, published: Any, tmp_pat
             go("tlog-proof", tmp_path / "x.tlog-proof", tmp_path / "entry", key)
 
 
-def test_published_tiles_are_read_and_verified_by_go(go: GoVerifiers, published: Any) -> None:
+def test_published_tiles_are_read_and_verified_by_go(go: GoProgram, published: Any) -> None:
     ledger, _, signer, folder = published
     (key,) = (each.verifier_key for each in signer._signing())
     lines = [encode_entry(entry).decode() for entry in ledger.entries()]
@@ -146,7 +146,7 @@ def test_published_tiles_are_read_and_verified_by_go(go: GoVerifiers, published:
         go("tiles", folder, key)
 
 
-def test_a_tree_of_one_entry_is_verified_by_go(go: GoVerifiers, tmp_path: Path) -> None:
+def test_a_tree_of_one_entry_is_verified_by_go(go: GoProgram, tmp_path: Path) -> None:
     leaves = [leaf_hash(b"only")]
     checkpoint = encode_note(sign_note(Checkpoint(KEY.name, 1, merkle_root(leaves)).text, [KEY]))
     (tmp_path / "entry").write_bytes(b"only")
