@@ -231,6 +231,17 @@ def test_a_transaction_within_another_is_a_part_of_it(tmp_path: Path) -> None:
         assert list(connection.exec_driver_sql("SELECT n FROM t").scalars()) == [2, 3]
 
 
+def test_a_database_that_another_process_writes_to_is_an_error_of_sqlalchemy(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'node.db'}"
+    other, engine = sa.create_engine(url), sa.create_engine(url, connect_args={"timeout": 0})
+    with writing(other), pytest.raises(sa.exc.OperationalError, match="locked"), writing(engine):
+        pass
+    with writing(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE t (a)")
+    other.dispose()
+    engine.dispose()
+
+
 def test_threads_that_write_wait_in_line_however_long_it_takes(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'a.db'}", connect_args={"timeout": 0})
     with writing(engine) as connection:

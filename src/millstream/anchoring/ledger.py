@@ -118,16 +118,22 @@ def check_seal(entry: LedgerEntry) -> LedgerEntry:
     return entry
 
 
+def follows(entry: LedgerEntry, head: LedgerEntry | None) -> LedgerEntry:
+    """*entry*, which must name *head* (None: nothing) as the one before it. Raises :class:`LedgerError`."""
+    number, previous, time = (head.number, head.hash, head.time) if head else (0, GENESIS, -MAX_SAFE_INTEGER)
+    if entry.number != number + 1 or entry.previous != previous:
+        raise LedgerError(f"the chain of the ledger is broken: entry {entry.number} does not follow entry {number}")
+    if entry.time < time:
+        raise LedgerError(f"ledger entry {entry.number} has an earlier time than the entry before it")
+    return entry
+
+
 def checked_chain(entries: Iterable[LedgerEntry], head: LedgerEntry | None = None) -> Iterator[LedgerEntry]:
     """*entries*, each checked to follow the one before it, the first to follow *head*. Raises :class:`LedgerError`."""
-    number, previous, time = (head.number, head.hash, head.time) if head else (0, GENESIS, -MAX_SAFE_INTEGER)
+    before = head
     for entry in entries:
-        if entry.number != number + 1 or entry.previous != previous:
-            raise LedgerError(f"the chain of the ledger is broken: entry {entry.number} does not follow entry {number}")
-        if entry.time < time:
-            raise LedgerError(f"ledger entry {entry.number} has an earlier time than the entry before it")
-        number, previous, time = entry.number, entry.hash, entry.time
-        yield check_seal(entry)
+        before = check_seal(follows(entry, before))
+        yield before
 
 
 def check_tail(entries: Sequence[LedgerEntry]) -> None:

@@ -106,12 +106,21 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         with engine.begin() as connection:
             # SQLite takes the lock only at the first write otherwise, and what was read before may be stale by then.
             if not getattr(connection.connection, "in_transaction", False):
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                _begin_immediate(connection)
             writer.connection = connection
             try:
                 yield connection
             finally:
                 writer.connection = None
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    """Begin by SQLite's driver: SQLAlchemy takes a third of the time of a small transaction for this statement."""
+    statement, driver = "BEGIN IMMEDIATE", connection.dialect.loaded_dbapi
+    try:
+        connection.connection.cursor().execute(statement)
+    except driver.Error as error:
+        raise sa.exc.DBAPIError.instance(statement, None, error, driver.Error, dialect=connection.dialect) from error
 
 
 class _EngineWriter:

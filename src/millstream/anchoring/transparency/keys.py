@@ -123,18 +123,21 @@ class LedgerKeys:
             self._write(StoredKeys(stored.origin, (StoredKey(encode_signing_key(key)), *before), stored.retired))
         return key.verifier_key
 
-    def signing(self) -> Sequence[SigningKey]:
-        """The keys that sign now, the newest first; the first key is made where there is none.
+    def signing(self, *, create: bool = True) -> Sequence[SigningKey]:
+        """The keys that sign now, the newest first; where there is none it is made with *create*, else there are none.
 
         Raises :class:`LedgerKeyError` where the file cannot be read.
         """
-        if not self.exists:
+        file = self._load_existing()
+        if file is None and not create:
+            return []
+        if file is None:
             try:
                 self.create()
             except LedgerKeyError:
                 if not self.exists:  # else another process has just made it
                     raise
-        file = self._load()
+            file = self._load()
         keys = [key for key, each in zip(file.keys, file.stored.keys, strict=True) if not self._is_over(each)]
         if len(keys) < len(file.keys):
             with contextlib.suppress(LedgerKeyError), self._writing():  # a folder of secrets may be read-only
@@ -161,6 +164,16 @@ class LedgerKeys:
         return key.until is not None and key.until <= self._clock.now()
 
     def _load(self) -> _KeyFile:
+        file = self._load_existing()
+        if file is None:
+            raise LedgerKeyError(
+                f"the ledger {self._ledger} has no key in {self.path.parent}: create one with "
+                f"`millstream anchor key create --ledger {self._ledger}`"
+            )
+        return file
+
+    def _load_existing(self) -> _KeyFile | None:
+        """The keys of the file, None where there is no file."""
         try:
             if self._read is not None and self._read.identity == _identity(self.path.stat()):
                 return self._read
@@ -168,11 +181,8 @@ class LedgerKeys:
                 found = os.fstat(file.fileno())
                 identity, mode = _identity(found), found.st_mode
                 data = file.read(MAX_KEY_FILE_BYTES + 1)
-        except FileNotFoundError as error:
-            raise LedgerKeyError(
-                f"the ledger {self._ledger} has no key in {self.path.parent}: create one with "
-                f"`millstream anchor key create --ledger {self._ledger}`"
-            ) from error
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
             raise LedgerKeyError(
                 f"cannot read the key of the ledger {self._ledger} from {self.path}: {error.strerror}"
@@ -261,13 +271,13 @@ class LedgerSigner:
         return TreeHead(head.origin, head.size, head.root)
 
     def _signing(self) -> Sequence[SigningKey]:
-        if self._origin is not None and (not self._keys.exists or self._keys.origin() != self._origin):
+        keys = self._keys.signing(create=self._origin is None)
+        if self._origin is not None and (not keys or keys[0].name != self._origin):
             raise LedgerKeyError(
                 f"the key of the ledger {self._origin} is not in {self._keys.path}: restore that file from a backup; "
                 "if the key is lost, move the present file away and create a new key with `millstream anchor key "
                 f"create --origin {self._origin} --replaces KEY`, where KEY is the verifier key of the lost one"
             )
-        keys = self._keys.signing()
         self._origin = keys[0].name
         return keys
 

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.errors import LedgerError
-from millstream.anchoring.ledger import LedgerEntry, checked_chain, encode_entry
+from millstream.anchoring.ledger import LedgerEntry, checked_chain, encode_entry, follows
 from millstream.anchoring.log_ledger import LogLedger
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.published_files import PublishedFiles
@@ -168,7 +168,9 @@ class LedgerTree:
             if copy:
                 self._put_copy(copy, kept.get(str(copy)), signed, signer)
             if self._publisher and self._known:
-                self._publisher.publish(signed, signer, self._known.tree, lambda first: self._lines(first, entry))
+                published = kept.get(str(self._publisher.files))
+                found = None if published is None else _checkpoint(published, signer)
+                self._publisher.publish(signed, self._known.tree, lambda first: self._lines(first, entry), found)
             self._problem = None
             return signed
 
@@ -194,9 +196,8 @@ class LedgerTree:
         copied = copy.read(CHECKPOINT)
         if copied is None or copied == newest.data:
             return newest if copied else None
-        head = self.required_signer.read(copied)
-        is_prefix = head.size <= self.size and self.root(head.size) == head.root
-        return SignedCheckpoint(copied, head.size, head.root) if is_prefix else None
+        signed = _checkpoint(copied, self.required_signer)
+        return signed if signed.size <= self.size and self.root(signed.size) == signed.root else None
 
     @property
     def size(self) -> int:
@@ -323,7 +324,7 @@ class LedgerTree:
     def _new_entries(self, known: _KnownTree, entry: LedgerEntry | None) -> Sequence[LedgerEntry]:
         """The entries after the last leaf, fewer than CHUNK where these are all."""
         if entry is not None and entry.number == known.tree.size + 1:
-            return list(checked_chain([entry], known.head))
+            return [follows(entry, known.head)]
         coming = checked_chain(self._ledger.entries(known.tree.size + 1), known.head)
         entries = list(itertools.islice(coming, CHUNK))
         if not entries and self._ledger.last_number < known.tree.size:
@@ -361,8 +362,7 @@ class LedgerTree:
         """Size and root of *newest* are those that were signed: the row could have been changed."""
         if newest == self._trusted:
             return
-        head = signer.read(newest.data)
-        if (head.size, head.root) != (newest.size, newest.root):
+        if _checkpoint(newest.data, signer) != newest:
             raise LedgerError(
                 f"the newest checkpoint of the ledger {self._name!r} in node.db does not match its row: "
                 "another program changed the database. Restore node.db from a backup"
@@ -399,3 +399,9 @@ class LedgerTree:
             f"the ledger {self._name!r} has {entries:,} entries, but its tree has {size:,}: the ledger was restored "
             "from an older backup, or truncated. Restore the newer log.db"
         )
+
+
+def _checkpoint(data: bytes, signer: CheckpointSigner) -> SignedCheckpoint:
+    """What the checkpoint *data* says, once its signature was checked. Raises :class:`LedgerError`."""
+    head = signer.read(data)
+    return SignedCheckpoint(data, head.size, head.root)

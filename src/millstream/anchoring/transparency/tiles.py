@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
 from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.transparency.published_files import PublishedFiles
-from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.anchoring.transparency.tree import HASH_BYTES, TILE_HEIGHT, TILE_WIDTH, MerkleTree
 from millstream.anchoring.transparency.tree_tables import SignedCheckpoint
 
@@ -62,9 +62,9 @@ class TilePublisher:
 
     def __init__(self, files: PublishedFiles) -> None:
         self.files = files
-        self._published: int | None = None
-        self._bundle: list[bytes] = []
-        """The entries after the last full bundle of what is published, if this process wrote them."""
+        self._published: SignedCheckpoint | None = None
+        self._bundle, self._width = bytearray(), 0
+        """The bundle after the last full one of what is published, and its entries, if this process wrote them."""
 
     @property
     def is_known(self) -> bool:
@@ -72,51 +72,42 @@ class TilePublisher:
         return self._published is not None
 
     def publish(
-        self, checkpoint: SignedCheckpoint, signer: CheckpointSigner, tree: MerkleTree, lines: ReadLines
+        self, checkpoint: SignedCheckpoint, tree: MerkleTree, lines: ReadLines, found: SignedCheckpoint | None = None
     ) -> None:
         """Publish *checkpoint* and what is missing below it. The same again changes nothing.
 
-        Raises :class:`LedgerError` where the published checkpoint is of another tree, or of a larger one;
-        :class:`LedgerUnavailableError`.
+        *found* is what is published, where this object does not know it: the caller has checked that its tree is the
+        beginning of *tree*. Raises :class:`LedgerUnavailableError`.
         """
-        data = self.files.read(CHECKPOINT) if self._published is None else None
-        if data is not None:
-            self._published = self._check_published(data, checkpoint, signer, tree)
-        old = self._published or 0
-        if data == checkpoint.data:
+        self._published = self._published or found
+        if self._published is not None and self._published.data == checkpoint.data:
             return
+        old = self._published.size if self._published else 0
         try:
             if checkpoint.size != old:
                 self._put_bundles(old, checkpoint.size, lines)
                 self._put_tiles(old, checkpoint.size, tree)
             self.files.put(CHECKPOINT, checkpoint.data, CHECKPOINT_MEDIA)
         except BaseException:
-            self._published, self._bundle = None, []
+            self._published, self._width = None, 0
             raise
-        self._published = checkpoint.size
-
-    def _check_published(
-        self, data: bytes, checkpoint: SignedCheckpoint, signer: CheckpointSigner, tree: MerkleTree
-    ) -> int:
-        published = signer.read(data)
-        if published.size > checkpoint.size or tree.root(published.size) != published.root:
-            raise LedgerError(
-                f"the checkpoint published in {self.files}, with {published.size:,} entries, does not belong to the "
-                f"tree of this ledger, with {checkpoint.size:,} entries: this node was restored from an older backup, "
-                "or another node publishes there. Restore the newer ledger, or publish to an empty folder"
-            )
-        return published.size
+        self._published = checkpoint
 
     def _put_bundles(self, old: int, new: int, lines: ReadLines) -> None:
-        is_known = len(self._bundle) == old % TILE_WIDTH
-        bundle = self._bundle if is_known else []
+        is_known = self._width == old % TILE_WIDTH
+        if not is_known or not self._width:
+            self._bundle, self._width = bytearray(), 0
         coming = lines(old if is_known else old - old % TILE_WIDTH)
         for number in range(old // TILE_WIDTH, -(-new // TILE_WIDTH)):
             width = min(TILE_WIDTH, new - number * TILE_WIDTH)
-            bundle.extend(_sized(next(coming)) for _ in range(width - len(bundle)))
-            self._put("entries", number, width, b"".join(bundle))
-            bundle = bundle if width < TILE_WIDTH else []
-        self._bundle = bundle
+            added = list(itertools.islice(coming, width - self._width))
+            if len(added) < width - self._width:
+                raise LedgerError(f"the ledger ends before entry {new}, which is in its tree: restore its log.db")
+            self._bundle += bundle_of(added)
+            self._put("entries", number, width, bytes(self._bundle))
+            self._width = width
+            if width == TILE_WIDTH:
+                self._bundle, self._width = bytearray(), 0
 
     def _put_tiles(self, old: int, new: int, tree: MerkleTree) -> None:
         level = 0

@@ -56,6 +56,7 @@ class MerkleTree:
         """The unfinished tile of each level, as far as it was read."""
         self._peaks: list[bytes] | None = None
         """The roots of the complete subtrees that the tree consists of, the largest first."""
+        self._root: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -65,7 +66,9 @@ class MerkleTree:
     def root(self, size: int | None = None) -> bytes:
         """The root (32 bytes) of the tree, or of its first *size* leaves. Raises :class:`MerklePathError`."""
         if size is None or size == self._size:
-            return _folded(self._own_peaks())
+            if self._root is None:
+                self._root = _folded(self._own_peaks())
+            return self._root
         self._require(size)
         return self._hash_of(0, size)
 
@@ -95,6 +98,7 @@ class MerkleTree:
         changed: dict[tuple[int, int], bytes] = {}
         self._append(0, self._size, leaves, changed)
         self._size += len(leaves)
+        self._root = None
         self._tiles.put(changed)
 
     def inclusion_path(self, index: int, size: int | None = None) -> list[bytes]:
