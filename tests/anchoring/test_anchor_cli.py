@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +77,42 @@ def test_replay_ends_with_1_and_the_name_of_what_is_damaged(data: Path) -> None:
     assert f"file {damaged.name} is damaged" in out
     code, out, _ = run_command("anchor", "replay", "--json", "--data", str(data))
     assert (code, json.loads(out)["findings"][0]["cid"]) == (1, damaged.name)
+
+
+def test_the_signed_tree_is_compared_with_its_ledger(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    at = ("--data", str(data))
+    toml = data / "millstream.toml"
+    toml.write_text(f'[anchoring]\ncheckpoint_copy = "{tmp_path / "copies"}"\ntiles = true\n')
+    code, out, _ = run_command("anchor", "verify", *at)
+    assert (code, out.splitlines()[1:]) == (
+        0,
+        ["tree        2 entries match", "checkpoint  2 entries match", "copy        none", "published   none"],
+    )
+    assert run_command("anchor", "checkpoint", *at).code == 0  # what is missing is copied and published
+    code, out, _ = run_command("anchor", "verify", "--json", *at)
+    sizes = {"entries": 2, "leaves": 2, "signed": 2, "copied": 2, "published": 2}
+    assert (code, json.loads(out)) == (0, {"ledger": "anchors", **sizes})
+    tile = data / "ledger-tiles" / "anchors" / "tile" / "0" / "000.p" / "2"
+    tile.write_bytes(bytes(64))
+    code, out, err = run_command("anchor", "verify", *at)
+    assert (code, out, "tile/0/000.p/2 in" in err, "has other bytes than the ledger" in err) == (1, "", True, True)
+    shutil.rmtree(data / "ledger-tiles")
+    assert run_command("anchor", "checkpoint", *at).code == 0
+    assert run_command("anchor", "verify", *at).code == 0
+    with contextlib.closing(sqlite3.connect(data / "node.db")) as database, database:
+        database.execute("UPDATE anchor_tree_tiles SET hashes = zeroblob(64) WHERE ledger = 'anchors'")
+    code, _, err = run_command("anchor", "verify", *at)
+    assert (code, "entry 1 of the ledger 'anchors' differs" in err) == (1, True)
+
+
+@pytest.mark.parametrize("copy", ["{data}/ledger-tiles", "file://{data}/ledger-tiles/", "s3://bucket/tiles"])
+def test_the_copy_of_checkpoints_and_the_tiles_have_places_of_their_own(data: Path, copy: str) -> None:
+    tiles = '"s3://bucket/tiles/"' if copy.startswith("s3") else "true"
+    place = copy.format(data=data)
+    (data / "millstream.toml").write_text(f'[anchoring]\ncheckpoint_copy = "{place}"\ntiles = {tiles}\n')
+    code, _, err = run_command("anchor", "status", "--data", str(data))
+    assert (code, f"name the same place '{place}': choose another one" in err) == (2, True)
 
 
 @pytest.fixture

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from millstream.core.settings import Section
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from millstream.core.settings import Section, SettingsError
+
+TILES_FOLDER = "ledger-tiles"
+"""Where tiles are published in the data folder."""
 
 
 class AnchoringSettings(Section, frozen=True):
@@ -29,3 +35,20 @@ class AnchoringSettings(Section, frozen=True):
     key_folder: str = ""
     checkpoint_copy: str = ""
     tiles: bool | str = False
+
+    def require_two_places(self, folder: Path) -> None:
+        """Raise :class:`SettingsError` where the copy of checkpoints and the tiles of the node in *folder* meet."""
+        published = self.tiles if isinstance(self.tiles, str) else str(folder / TILES_FOLDER)
+        if self.checkpoint_copy and self.tiles and _place(self.checkpoint_copy) == _place(published):
+            raise SettingsError(
+                f"anchoring.checkpoint_copy and anchoring.tiles name the same place {self.checkpoint_copy!r}: choose "
+                "another one for the copy, on another disk or in another bucket"
+            )
+
+
+def _place(text: str) -> str | Path:
+    """*text*, a path or a URL, in one spelling."""
+    scheme, _, rest = text.partition(":")
+    if scheme == "file":
+        return Path(unquote(urlsplit(text).path)).resolve()
+    return text.rstrip("/") if rest.startswith("//") else Path(text).expanduser().resolve()

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from millstream.cli.anchor_feed import feed_command
-from millstream.cli.anchor_keys import checkpoint, key, ledger_option
+from millstream.cli.anchor_keys import checkpoint, key, ledger_option, verify
 from millstream.cli.anchor_linksets import linksets
 from millstream.cli.anchor_observe import observe, print_follow_state
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
@@ -32,6 +32,7 @@ def anchor() -> None:
 anchor.add_command(feed_command)
 anchor.add_command(key)
 anchor.add_command(checkpoint)
+anchor.add_command(verify)
 anchor.add_command(submit)
 anchor.add_command(redrive)
 anchor.add_command(serve)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import click
+import msgspec
 
 from millstream.anchoring.transparency.signed_note import parse_ledger_key
 from millstream.cli.common import data_options, json_option, print_json
@@ -92,11 +93,37 @@ def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
 
 @click.command()
 @ledger_option
+@json_option
+@data_options
+def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
+    """Compare the signed tree of a ledger with its entries.
+
+    Also compared are the newest checkpoint, its copy and the published tiles. Exit code 1 with the first difference.
+    """
+    with Node.open(settings) as node:
+        found = node.ledgers.tree(ledger_name).verify()
+    if as_json:
+        print_json({"ledger": ledger_name, **msgspec.structs.asdict(found)})
+        return
+    print(f"ledger      {found.entries:,} entries, an unbroken chain")
+    print(f"tree        {found.leaves:,} entries match")
+    for name, size in (("checkpoint", found.signed), ("copy", found.copied), ("published", found.published)):
+        print(f"{name:<11} " + ("none" if size is None else f"{size:,} entries match"))
+    if (found.signed or 0) < found.entries:
+        print(
+            f"{found.entries - (found.signed or 0):,} entries are not signed: run `millstream anchor checkpoint "
+            f"--ledger {ledger_name}`, which signs them or says what is wrong"
+        )
+
+
+@click.command()
+@ledger_option
 @data_options
 def checkpoint(settings: Settings, ledger_name: LedgerName) -> None:
     """Print the newest checkpoint of a ledger: its name, number of entries and root hash, signed.
 
-    It is signed first if the ledger has grown. Give it to those who must notice when the ledger is rewritten.
+    It is signed first if the ledger has grown, and copied and published if that is missing. Give it to those who must
+    notice when the ledger is rewritten.
     """
     with Node.open(settings) as node:
         data = node.ledgers.signed(ledger_name).checkpoint()

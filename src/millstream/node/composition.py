@@ -169,8 +169,10 @@ class Node(ClosesOnExit):
         Other accounts of the machine cannot read the folder (``data_access``); what is ours in a folder of before is
         taken from them.
 
-        Raises :class:`NodeNotFoundError` where there is no node, :class:`NodeFolderError` where there can be none.
+        Raises :class:`NodeNotFoundError` where there is no node, :class:`NodeFolderError` where there can be none,
+        :class:`~millstream.core.settings.SettingsError` for settings that contradict each other.
         """
+        settings.anchoring.require_two_places(settings.folder)
         try:
             if create:
                 make_private_folder(settings.folder)

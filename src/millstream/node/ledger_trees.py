@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from millstream.anchoring import LogLedger
+from millstream.anchoring.settings import TILES_FOLDER
 from millstream.core.clock import Clock
 from millstream.node.context import NodeContext
 from millstream.settings import Settings
@@ -22,9 +23,6 @@ LedgerName = Literal["anchors", "reports", "registry"]
 """What a ledger is called in commands and settings, and in the names of its files."""
 
 LEDGERS: Sequence[LedgerName] = ("anchors", "reports", "registry")
-
-TILES_FOLDER = "ledger-tiles"
-"""Where tiles are published in the data folder."""
 
 
 class LedgerTreesPart:

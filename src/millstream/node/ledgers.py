@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.anchoring import LogLedger
+from millstream.anchoring.errors import LedgerKeyError
 from millstream.anchoring.log_ledger import LEDGER_LOG
 from millstream.anchoring.transparency.entry_proof import EntryProof, newest_checkpoint, prove_entry
 from millstream.anchoring.transparency.keys import LedgerKeys
@@ -12,6 +13,7 @@ from millstream.anchoring.transparency.ledger_tree import LedgerTree
 from millstream.anchoring.transparency.published_files import PublishedFiles
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.anchoring.transparency.tiles import CHECKPOINT
+from millstream.core.errors import BusyError
 from millstream.log import system_log
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.context import NodeContext
@@ -31,8 +33,11 @@ class SignedLedger(msgspec.Struct, frozen=True):
     signer: CheckpointSigner
 
     def checkpoint(self) -> bytes:
-        """The newest checkpoint, signed now where the ledger has grown or has a new key, as far as this process may."""
-        return newest_checkpoint(self.tree, self.signer, covers=self.ledger.last_number).data
+        """The newest checkpoint, signed, copied and published now where that is missing, as far as this process may."""
+        try:
+            return self.tree.checkpoint().data
+        except (BusyError, LedgerKeyError):
+            return newest_checkpoint(self.tree, self.signer, covers=self.ledger.last_number).data
 
     def prove_entry(self, number: int) -> EntryProof:
         """The proof that entry *number* is in the newest checkpoint's tree. Raises :class:`LedgerError`."""

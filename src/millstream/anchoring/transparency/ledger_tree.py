@@ -20,12 +20,14 @@ from millstream.anchoring.transparency.published_files import PublishedFiles
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.anchoring.transparency.tiles import CHECKPOINT, CHECKPOINT_MEDIA, TilePublisher
 from millstream.anchoring.transparency.tree import MerkleTree
+from millstream.anchoring.transparency.tree_check import VerifiedTree, entry_differs, ledger_is_shorter, verify_tree
 from millstream.anchoring.transparency.tree_tables import (
     DatabaseTiles,
     SignedCheckpoint,
     TreeState,
     make_tree_tables,
     read_state,
+    require_signed_row,
     write_state,
 )
 from millstream.core.cached import locked_cached_property
@@ -169,7 +171,7 @@ class LedgerTree:
                 self._put_copy(copy, kept.get(str(copy)), signed, signer)
             if self._publisher and self._known:
                 published = kept.get(str(self._publisher.files))
-                found = None if published is None else _checkpoint(published, signer)
+                found = None if published is None else SignedCheckpoint.read(published, signer)
                 self._publisher.publish(signed, self._known.tree, lambda first: self._lines(first, entry), found)
             self._problem = None
             return signed
@@ -196,7 +198,7 @@ class LedgerTree:
         copied = copy.read(CHECKPOINT)
         if copied is None or copied == newest.data:
             return newest if copied else None
-        signed = _checkpoint(copied, self.required_signer)
+        signed = SignedCheckpoint.read(copied, self.required_signer)
         return signed if signed.size <= self.size and self.root(signed.size) == signed.root else None
 
     @property
@@ -222,18 +224,15 @@ class LedgerTree:
         signed = state.checkpoint.size if state.checkpoint else None
         return TreeStatus(self._ledger.last_number, state.size, signed, self._problem)
 
-    def verify(self) -> None:
-        """Compare every entry of the ledger with its leaf. Raises :class:`LedgerError` that names the first changed."""
-        with self._engine.connect() as connection:
-            tree = MerkleTree(
-                DatabaseTiles(self._engine, self._name, connection), read_state(connection, self._name).size
-            )
-            compared = 0
-            for entry in itertools.islice(checked_chain(self._ledger.entries()), tree.size):
-                self._require_leaf(tree, entry)
-                compared = entry.number
-        if compared < tree.size:
-            raise self._shorter(compared, tree.size)
+    def verify(self) -> VerifiedTree:
+        """Compare the ledger's entries with the tree, and with what is kept and published outside the folder.
+
+        Raises :class:`LedgerError` that names the first difference, :class:`LedgerUnavailableError`.
+        """
+        signer = None if self._make_signer is None else lambda: self.required_signer
+        return verify_tree(
+            self._ledger, self._engine, self._name, signer=signer, copy=self.places.copy, tiles=self.places.tiles
+        )
 
     def _read(self, query: Callable[[TreeState, MerkleTree], Result]) -> Result:
         with self._engine.connect() as connection:
@@ -328,7 +327,7 @@ class LedgerTree:
         coming = checked_chain(self._ledger.entries(known.tree.size + 1), known.head)
         entries = list(itertools.islice(coming, CHUNK))
         if not entries and self._ledger.last_number < known.tree.size:
-            raise self._shorter(self._ledger.last_number, known.tree.size)
+            raise ledger_is_shorter(self._name, self._ledger.last_number, known.tree.size)
         return entries
 
     def _add(self, known: _KnownTree, entries: Sequence[LedgerEntry]) -> None:
@@ -362,11 +361,7 @@ class LedgerTree:
         """Size and root of *newest* are those that were signed: the row could have been changed."""
         if newest == self._trusted:
             return
-        if _checkpoint(newest.data, signer) != newest:
-            raise LedgerError(
-                f"the newest checkpoint of the ledger {self._name!r} in node.db does not match its row: "
-                "another program changed the database. Restore node.db from a backup"
-            )
+        require_signed_row(newest, signer, self._name)
         self._trusted = newest
 
     def _require_prefix(self, tree: MerkleTree, before: TreeRoot, signed: TreeRoot, where: str) -> None:
@@ -383,25 +378,10 @@ class LedgerTree:
         """The entry of the tree's last leaf."""
         last = next(self._ledger.entries(tree.size), None)
         if last is None:
-            raise self._shorter(self._ledger.last_number, tree.size)
+            raise ledger_is_shorter(self._name, self._ledger.last_number, tree.size)
         self._require_leaf(tree, last)
         return last
 
     def _require_leaf(self, tree: MerkleTree, entry: LedgerEntry) -> None:
         if tree.leaf(entry.number - 1) != leaf_hash(encode_entry(entry)):
-            raise LedgerError(
-                f"entry {entry.number} of the ledger {self._name!r} differs from the one in its tree: the ledger "
-                "was changed. Restore log.db from a backup, or node.db if that one is wrong"
-            )
-
-    def _shorter(self, entries: int, size: int) -> LedgerError:
-        return LedgerError(
-            f"the ledger {self._name!r} has {entries:,} entries, but its tree has {size:,}: the ledger was restored "
-            "from an older backup, or truncated. Restore the newer log.db"
-        )
-
-
-def _checkpoint(data: bytes, signer: CheckpointSigner) -> SignedCheckpoint:
-    """What the checkpoint *data* says, once its signature was checked. Raises :class:`LedgerError`."""
-    head = signer.read(data)
-    return SignedCheckpoint(data, head.size, head.root)
+            raise entry_differs(self._name, entry.number)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
 from millstream.anchoring.errors import LedgerError, LedgerUnavailableError
+from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.core.sql import make_tables
 
 _number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -54,6 +55,12 @@ class SignedCheckpoint(msgspec.Struct, frozen=True):
     size: int
     root: bytes
 
+    @classmethod
+    def read(cls, data: bytes, signer: CheckpointSigner) -> SignedCheckpoint:
+        """What the checkpoint *data* says, once its signature was checked. Raises :class:`LedgerError`."""
+        head = signer.read(data)
+        return cls(data, head.size, head.root)
+
 
 class TreeState(msgspec.Struct, frozen=True):
     """How many leaves a tree has, and its newest checkpoint."""
@@ -74,6 +81,15 @@ def read_state(connection: sa.Connection, ledger: str) -> TreeState:
         return TreeState()
     size, data, signed_size, root = row
     return TreeState(size, None if data is None else SignedCheckpoint(data, signed_size, root))
+
+
+def require_signed_row(row: SignedCheckpoint, signer: CheckpointSigner, ledger: str) -> None:
+    """Size and root of *row* are those that were signed. Raises :class:`LedgerError`."""
+    if SignedCheckpoint.read(row.data, signer) != row:
+        raise LedgerError(
+            f"the newest checkpoint of the ledger {ledger!r} in node.db does not match its row: "
+            "another program changed the database. Restore node.db from a backup"
+        )
 
 
 def write_state(connection: sa.Connection, ledger: str, state: TreeState) -> None:
