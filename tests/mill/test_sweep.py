@@ -6,12 +6,14 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream.core.clock import VirtualClock
+from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.check_outcomes import Observation, SourceAnswer, Verdict, decide_bit_check
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import UnknownStoreError
@@ -27,6 +29,7 @@ from millstream.mill.providers import Providers
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import LocalStore, MemoryStore, StoreUnavailableError
+from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import FaultyStore, UnavailableStore, VanishingStore, truncates
@@ -252,7 +255,7 @@ def test_items_found_intact_together_are_recorded_like_single_ones(
             flip_bit(made.stores["1"].path_of("s", f"item {number:02}"))
         log = BitLog(made.engine)
         if name == "alone":
-            monkeypatch.setattr("millstream.mill.integrity.checker.BitChecker.find_intact", find_none)
+            monkeypatch.setattr("millstream.mill.integrity.sweep.find_intact", find_none)
         groups: list[CheckedGroup] = []
         tally = sweep(made, writer=CheckWriter(made.manifest, log), on_checked=groups.append)
         assert [group.items for group in groups] == [7, 7, 6]
@@ -262,7 +265,7 @@ def test_items_found_intact_together_are_recorded_like_single_ones(
     assert found[0] == found[1]
 
 
-def find_none(checker: BitChecker, store: str, space: str, items: Any, _audit: Any) -> Any:
+def find_none(_checker: BitChecker, store: str, space: str, items: Any) -> Any:
     intact = IntactItems(store, space, 0, decide_bit_check(Observation("a", "a", "a")), [], [], [])
     return intact, list(range(len(items.content_ids)))
 
@@ -284,6 +287,7 @@ def test_what_there_is_to_check_is_what_is_listed_or_recorded_or_lost(
     draw, made = random.Random(seed), new_world()
     monkeypatch.setattr("millstream.mill.integrity.sweep.GROUP", 5)
     monkeypatch.setattr("millstream.mill.manifest._PAGE", 4)
+    monkeypatch.setattr("millstream.mill.audit.audit_log._SCANNED", 6)
     made.stores["1"].create_space("s")
     for number in range(24):
         place, state = ItemRef("1", "s", f"{number:02}"), draw.randrange(5)
@@ -295,12 +299,37 @@ def test_what_there_is_to_check_is_what_is_listed_or_recorded_or_lost(
         draw.sample([f"{number:02}{mark}" for number in range(24) for mark in ("", *"uvwxyz")], 8 + 20 * seed)
     )
     lost = [name for name in lost if made.manifest.get("1", "s", name) is None]
-    audit: Any = SimpleNamespace(unrecorded=lambda *_, **__: iter([ItemRef("1", "s", name) for name in lost]))
+    log = AuditLog(made.engine)
+    known = [draw.choice([name, f"{name}!"]) for name in lost]  # events of items that are recorded, too
+    log.append([event(number, name) for number, name in enumerate(dict.fromkeys([*lost, *known]), 1)])
+    log.append([event(1000 + number, f"{name}-gone", deleted=True) for number, name in enumerate(lost)])
+    audit = AuditLookup(log, AuditOutbox(made.engine, made.clock), ["1"])
     expected = listed_or_known(made.providers, made.manifest, "1", "s", audit)
     runs = list(items_to_check(made.providers, made.manifest, "1", "s", audit))
-    assert max(len(run.keys) for run in runs) < 30  # a run of the store's, and a group of what was lost
-    found = [row for run in runs for row in zip(run.keys, *run.columns, strict=True)]
+    assert max(len(run.keys) for run in runs) < 35  # a run of the store's, a page of the manifest, one of the log
+    found = [row[:5] for run in runs for row in zip(run.keys, *run.columns, strict=True)]
+    sums = {key: (name, sha256) for run in runs for key, *_, name, sha256 in zip(run.keys, *run.columns, strict=True)}
+    logged = log.last_sums("1", "s", list(sums))
+    assert sums == {key: (key, logged[key]) if key in logged else (None, None) for key in sums}
     rows = [(item.content_id, item.row) for item in expected]
     assert found == [
         (name, row.sha256, row.size, row.modified, row.deleted) if row else (name, *[None] * 4) for name, row in rows
     ]
+
+
+def event(number: int, name: str, *, deleted: bool = False) -> AuditEvent:
+    action = AuditAction.DELETE_CONTENT if deleted else AuditAction.ADD_CONTENT
+    return AuditEvent(action, "ann", number, "local", "1", "", "s", name, f"{number:064x}", 1, number=number)
+
+
+def test_an_item_whose_audit_log_has_another_sum_is_not_found_intact(world: Any) -> None:
+    log, outbox = AuditLog(world.engine), AuditOutbox(world.engine, world.clock)
+    names = [f"item {number}" for number in range(5)]
+    sums = [world.manifest.get("1", "s", name).sha256 for name in names]
+    log.append([msgspec.structs.replace(event(n, names[n]), sha256=sums[n], number=n + 1) for n in range(4)])
+    log.append([event(9, "item 1")])
+    checker = BitChecker(world.providers, world.manifest, AuditLookup(log, outbox, ["1"]))
+    groups: list[CheckedGroup] = []
+    tally = sweep(world, checker=checker, on_checked=groups.append)
+    assert [group.intact.content_ids for group in groups] == [["item 0", "item 2", "item 3"]]
+    assert rows(tally)["item 1"] == "A6"

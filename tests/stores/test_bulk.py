@@ -395,6 +395,13 @@ def test_items_are_looked_at_and_read_in_one_go(tmp_path: Path) -> None:
     assert changed.links == 2
     assert isinstance(stray, Reading) and stray.provider is None
     assert all(isinstance(one, StoreError) for one in odd)
+    # what is in every way as expected is told by its size; a second name, other bytes or no record are told whole
+    expected = [sha256(b"1"), sha256(b"!"), sha256(b"3"), None, None]
+    assert at_once.readings("s", ["a/b", "c", "stray", "large", "gone"], expected)[:3] == [1, changed, stray]
+    assert at_once.readings("s", ["a/b"], [sha256(b"2")]) == [good]
+    os.link(store.path_of("s", "a/b"), tmp_path / "another name")
+    (linked,) = at_once.readings("s", ["a/b"], [sha256(b"1")])
+    assert isinstance(linked, Reading) and linked.links == 2
     told = ["has 1,048,577 bytes; the limit of a bulk read is 1,048,576", "is missing"]
     assert [str(one).endswith(end) for one, end in zip(odd, told, strict=True)] == [True, True]
 

@@ -112,6 +112,12 @@ def test_what_processes_do_is_what_is_done_without_them(tmp_path: Path, processe
         assert told(there.bulk.put(space, items)) == told(here.bulk.put(space, items))
         for act in ("infos", "read", "hashes"):
             assert told(getattr(there.bulk, act)("s", names)) == told(getattr(here.bulk, act)("s", names))
+    sums = [info.checksum() if isinstance(info, ItemInfo) else None for info in here.bulk.infos("s", names)]
+    expected = [draw.choice([sha256, None, "0" * 64]) for sha256 in sums]
+    apart, own = (read.readings("s", names, expected) for read in (there.bulk, here.bulk))
+    assert [type(one) for one in apart] == [type(one) for one in own]
+    for answer, sha256, name in zip(apart, expected, names, strict=True):
+        assert isinstance(answer, int) == (sha256 is not None and sha256 != "0" * 64), name
     assert [e.content_id for e in there.entries("s")] == [e.content_id for e in here.entries("s")]
     (tmp_path / "one").rename(tmp_path / "away")
     with pytest.raises(StoreUnavailableError, match="mount its disk"):

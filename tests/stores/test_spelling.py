@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
-from millstream.stores.path_encoding import FLAT_FOLDER, decode_flat_name, decode_name, encode_name, encoded_paths
+from millstream.stores.path_encoding import (
+    FLAT_FOLDER,
+    decode_flat_name,
+    decode_name,
+    encode_name,
+    encoded_paths,
+    item_paths,
+    plain_path,
+)
 
 odd_text = st.text(
     st.one_of(st.sampled_from("./%\n\\ aé"), st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
@@ -84,3 +92,17 @@ def test_the_format_document_spells_as_we_do() -> None:
     assert len(rows) >= 8
     for content_id, path in rows:
         assert "/".join(encoded_paths(json.loads(content_id))[0]) == path
+
+
+@given(st.one_of(content_ids, st.text("ab.-_ /%", min_size=1, max_size=90)))
+def test_the_short_way_to_a_plain_id_leads_where_the_rules_do(content_id: str) -> None:
+    path = plain_path("a space", content_id)
+    if path is not None:
+        assert (*path[0], path[1]) == item_paths("a space", content_id)[0]
+
+
+def test_plain_ids_have_a_short_way() -> None:
+    assert plain_path("s", "003/file 000001.dat") == (("s", "003"), "file 000001.dat")
+    assert plain_path("%s", "a") == (("%25s",), "a")
+    for odd in ("a//b", "/a", "a/", ".a", "a/.b", "a%b", "é", "a\nb", "a\n", "x" * 81):
+        assert plain_path("s", odd) is None

@@ -7,7 +7,7 @@ lists: a loop over a million items without a change is a matter of a few thousan
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 Column = Sequence[Any]
@@ -28,6 +28,13 @@ class ItemColumns(NamedTuple):
     def tail(self, start: int) -> ItemColumns:
         """The items from number *start* on."""
         return ItemColumns(self.keys[start:], tuple(column[start:] for column in self.columns))
+
+    def without(self, gone: Collection[str]) -> ItemColumns:
+        """All items but those of *gone*."""
+        if not gone:
+            return self
+        keys = [key for key in self.keys if key not in gone]
+        return ItemColumns(keys, self.at(keys))
 
     def at(self, keys: Sequence[str]) -> tuple[Column, ...]:
         """The columns as those of *keys*, with None for what is not in this run."""

@@ -58,12 +58,11 @@ class ManifestWriter:
 
     def apply_intact(self, items: IntactItems) -> None:
         """:meth:`apply` the check of each of *items*."""
-        pairs = list(zip(items.content_ids, items.sums, strict=True))
-        same = (items.checked_at, items.checked_at, items.outcome.verdict.value, items.note, items.store, items.space)
-        with writing(self.engine) as connection:
-            for some in groups(pairs, _NOTED):
-                text = f"WITH noted (item, observed) AS (VALUES {', '.join(['(?, ?)'] * len(some))}) {_NOTE_INTACT}"
-                connection.exec_driver_sql(text, (*itertools.chain.from_iterable(some), *same))
+        said = (items.checked_at, items.checked_at, items.outcome.verdict.value, items.note, items.store, items.space)
+        rows = [(*said, *pair) for pair in zip(items.content_ids, items.sums, strict=True)]
+        if rows:
+            with writing(self.engine) as connection:
+                connection.exec_driver_sql(_NOTE_INTACT, rows)
 
     def _insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str], conflict: str | None = None) -> None:
         if rows:
@@ -103,7 +102,7 @@ WHERE store = noted.of_store AND space = noted.of_space AND content_id = noted.i
 """
 _NOTE_INTACT = """
 UPDATE mill_manifest SET verified_at = ?, checked_at = ?, missing = 0, outcome = ?, detail = ?
-FROM noted WHERE store = ? AND space = ? AND content_id = noted.item AND sha256 IS noted.observed AND NOT deleted
+WHERE store = ? AND space = ? AND content_id = ? AND sha256 IS ? AND NOT deleted
 """
 _NOTED = 500
 """Checks in one statement: SQLite takes 32,766 values."""

@@ -142,17 +142,20 @@ class Providers(Mapping[str, Store]):
         bulk = bulk_of(self[store])
         return bulk is not None and reads_together(bulk)
 
-    def readings(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[Reading | None] | None:
+    def readings(
+        self, store: str, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
+    ) -> Sequence[int | Reading | None] | None:
         """What those of *content_ids* are that the store can look at and read in one go, None for others.
 
-        None for all of them where it has no way to do that.
+        Of an item that is in every way as *expected* only the size (:meth:`ReadsAtOnce.readings`). None for all of them
+        where the store has no way to do that.
         """
         bulk = bulk_of(self[store])
         at_once = None if bulk is None else reads_at_once(bulk)
         if at_once is None:
             return None
-        found = self.call(lambda: at_once.readings(space, content_ids)) if content_ids else []
-        return [one if isinstance(one, Reading) else None for one in found]
+        found = self.call(lambda: at_once.readings(space, content_ids, expected)) if content_ids else []
+        return [None if isinstance(one, StoreError) else one for one in found]
 
     def hash_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[Digests | None]:
         """:meth:`hash` for those of *content_ids* that the store can read together; None for the others."""

@@ -52,8 +52,14 @@ class Reading(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defau
 class ReadsAtOnce(Protocol):
     """A :class:`Bulk` that looks at items and reads their bytes in one go."""
 
-    def readings(self, space: str, content_ids: Sequence[str]) -> Sequence[Reading | StoreError]:
-        """What each item is; an error where it has more bytes than :data:`SMALL`, or anything is odd with it."""
+    def readings(
+        self, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
+    ) -> Sequence[int | Reading | StoreError]:
+        """What each item is; an error where it has more bytes than :data:`SMALL`, or anything is odd with it.
+
+        *expected* has a checksum (SHA-256, hex) of each item, or None. Where the bytes and what the provider recorded
+        of them are as expected, and the file has no other name, the answer is the number of bytes alone.
+        """
         ...
 
 

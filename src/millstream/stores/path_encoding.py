@@ -21,6 +21,7 @@ _LONGEST_PATH = 2048
 _ODD = re.compile(r"[%\x00-\x1f\x7f]")
 _ODD_OR_SLASH = re.compile(r"[%/\x00-\x1f\x7f]")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_. -]*/)*[A-Za-z0-9_-][A-Za-z0-9_. -]*")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*")
 _SHORT = 80
 """So long a plain id is one name even where each of its bytes is escaped."""
 _UNIT = re.compile(r"%[0-9A-F]{2}|[^%]", re.DOTALL)
@@ -45,6 +46,23 @@ def item_paths(space: str, content_id: str) -> tuple[tuple[str, ...], ...]:
     """The same paths below a store's folder, that of the *space* before them. Raises :class:`StoreInputError`."""
     name = encode_name(space)
     return tuple((name, *path) for path in encoded_paths(check_content_id(content_id)))
+
+
+def plain_path(space: str, content_id: str) -> tuple[tuple[str, ...], str] | None:
+    """The folder below a store's, and the name in it, under which a plain id is kept naturally; None for other ids.
+
+    It is the first of :func:`item_paths`, found at a fraction of the cost.
+    """
+    head, slash, name = content_id.rpartition("/")
+    if len(content_id) > _SHORT or _PLAIN_NAME.fullmatch(name) is None:
+        return None
+    folder = _plain_folder(space, head) if slash else (encode_name(space),)
+    return None if folder is None else (folder, name)
+
+
+@functools.lru_cache(1024)
+def _plain_folder(space: str, head: str) -> tuple[str, ...] | None:
+    return (encode_name(space), *head.split("/")) if _PLAIN.fullmatch(head) else None
 
 
 @functools.lru_cache(1024)

@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, make_tables, writing
+from millstream.mill.column_join import ItemColumns
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.merge_join import groups
 from millstream.stores.audit import CONTENT_CHANGES, AuditAction, AuditEvent
@@ -47,6 +48,8 @@ COLUMNS = (
 _FIELDS = tuple(column.name for column in _log.c)
 _VARIABLES = 500
 _PAGE = 1000
+_SCANNED = 4000
+"""Items of which the sums are read at once where all of a space are wanted."""
 
 
 class AuditLog:
@@ -128,6 +131,22 @@ class AuditLog:
                 found.update((name, sha256) for name, action, sha256, _ in rows if action != _DELETED)
         return found
 
+    def scan_sums(self, store: str, space: str) -> Iterator[ItemColumns]:
+        """:meth:`last_sums` of all items of a space that are there by their last event: ids in order, and checksums."""
+        after = ""
+        while True:
+            with self.engine.connect() as connection:
+                rows = connection.exec_driver_sql(
+                    _SCAN_SUMS, (store, space, *map(str, CONTENT_CHANGES), after, _SCANNED)
+                ).cursor.fetchall()
+            live = [(name, sha256) for name, action, sha256, _ in rows if action != _DELETED]
+            if live:
+                names, sums = zip(*live, strict=True)
+                yield ItemColumns(list(names), (list(sums),))
+            if len(rows) < _SCANNED:
+                return
+            after = rows[-1][0]
+
     def without_row(self, store: str, space: str, *, after: str = "") -> Iterator[str]:
         """The items of a space above *after* that are there by their last event, and of which the manifest has no row.
 
@@ -176,6 +195,7 @@ _LAST_SUMS = (
     f" AND action IN ({', '.join('?' * len(CONTENT_CHANGES))})"
 )
 """With ``max``, SQLite takes the other columns from the row that has the greatest number."""
+_SCAN_SUMS = f"{_LAST_SUMS} AND content_id > ? GROUP BY content_id ORDER BY content_id LIMIT ?"
 
 
 def _last(store: str, space: str, content_ids: Sequence[str]) -> sa.Select[tuple[int]]:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.check_outcomes import SourceAnswer
+from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
@@ -56,6 +57,11 @@ class AuditLookup:
         pending = self._outbox.pending(store, space, content_ids)
         last = self._log.last_sums(store, space, content_ids)
         return {name: SourceAnswer.NOT_KEPT if name in pending else last.get(name) for name in content_ids}
+
+    def scan_sums(self, store: str, space: str) -> Iterator[ItemColumns]:
+        """The items of a space that are there by the audit log, in order, with the checksum of each; none where the
+        store is not audited. What waits in the outbox is not looked at."""
+        return self._log.scan_sums(store, space) if store in self._audited else iter(())
 
     def unrecorded(self, store: str, space: str, *, after: str = "") -> Iterator[ItemRef]:
         """The items above *after* that the audit log says are there and of which the manifest has no row, in order.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.core.clock import Clock
 from millstream.core.errors import NotFoundError
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.check_outcomes import (
@@ -69,6 +70,11 @@ class BitChecker:
         self._audit_lookup = audit_lookup
 
     @property
+    def clock(self) -> Clock:
+        """What checks are dated by."""
+        return self._providers.clock
+
+    @property
     def audit_lookup(self) -> AuditLookup | None:
         """What the audit says of items, where there is one."""
         return self._audit_lookup
@@ -82,7 +88,7 @@ class BitChecker:
     def check_many(self, store: str, space: str, content_ids: Sequence[str]) -> Iterator[CheckedItem]:
         """Check those of *content_ids* that can be looked at and read together; the others are left out."""
         looked = zip(content_ids, self.observe_many(store, space, content_ids), strict=True)
-        found = {name: seen for name, seen in looked if seen is not None}
+        found = {name: seen for name, seen in looked if isinstance(seen, ItemReading)}
         rows = self._manifest.get_many(store, space, list(found))
         audit = self.audit_sums(store, space, list(found)) if found else {}
         for name, seen in found.items():
@@ -93,6 +99,10 @@ class BitChecker:
         if self._audit_lookup is None:
             return dict.fromkeys(content_ids, SourceAnswer.NOT_KEPT)
         return self._audit_lookup.sums(store, space, content_ids)
+
+    def is_audited(self, store: str) -> bool:
+        """Whether changes of *store* are audited."""
+        return self._audit_lookup is not None and store in self._audit_lookup.audited
 
     def is_read_only(self, store: str) -> bool:
         """Whether other programs write *store*."""
@@ -149,7 +159,7 @@ class BitChecker:
         seen = seen or self.observe(place)
         now = self._providers.clock.now()
         if _is_plainly_intact(row, audit, seen):
-            return CheckedItem(_intact(place, seen, now), _INTACT, None, seen.mimetype, seen.properties)
+            return CheckedItem(_intact(place, seen, now), INTACT, None, seen.mimetype, seen.properties)
         observation = Observation(
             manifest=row.sha256 if row is not None else None,
             store=seen.provider,
@@ -182,33 +192,6 @@ class BitChecker:
         if self._audit_lookup is not None and outcome.task == FollowUp.AUDIT:
             missed = self._audit_lookup.missing_event(result, seen.mimetype)
         return CheckedItem(result, outcome, missed, seen.mimetype, seen.properties)
-
-    def find_intact(
-        self, store: str, space: str, items: ItemsToCheck, audit: Mapping[str, str | None]
-    ) -> tuple[IntactItems, list[int]]:
-        """Those of *items* on which all sources plainly agree, and the places of the others.
-
-        *audit* is what the audit says of each (:meth:`audit_sums`). All sources agree where :meth:`check_row` finds
-        them to, and nothing more needs to be asked.
-        """
-        intact = IntactItems(store, space, self._providers.clock.now(), _INTACT, [], [], [])
-        others = []
-        rows = zip(items.content_ids, items.sums, items.deleted, items.seen, strict=True)
-        for place, (content_id, sha256, deleted, seen) in enumerate(rows):
-            if (
-                seen is not None
-                and sha256 is not None
-                and seen.content == sha256 == seen.provider
-                and seen.links == 1
-                and not deleted
-                and audit[content_id] in (sha256, SourceAnswer.NOT_KEPT)
-            ):
-                intact.content_ids.append(content_id)
-                intact.sums.append(sha256)
-                intact.sizes.append(seen.size)
-            else:
-                others.append(place)
-        return intact, others
 
     def observe(self, place: ItemRef) -> ItemReading:
         """Ask the provider, then read the bytes; where they do not match, look again.
@@ -260,14 +243,19 @@ class BitChecker:
             return ItemReading(provider, SourceAnswer.UNREADABLE, info.size, info.modified)
         return ItemReading(provider, read.sha256, read.size, info.modified, info.mimetype, info.properties)
 
-    def observe_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemReading | None]:
-        """:meth:`observe` for those of *content_ids* that can be looked at and read together; None for the others."""
+    def observe_many(
+        self, store: str, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
+    ) -> Sequence[int | ItemReading | None]:
+        """:meth:`observe` for those of *content_ids* that can be looked at and read together; None for the others.
+
+        Of an item that is found to be in every way as *expected* it is the size alone, where the store can tell.
+        """
         try:
             if not self._providers.reads_together(store):
                 return [None] * len(content_ids)
-            at_once = self._providers.readings(store, space, content_ids)
+            at_once = self._providers.readings(store, space, content_ids, expected)
             if at_once is not None:
-                return [None if one is None else _read_at_once(one) for one in at_once]
+                return [_read_at_once(one) if isinstance(one, Reading) else one for one in at_once]
             infos = self._providers.head_many(store, space, content_ids)
             there = [info for info in infos if info is not None and info.size <= SMALL]
             read = self._providers.hash_many(store, space, [info.content_id for info in there])
@@ -334,26 +322,6 @@ class CheckedItem(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class ItemsToCheck(NamedTuple):
-    """Items to check in columns: the sum of each row of the manifest (None where there is none, or it has none), the
-    rest of what :class:`ComparisonRow` has, and what was seen of them together (None of those that are to be seen
-    alone)."""
-
-    content_ids: Sequence[str]
-    sums: Sequence[str | None]
-    sizes: Sequence[int | None]
-    times: Sequence[int | None]
-    deleted: Sequence[bool | None]
-    seen: Sequence[ItemReading | None]
-
-    def row(self, place: int) -> ComparisonRow | None:
-        """The row of the manifest of the item at *place*; None where there is none."""
-        size, modified = self.sizes[place], self.times[place]
-        if size is None or modified is None:
-            return None
-        return ComparisonRow(self.content_ids[place], self.sums[place], size, modified, bool(self.deleted[place]))
-
-
 class CheckedGroup(NamedTuple):
     """Finished checks: items that were found intact, in columns, and all others one by one."""
 
@@ -417,12 +385,13 @@ def _is_plainly_intact(row: RecordedRow | None, audit: str | None, seen: ItemRea
     )
 
 
-_INTACT = decide_bit_check(Observation("a", "a", "a"))
+INTACT = decide_bit_check(Observation("a", "a", "a"))
+"""The outcome of an item on which all sources agree."""
 
 
 def _intact(place: ItemRef, seen: ItemReading, now: int) -> CheckResult:
     return CheckResult(
-        place.store, place.space, place.content_id, _INTACT.verdict, _INTACT.row, _INTACT.kind, _INTACT.detail, now,
+        place.store, place.space, place.content_id, INTACT.verdict, INTACT.row, INTACT.kind, INTACT.detail, now,
         seen.size, seen.content, seen.provider, seen.content,
     )  # fmt: skip
 

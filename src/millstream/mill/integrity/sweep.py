@@ -5,17 +5,17 @@ While a group of items is compared, the next is being read, and the one before w
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.check_outcomes import Verdict
 from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.integrity.check_writer import CheckWriter
-from millstream.mill.integrity.checker import BitChecker, CheckedGroup, CheckedItem, ItemReading, ItemsToCheck
+from millstream.mill.integrity.checker import BitChecker, CheckedGroup, CheckedItem, ItemReading
+from millstream.mill.integrity.intact_items import ItemsToCheck, expected_sums, find_intact
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.manifest_table import COMPARISON_COLUMNS
@@ -77,27 +77,33 @@ class _Group(NamedTuple):
     together."""
 
     items: ItemsToCheck
-    parts: Sequence[Future[Sequence[ItemReading | None]]]
+    parts: Sequence[Future[Sequence[int | ItemReading | None]]]
 
 
 def _look_at(pool: ThreadPoolExecutor, checker: BitChecker, store: str, space: str, items: ItemColumns) -> _Group:
-    parts = [pool.submit(checker.observe_many, store, space, some) for some in groups(items.keys, _TOGETHER)]
-    sums, sizes, times, deleted = items.columns
-    return _Group(ItemsToCheck(items.keys, sums, sizes, times, deleted, ()), parts)
+    sums, sizes, times, deleted, _, logged = items.columns
+    expected = expected_sums(sums, deleted, logged if checker.is_audited(store) else sums)
+    parts = [
+        pool.submit(checker.observe_many, store, space, names, expected[start : start + _TOGETHER])
+        for start, names in zip(count(0, _TOGETHER), groups(items.keys, _TOGETHER), strict=False)
+    ]
+    return _Group(ItemsToCheck(items.keys, sums, sizes, times, deleted, expected, ()), parts)
 
 
 def _check_group(pool: ThreadPoolExecutor, checker: BitChecker, store: str, space: str, group: _Group) -> CheckedGroup:
     """Check the items of *group*; those that could not be looked at together, one by one."""
     items = group.items._replace(seen=list(chain.from_iterable(part.result() for part in group.parts)))
-    audit = checker.audit_sums(store, space, items.content_ids)
+    intact, others = find_intact(checker, store, space, items)
+    if not others:
+        return CheckedGroup(intact, ())
+    audit = checker.audit_sums(store, space, [items.content_ids[place] for place in others])
 
     def check(place: int) -> CheckedItem:
-        name = items.content_ids[place]
-        return checker.sweep(ItemRef(store, space, name), items.row(place), audit[name], seen=items.seen[place])
+        name, seen = items.content_ids[place], items.reading(place)
+        return checker.sweep(ItemRef(store, space, name), items.row(place), audit[name], seen=seen)
 
-    intact, others = checker.find_intact(store, space, items, audit)
-    alone = pool.map(check, [place for place in others if items.seen[place] is None])
-    return CheckedGroup(intact, [check(place) if items.seen[place] is not None else next(alone) for place in others])
+    alone = pool.map(check, [place for place in others if items.reading(place) is None])
+    return CheckedGroup(intact, [check(place) if items.reading(place) is not None else next(alone) for place in others])
 
 
 class ItemToCheck(NamedTuple):
@@ -113,40 +119,25 @@ def items_to_check(
 ) -> Iterator[ItemColumns]:
     """What there is to check: all that is listed, and all that our own records say should be; in order.
 
-    As :func:`listed_or_known`, in columns: those of :data:`COMPARISON_COLUMNS` but the id, None without a row.
+    As :func:`listed_or_known`, in columns: those of :data:`COMPARISON_COLUMNS` but the id, None without a row; and two
+    of the audit log, None where the item is not there by its last event: the id, and the checksum.
     """
-    unrecorded = () if audit_lookup is None else audit_lookup.unrecorded(store, space)
-    lost = (place.content_id for place in unrecorded)
-    waiting = next(lost, None)
     listed = (ItemColumns(run.keys, (run.keys,)) for run in providers.id_runs(store, space))
-    for run in join_columns(listed, manifest.scan_columns(store, space), 1, _WIDTH):
+    logged = iter(()) if audit_lookup is None else audit_lookup.scan_sums(store, space)
+    events = (ItemColumns(run.keys, (run.keys, *run.columns)) for run in logged)
+    rows = join_columns(manifest.scan_columns(store, space), events, _ROW_WIDTH, 2)
+    for run in join_columns(listed, rows, 1, _WIDTH):
         there, *known = run.columns
-        rows = zip(run.keys, there, known[_DELETED], strict=True)
-        gone = {name for name, found, deleted in rows if found is None and deleted}
-        rest, missed = ItemColumns(run.keys, tuple(known)), list[str]()
-        while waiting is not None and waiting <= run.keys[-1]:
-            missed.append(waiting)
-            waiting = next(lost, None)
-            if len(missed) == GROUP:  # there may be millions, where rows of the manifest were lost
-                place = bisect_right(rest.keys, missed[-1])
-                yield _changed(rest.head(place), gone, missed)
-                rest, missed = rest.tail(place), []
-        yield _changed(rest, gone, missed)
-    if waiting is not None:
-        for some in groups(chain([waiting], lost), GROUP):
-            yield _changed(ItemColumns([], ([],) * _WIDTH), (), some)
+        deleted, event = known[_DELETED], known[_ROW_WIDTH]
+        unlisted = [place for place, name in enumerate(there) if name is None]
+        # a tombstone says that the item is gone, and an event without a row that the row was lost
+        gone = {run.keys[place] for place in unlisted if deleted[place] or (deleted[place] is event[place] is None)}
+        yield ItemColumns(run.keys, tuple(known)).without(gone)
 
 
-_WIDTH = len(COMPARISON_COLUMNS) - 1
+_ROW_WIDTH = len(COMPARISON_COLUMNS) - 1
+_WIDTH = _ROW_WIDTH + 2
 _DELETED = COMPARISON_COLUMNS.index("deleted") - 1
-
-
-def _changed(run: ItemColumns, gone: Collection[str], missed: Sequence[str]) -> ItemColumns:
-    """*run* without the items *gone*, and with those of *missed* that it has not got: there is no row of them."""
-    if not gone and not missed:
-        return run
-    keys = sorted({*run.keys, *missed} - set(gone))
-    return ItemColumns(keys, run.at(keys))
 
 
 def _in_groups(runs: Iterable[ItemColumns], size: int) -> Iterator[ItemColumns]:

@@ -67,7 +67,7 @@ class AuditedBulk:
         return self._bulk.read(space, content_ids)
 
     @property
-    def readings(self) -> Callable[[str, Sequence[str]], Sequence[Reading | StoreError]] | None:
+    def readings(self) -> Callable[..., Sequence[int | Reading | StoreError]] | None:
         """See :class:`millstream.stores.bulk.ReadsAtOnce`."""
         found = reads_at_once(self._bulk)
         return None if found is None else found.readings

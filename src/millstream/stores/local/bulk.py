@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -26,7 +27,7 @@ from millstream.stores.local.sidecar_files import SidecarFiles
 from millstream.stores.local.writer import LocalWriter
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.os_errors import store_error, translated
-from millstream.stores.path_encoding import encode_name, item_paths
+from millstream.stores.path_encoding import encode_name, item_paths, plain_path
 from millstream.stores.protocol import (
     AlreadyExistsError,
     ItemInfo,
@@ -99,9 +100,14 @@ class LocalBulk:
         with self._folders(space) as folders:
             return [self._each(self._hash, folders, space, one) for one in content_ids]
 
-    def readings(self, space: str, content_ids: Sequence[str]) -> Sequence[Reading | StoreError]:
+    def readings(
+        self, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
+    ) -> Sequence[int | Reading | StoreError]:
         with self._folders(space) as folders:
-            return [self._each(self._reading, folders, space, one) for one in content_ids]
+            return [
+                self._each(self._reading, folders, space, one, sha256)
+                for one, sha256 in zip_longest(content_ids, expected)
+            ]
 
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
         found: dict[str, ItemInfo | StoreError] = {}
@@ -132,28 +138,36 @@ class LocalBulk:
             raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
         return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
 
-    def _reading(self, folders: OpenFolders, space: str, content_id: str) -> Reading:
-        """The file in place, its bytes and its description, which belong together."""
+    def _reading(self, folders: OpenFolders, space: str, content_id: str, expected: str | None) -> int | Reading:
+        """The file in place, its bytes and its description, which belong together; or only its size (:meth:`readings`).
+
+        A file that is replaced meanwhile needs no second look where what was read of it is as expected.
+        """
         where, status, data = self._open(folders, space, content_id)
         sidecar = self._descriptions.read_from(folders, encode_name(space), content_id)
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 == expected and sidecar is not None and status.st_nlink == 1:
+            described = sidecar.of(status)
+            if described is not None and described.sha256 == expected:
+                return len(data)
         after = _status(where)
         if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
             raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
         about = (sidecar and sidecar.of(status)) or unknown_file(status)
         return Reading(
-            about.sha256, hashlib.sha256(data).hexdigest(), len(data), status.st_mtime_ns // 1000, after.st_nlink,
+            about.sha256, sha256, len(data), status.st_mtime_ns // 1000, after.st_nlink,
             about.mimetype, about.properties,
         )  # fmt: skip
 
     def _open(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
         """Where a small item is, the status of its file, and its bytes."""
         problem = "is missing"
-        for path in item_paths(space, content_id):
-            folder = folders.get(path[:-1])
+        for path, name in _places(space, content_id):
+            folder = folders.get(path)
             if folder is None:
                 continue
             try:
-                handle = os.open(path[-1], _READING, dir_fd=folder)
+                handle = os.open(name, _READING, dir_fd=folder)
             except FileNotFoundError:
                 continue
             try:
@@ -163,7 +177,7 @@ class LocalBulk:
                 elif status.st_size > SMALL:
                     problem = f"has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,}"
                 else:
-                    return _Target(folder, path[-1]), status, _read_whole(handle, status.st_size)
+                    return _Target(folder, name), status, _read_whole(handle, status.st_size)
             finally:
                 os.close(handle)
         raise StoreError(f"{content_id!r} in the space {space!r} of {folders.root} {problem}")
@@ -280,6 +294,16 @@ class LocalBulk:
 
     def _doing(self, space: str) -> str:
         return f"using the space {space!r} of {self._root}"
+
+
+def _places(space: str, content_id: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The folders, and the names in them, in which an item may be: the one where it nearly always is comes first."""
+    plain = plain_path(space, content_id)
+    if plain is not None:
+        yield plain
+    for path in item_paths(space, content_id):
+        if plain is None or path[:-1] != plain[0]:
+            yield path[:-1], path[-1]
 
 
 def _read_whole(handle: int, size: int) -> bytes:

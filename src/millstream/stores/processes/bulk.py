@@ -22,7 +22,7 @@ _encoder = msgspec.msgpack.Encoder()
 _infos = msgspec.msgpack.Decoder(BulkReply[ItemInfo])
 _ids = msgspec.msgpack.Decoder(BulkReply[str])
 _bytes = msgspec.msgpack.Decoder(BulkReply[bytes])
-_readings = msgspec.msgpack.Decoder(BulkReply[Reading])
+_readings = msgspec.msgpack.Decoder(BulkReply[int | Reading])
 _digests = msgspec.msgpack.Decoder(BulkReply[Digests])
 
 
@@ -62,9 +62,11 @@ class ProcessBulk:
         request = BulkRequest("hashes", self._root, space, ids=content_ids)
         return self._ask(request, _digests, lambda: self._own.hashes(space, content_ids), again=True)
 
-    def readings(self, space: str, content_ids: Sequence[str]) -> Answers[Reading]:
-        request = BulkRequest("readings", self._root, space, ids=content_ids)
-        return self._ask(request, _readings, lambda: self._own.readings(space, content_ids), again=True)
+    def readings(
+        self, space: str, content_ids: Sequence[str], expected: Sequence[str | None] = ()
+    ) -> Answers[int | Reading]:
+        request = BulkRequest("readings", self._root, space, ids=content_ids, expected=expected)
+        return self._ask(request, _readings, lambda: self._own.readings(space, content_ids, expected), again=True)
 
     def put(self, space: str, items: Sequence[NewItem]) -> Answers[ItemInfo]:
         request = BulkRequest("put", self._root, space, items=items)

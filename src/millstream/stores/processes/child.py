@@ -12,11 +12,11 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from millstream.stores.bulk import Bulk
+from millstream.stores.bulk import Bulk, ReadsAtOnce
 from millstream.stores.local.store import LocalStore
 from millstream.stores.processes.frames import READY, BulkReply, BulkRequest, failure, read_frame, reply, write_frame
 
@@ -41,6 +41,9 @@ def _answer(data: bytes) -> BulkReply[Any]:
         request = _decoder.decode(data)
         if request.act == "versions":
             return BulkReply(_hash_versions(request))
+        if request.act == "readings":
+            at_once = cast("ReadsAtOnce", _bulk(request.root))
+            return reply(at_once.readings(request.space, request.ids, request.expected))
         act: Callable[[str, Sequence[Any]], Sequence[Any]] = getattr(_bulk(request.root), request.act)
         return reply(act(request.space, request.items or request.ids))
     except Exception as error:  # whatever it is, it is for the one who asked

@@ -37,6 +37,7 @@ class BulkRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ids: Sequence[str] = ()
     items: Sequence[NewItem] = ()
     versions: Sequence[tuple[str, int, str]] = ()
+    expected: Sequence[str | None] = ()
 
 
 class ErrorReply(msgspec.Struct, frozen=True, gc=False):
