@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from millstream.stores import (
     DamagedRecordError,
+    Entry,
     ItemNotFoundError,
     LocalStore,
     SpaceNotEmptyError,
@@ -458,10 +460,35 @@ def test_a_listing_of_ids_is_that_of_the_entries(tmp_path: Path, seed: int) -> N
     parts = ["a", "b", "%", ".", "..", "a%", "\u00e9", "x" * 250, "x" * 300, "c d", "0"]
     names = {"/".join(draw.choices(parts, k=draw.randint(1, 4))) for _ in range(40)}
     for name in names:
-        made.put("s", name, io.BytesIO(b""))
-    listed = [entry.content_id for entry in made.entries("s")]
+        made.put("s", name, io.BytesIO(b"x" * len(name)))
+    entries = {entry.content_id: entry for entry in made.entries("s")}
+    listed = list(entries)
     assert set(listed) == names
     for most in (1, 2, 3, 7, 100):
         for after in ("", *listed, "a/", "a%", "x" * 200):
             expected = [name for name in listed if name.encode() > after.encode()][:most]
             assert list(made.ids("s", after=after, limit=most)) == expected
+            columns = made.columns("s", after=after, limit=most)
+            rows = zip(columns.ids, columns.sizes, columns.times, strict=True)
+            assert [Entry(*row) for row in rows] == [entries[name] for name in expected]
+
+
+def test_a_listing_in_columns_leaves_out_what_vanishes_meanwhile_and_is_as_long_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = LocalStore(tmp_path)
+    made.create_space("s")
+    for name in ("a/1", "a/2", "b/1", "c", "d"):
+        made.put("s", name, io.BytesIO(b""))
+    opened: list[tuple[str, ...]] = []
+
+    def open_and_remove(root: str, names: tuple[str, ...]) -> int:
+        opened.append(names)
+        handle = open_folder(root, names)
+        if opened.count(("s", "a")) == 2:  # listed, and opened to look at its files
+            (tmp_path / "s" / "a" / "1").unlink(missing_ok=True)
+            shutil.rmtree(tmp_path / "s" / "b", ignore_errors=True)
+        return handle
+
+    monkeypatch.setattr(listing, "open_folder", open_and_remove)
+    assert made.columns("s", limit=3).ids == ["a/2", "c", "d"]

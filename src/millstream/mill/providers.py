@@ -172,6 +172,17 @@ class Providers(Mapping[str, Store]):
 
     def runs(self, store: str, space: str, *, after: str = "") -> Iterator[ItemColumns]:
         """The same in columns: sizes, and times of change."""
+        provider = self[store]
+        own = find_listing(provider)
+        if own is not None:
+            if not self.call(lambda: provider.has_space(space)):
+                return
+            while True:
+                found = self.call(partial(own.columns, space, after=after))
+                yield ItemColumns(found.ids, (found.sizes, found.times))
+                if len(found.ids) < _CHUNK:
+                    return
+                after = found.ids[-1]
         for page in self.pages(store, space, after=after):
             yield ItemColumns([e.content_id for e in page], ([e.size for e in page], [e.modified for e in page]))
 

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from millstream.core.clock import Clock
 from millstream.stores.folders import open_folder
@@ -31,6 +32,14 @@ _PLAIN = 255
 
 _REMEMBERED_NAMES = 300_000
 """How many names are remembered in all; the folder listed last is remembered whatever its size."""
+
+
+class EntryColumns(NamedTuple):
+    """Listed items in columns: ids, sizes in bytes, and times of change (microseconds)."""
+
+    ids: list[str]
+    sizes: list[int]
+    times: list[int]
 
 
 @dataclass(slots=True)
@@ -92,25 +101,57 @@ class OrderedListing:
 
     def first_ids(self, space: Names, after: bytes, most: int) -> list[str]:
         """The first *most* ids of :meth:`walk` above *after*: neighbouring files of a folder cost little each."""
+        ids = list[str]()
+        for _, keys, _ in self._runs(space, after, most):
+            ids += [key.decode("utf-8") for key in keys[: most - len(ids)]]
+            if len(ids) >= most:
+                break
+        return ids
+
+    def first_columns(self, space: Names, after: bytes, most: int) -> EntryColumns:
+        """As :meth:`first_ids`, of files that are still there, with their sizes and times of change."""
+        found = EntryColumns([], [], [])
+        for path, keys, names in self._runs(space, after, most):
+            try:
+                folder = open_folder(self._root, path)
+            except (FileNotFoundError, NotADirectoryError):  # gone meanwhile
+                continue
+            try:
+                for key, name in zip(keys, names, strict=True):
+                    try:
+                        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    found.ids.append(key.decode("utf-8"))
+                    found.sizes.append(status.st_size)
+                    found.times.append(status.st_mtime_ns // 1000)
+                    if len(found.ids) == most:
+                        return found
+            finally:
+                os.close(folder)
+        return found
+
+    def _runs(self, space: Names, after: bytes, most: int) -> Iterator[tuple[Names, Sequence[bytes], Sequence[str]]]:
+        """The ids of :meth:`walk` above *after*, some with neighbouring files at a time (*most* at most): the folder of
+        the files, the ids, and the names of the files."""
         heap: list[_Cursor] = []
         self._enter(heap, space, b"", after)
-        last, ids = after, list[str]()
-        while heap and len(ids) < most:
+        last = after
+        while heap:
             cursor = heap[0]
-            keys = cursor.plain_files(heap, last, most - len(ids), self._depth)
+            keys, names = cursor.plain_files(heap, last, most, self._depth)
             if keys:
-                ids += [key.decode("utf-8") for key in keys]
                 last = keys[-1]
                 if cursor.is_at_end:
                     heapq.heappop(heap)
                 else:
                     heapq.heapreplace(heap, cursor)
+                yield cursor.path, keys, names
                 continue
             found = self._step(heap, last, after)
             if found is not None:
-                last = found[0]
-                ids.append(last.decode("utf-8"))
-        return ids
+                last, path = found
+                yield path[:-1], (last,), path[-1:]
 
     def _enter(self, heap: list[_Cursor], path: Names, base: bytes, low: bytes) -> None:
         try:
@@ -178,14 +219,17 @@ class _Cursor:
     def is_at_end(self) -> bool:
         return self._place >= len(self._order)
 
-    def plain_files(self, heap: Sequence[_Cursor], last: bytes, most: int, depth: int) -> Sequence[bytes]:
-        """Take the next keys, *most* at most, if they are files of plain names, and come before all else in *heap*.
+    def plain_files(
+        self, heap: Sequence[_Cursor], last: bytes, most: int, depth: int
+    ) -> tuple[Sequence[bytes], Sequence[str]]:
+        """Take the next keys and names, *most* at most, if they are files of plain names, and come before all else in
+        *heap*.
 
         *self* is the first of *heap*; the keys are above *last*, in order. Nothing is taken where there are none.
         """
         path = self.path[depth:]
         if not isinstance(self._order, range) or FLAT_FOLDER in path[:1] or any(name.endswith("%") for name in path):
-            return ()
+            return (), ()
         keys, folders = self.folder.keys, self.folder.folders
         start = bisect_right(keys, last, self._order[self._place])
         end = min(start + most, len(keys))
@@ -195,9 +239,9 @@ class _Cursor:
             end = next((place for place in range(start, end) if place in folders), end)
         run = keys[start:end]
         if start != self._order[self._place] or len(set(run)) != len(run) or any(len(key) > _PLAIN for key in run):
-            return ()
+            return (), ()
         self._place += len(run)
-        return run
+        return run, self.folder.names[start:end]
 
     def __lt__(self, other: _Cursor) -> bool:
         return self.current()[0] < other.current()[0]

@@ -27,7 +27,7 @@ from millstream.stores.local.sidecar_files import SidecarFiles
 from millstream.stores.local.writer import LocalWriter
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.os_errors import store_error, translated
-from millstream.stores.path_encoding import encode_name, item_paths, plain_path
+from millstream.stores.path_encoding import FLAT_FOLDER, encode_name, item_paths, plain_path
 from millstream.stores.protocol import (
     AlreadyExistsError,
     ItemInfo,
@@ -84,9 +84,9 @@ class LocalBulk:
 
     def _is_absent(self, folders: OpenFolders, space: str, content_id: str) -> bool:
         try:
-            for path in item_paths(space, content_id):
-                folder = folders.get(path[:-1])
-                if folder is not None and _status(_Target(folder, path[-1])) is not None:
+            for path, name in _places(space, content_id):
+                folder = folders.get(path)
+                if folder is not None and _status(_Target(folder, name)) is not None:
                     return False
         except (OSError, StoreError):  # what it is, is said where the item is looked at alone
             return False
@@ -183,6 +183,10 @@ class LocalBulk:
         raise StoreError(f"{content_id!r} in the space {space!r} of {folders.root} {problem}")
 
     def _read(self, folders: OpenFolders, space: str, content_id: str) -> bytes:
+        plain = plain_path(space, content_id)
+        folder = None if plain is None else folders.get(plain[0])
+        if plain is not None and folder is not None and (data := _small_file(folder, plain[1])) is not None:
+            return data
         where, status = self._find(folders, space, content_id)
         if status.st_size > SMALL:
             raise StoreError(f"{content_id!r} has {status.st_size:,} bytes; the limit of a bulk read is {SMALL:,}")
@@ -197,11 +201,11 @@ class LocalBulk:
         return Digests(len(data), {"sha256": hashlib.sha256(data).hexdigest()})
 
     def _find(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result]:
-        for path in item_paths(space, content_id):
-            folder = folders.get(path[:-1])
-            status = None if folder is None else _status(_Target(folder, path[-1]))
+        for path, name in _places(space, content_id):
+            folder = folders.get(path)
+            status = None if folder is None else _status(_Target(folder, name))
             if folder is not None and status is not None and stat.S_ISREG(status.st_mode):
-                return _Target(folder, path[-1]), status
+                return _Target(folder, name), status
         if folders.get((encode_name(space),)) is None:
             raise SpaceNotFoundError(
                 f"there is no space {space!r} in {folders.root}; create it with `millstream store create`"
@@ -254,18 +258,17 @@ class LocalBulk:
 
     def _free(self, folders: OpenFolders, space: str, content_id: str) -> _Target:
         """Where the file of an item that is not there yet is to be."""
-        paths = item_paths(space, content_id)
-        free: list[tuple[str, ...]] = []
-        for path in paths:
-            folder = folders.get(path[:-1])
-            status = None if folder is None else _status(_Target(folder, path[-1]))
+        free: list[tuple[tuple[str, ...], str]] = []
+        for path, name in _places(space, content_id):
+            folder = folders.get(path)
+            status = None if folder is None else _status(_Target(folder, name))
             if status is not None and stat.S_ISREG(status.st_mode):
                 raise AlreadyExistsError(f"{content_id!r} already exists in space {space!r} of {self._root}")
             if status is None:
-                free.append(path)
-        for path in free:
+                free.append((path, name))
+        for path, name in free:
             with contextlib.suppress(NotADirectoryError):
-                return _Target(folders.make(path[:-1], existing=1), path[-1])
+                return _Target(folders.make(path, existing=1), name)
         raise StoreError(f"a file that is not a content item is in the place of {content_id!r}: move it away")
 
     @contextlib.contextmanager
@@ -301,9 +304,25 @@ def _places(space: str, content_id: str) -> Iterator[tuple[tuple[str, ...], str]
     plain = plain_path(space, content_id)
     if plain is not None:
         yield plain
-    for path in item_paths(space, content_id):
-        if plain is None or path[:-1] != plain[0]:
+        yield (encode_name(space), FLAT_FOLDER), content_id.replace("/", "%2F")
+    else:
+        for path in item_paths(space, content_id):
             yield path[:-1], path[-1]
+
+
+def _small_file(folder: int, name: str) -> bytes | None:
+    """The bytes of a small plain file; None where there is none, or it has to be looked at closely."""
+    try:
+        handle = os.open(name, _READING, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(handle)
+        if stat.S_ISREG(status.st_mode) and status.st_size <= SMALL:
+            return _read_whole(handle, status.st_size)
+        return None
+    finally:
+        os.close(handle)
 
 
 def _read_whole(handle: int, size: int) -> bytes:

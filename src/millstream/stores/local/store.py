@@ -21,7 +21,7 @@ from millstream.stores.checks import check_acls, check_mimetype, check_promise, 
 from millstream.stores.file_location import FileLocation, find_file, make_file_location
 from millstream.stores.folders import make_folder, make_root, open_folder, remove_empty_folders
 from millstream.stores.hashing import copy_stream
-from millstream.stores.listing import OrderedListing, first_entries
+from millstream.stores.listing import EntryColumns, OrderedListing, first_entries
 from millstream.stores.local.atomic_files import AtomicFile
 from millstream.stores.local.bulk import LocalBulk
 from millstream.stores.local.sidecar import FileDescription, Sidecar, describe_item, unknown_file
@@ -129,6 +129,12 @@ class LocalStore:
         with self._in_space(space):
             items = self._listing.walk((encode_name(space),), order_key(prefix), order_key(after))
             return first_entries(self._root, items, limit)
+
+    def columns(self, space: str, *, after: str = "", limit: int = 1000) -> EntryColumns:
+        """:meth:`entries` in columns, at a fraction of the cost."""
+        check_space(space)
+        with self._in_space(space):
+            return self._listing.first_columns((encode_name(space),), order_key(after), limit)
 
     def ids(self, space: str, *, after: str = "", limit: int = 1000) -> Sequence[str]:
         """The ids of :meth:`entries`, of which one may be gone: nobody has looked at the files."""
