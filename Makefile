@@ -57,9 +57,9 @@ test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the se
 test-long-status: $(VENV)/.dev ## Show when each part of the long runs was last run, and on which commit
 	@PYTHONPATH=tests $(BIN)/python -m suite.runs
 
-screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, light and dark, in build/screenshots
+screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, 1440 and 390 pixels wide, light and dark, in build/screenshots
 	@mkdir -p build/screenshots
-	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or leads_to_its_file or whole_page"
+	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or whole_page"
 
 check: $(VENV)/.dev ## Lint, types, floors
 	$(BIN)/ruff check src tests benchmarks

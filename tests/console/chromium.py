@@ -27,9 +27,18 @@ PAGES = {
     "dead-letters": "/dead-letters", "audit": "/audit", "reports": "/integrity/reports",
     "identifiers": f"/identifiers?did={did()}", "system": "/system", "policy-text": "/policies/local?view=text",
     "policy-older": "/policies/local?number=1", "rejected": "/batches/rejected?log=weather",
-    "batches-narrowed": "/batches?log=weather&ended=conflict",
+    "batches-narrowed": "/batches?log=weather&ended=conflict", "search": "/find?q=photo",
+    "search-nothing": "/find?q=no-such-name", "messages": "/messages?log=weather&key=temp",
 }  # fmt: skip
 PATIENCE = 30_000
+
+
+def pages_of(served: Served) -> Mapping[str, str]:
+    """:data:`PAGES`, and an anchored batch of *served* with its file."""
+    batch = served.ask("GET", "/api/v1/batches?before=60&limit=1")[1]["items"][0]["batch"]
+    where = f"log=weather&batch={batch}"
+    file = served.ask("GET", f"/api/v1/batches/one/places?{where}")[1]["items"][0]["file"]
+    return {**PAGES, "batch": f"/batches/one?{where}", "file": f"/files/{file}"}
 
 
 class Watched:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.page import PageRenderer, PageRequest
+from millstream.core.message import MessageError, decode_line
 from millstream.rest.views import batches
+
+_BODY = 300
+"""Characters of a body that a row shows."""
 
 CUTS = {
     "window": "window closed",
@@ -74,4 +79,15 @@ def show_batch(call: PageRequest) -> Mapping[str, Any]:
     found = batches.batch(call.app, call.ask(batches.BatchQuery))
     messages = batches.batch_messages(call.app, call.ask(batches.BatchMessagesQuery))
     where = {"log": found.log, "batch": found.batch}
-    return {"b": found, "messages": messages, "where": where, "offset": call.query.get("offset"), "cuts": CUTS}
+    facts = {"where": where, "offset": call.query.get("offset"), "cuts": CUTS}
+    return {"b": found, "messages": messages, "stored": [_stored(one.line) for one in messages.items], **facts}
+
+
+def _stored(line: str) -> Mapping[str, Any]:
+    """What a row of the page shows of a message of a batch file; the whole line where it is none."""
+    try:
+        message = decode_line(line.encode("utf-8"))
+    except MessageError:
+        return {"id": 0, "event_time": None, "source": "", "key": "", "body": line}
+    body = message.body.decode("utf-8", "replace")[:_BODY]
+    return msgspec.structs.asdict(message) | {"body": body}

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 
-_GLIMPSE = 110
+_GLIMPSE = 150
 """Signs of a closed tree that are shown beside it."""
 
 _UNITS = ((86_400 * 365, "y"), (86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -111,9 +111,9 @@ def span(seconds: float) -> str:
 
 def length_of(seconds: float) -> str:
     """How long something took or lasts: ``850 ms``, ``12.5 s``, ``3 min``."""
-    if seconds < 1:
+    if 0 < seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+    return f"{seconds:.1f} s".replace(".0 ", " ") if seconds < 60 else span(seconds)
 
 
 def short(text: str | None, keep: int = 10) -> Markup:
@@ -139,10 +139,11 @@ def tree(value: Any, *, open_to: int = 1, depth: int = 0) -> Markup:
             Markup("<li><span class=key>{}</span>{}</li>").format(key, tree(each, open_to=open_to, depth=depth + 1))
             for key, each in list(pairs)[:500]
         ]
-        kind = f"{len(value):,} members" if isinstance(value, dict) else f"{len(value):,} items"
+        kind = counted(len(value), *(("member", "members") if isinstance(value, dict) else ("item", "items")))
         opened, glimpse = Markup(" open"), Markup("")
         if depth >= open_to:
-            text = json.dumps(value, ensure_ascii=False)[:_GLIMPSE]
+            text = json.dumps(value, ensure_ascii=False)
+            text = text if len(text) <= _GLIMPSE else f"{text[: _GLIMPSE - 1]}…"
             opened, glimpse = Markup(""), Markup(" <code class=glimpse>{}</code>").format(text)
         return Markup("<details class=tree{}><summary>{}{}</summary><ul>{}</ul></details>").format(
             opened, kind, glimpse, Markup("").join(shown)

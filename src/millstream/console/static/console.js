@@ -44,6 +44,13 @@
   const latest = (u) => { if (u.cursor.idx === null || u.cursor.idx === undefined) u.setLegend({ idx: u.data[0].length - 1 }, false); };
   const idle = (u) => u.data.slice(1).every((values) => values.every((v) => !v));
   const brief = (v) => (v >= 1e6 ? v / 1e6 + " M" : v >= 1e4 ? v / 1e3 + " k" : String(v));
+  // Whole seconds to whole days, so that no label is there twice; the top of a chart is a round number, which is named.
+  const STEPS = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400];
+  const topOf = (high) => {
+    const power = 10 ** Math.floor(Math.log10(Math.max(high, 1) / 2));
+    const step = [1, 2, 5, 10].map((n) => n * power).find((each) => each * 2 >= high) ?? high;
+    return Math.max(1, step * 2);
+  };
   const draw = (box, samples) => {
     if (samples.length < 2 || !window.uPlot) return null;
     const kind = box.dataset.chart;
@@ -52,8 +59,8 @@
     return new uPlot(
       {
         width: box.clientWidth, height: 150, tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
-        scales: { y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
-        axes: [{ ...axis, space: 80, values: (u, ticks) => ticks.map((t) => clock(t, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 46, values: (u, ticks) => ticks.map((v) => (idle(u) && v ? "" : kind !== "rate" && v % 1 ? "" : brief(v))) }],
+        scales: { y: { range: (u, low, high) => [0, topOf(high)] } },
+        axes: [{ ...axis, space: 80, incrs: STEPS, values: (u, ticks) => ticks.map((t) => clock(t, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 46, values: (u, ticks) => ticks.map((v) => (idle(u) && v ? "" : kind !== "rate" && v % 1 ? "" : brief(v))) }],
         series: series(kind), cursor: { points: { size: 6 } }, legend: { live: true }, hooks: { ready: [latest], setData: [latest], setCursor: [latest] },
       },
       shown(samples, kind), box,
@@ -89,6 +96,10 @@
       else chart.plot = draw(chart.box, chart.samples);
     }).catch(() => {}).finally(() => { chart.asking = false; });
   };
+  // A page without a chosen theme follows the system, and so do its charts, which keep the colours that they were drawn in.
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const chart of charts) if (chart.plot) { chart.plot.destroy(); chart.plot = draw(chart.box, chart.samples); }
+  });
   addEventListener("resize", () => {
     for (const { plot, box } of charts) if (plot) plot.setSize({ width: box.clientWidth, height: 150 });
   });
@@ -124,7 +135,8 @@
       if (!box || !names.length) continue;
       table.classList.remove("cards");
       const style = getComputedStyle(box);
-      if (table.scrollWidth <= box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) + 1) continue;
+      const fits = table.scrollWidth <= box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) + 1;
+      if (fits && !(table.classList.contains("fold") && innerWidth <= 512)) continue;
       table.classList.add("cards");
       for (const row of table.tBodies[0].rows) for (const cell of row.cells) if (cell.colSpan === 1) cell.dataset.label = names[cell.cellIndex] || "";
     }

@@ -78,7 +78,7 @@ def overview(places: Sequence[tuple[str, str]], reports: Iterable[IntegrityRepor
 def age_text(microseconds: int) -> str:
     """How long ago something was, in its largest unit; what lies ahead is `0 s`."""
     seconds = max(0, microseconds) // MICROSECONDS
-    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+    for unit, length in (("years", 365 * 86_400), ("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
