@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledger_faults import ledger_key_lost, ledger_stuck
 
 from millstream.anchoring.records import decode_message
 from millstream.cli.main import run
@@ -35,7 +36,7 @@ from millstream.rest.verdict.alarms import verdict_alarms
 from millstream.rest.verdict.models import Verdict
 from millstream.settings import load_settings
 from millstream.stores import LocalStore
-from millstream.testing.batches import CONFIG, make_batch, make_batches
+from millstream.testing.batches import CONFIG, make_batches
 from millstream.testing.damage import flip_bit
 from support.certificates import Authority
 
@@ -303,14 +304,6 @@ def consumer_behind(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ledger_stuck(desk: FaultyNode) -> Iterator[None]:
-    desk.node.anchoring.batch_writer.add("weather", [make_batch([90_000])], config=CONFIG)
-    desk.clock.advance(2 * HOUR)
-    yield
-    desk.node.anchoring.batch_writer.cut(force=True)
-
-
-@contextlib.contextmanager
 def not_batched(desk: FaultyNode) -> Iterator[None]:
     log = desk.node.logs.store.log(LogSpec("readings"))
     with log.writer() as writer:
@@ -459,6 +452,7 @@ FAULTS: dict[str, Fault] = {
     "messages not batched": not_batched,
     "messages not batched, the service in another process": not_batched_elsewhere,
     "the ledger stuck": ledger_stuck,
+    "the key of a ledger lost": ledger_key_lost,
     "the MQTT broker stopped": ingest_disconnected,
     "the clock set back": clock_off,
     "the clock set forward": clock_forward,

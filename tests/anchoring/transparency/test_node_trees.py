@@ -6,6 +6,8 @@ entries of the registry, one of reports, and a proof (``proof.json``).
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import tarfile
 from pathlib import Path
 
@@ -101,9 +103,28 @@ def test_a_node_copies_checkpoints_and_publishes_tiles_where_the_settings_say(
 def test_an_anchor_stands_where_its_checkpoint_cannot_be_signed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened(tmp_path, checkpoint_copy=str(tmp_path / "away")) as node:
+    away = tmp_path / "away"
+    with opened(tmp_path / "node", checkpoint_copy=str(away)) as node:
         assert node.mill.reports.ledger.append(some_anchor(1)).number == 1
         status = node.ledgers.tree("reports").status()
         assert (status.entries, status.signed) == (1, None)
         assert "there is no folder" in str(status.problem)
     assert "there is no folder" in caplog.text
+    away.mkdir()
+    with opened(tmp_path / "node", checkpoint_copy=str(away)) as watching:
+        assert "there is no folder" in str(watching.ledgers.tree("reports").status().problem)  # another process knows
+        with opened(tmp_path / "node", checkpoint_copy=str(away)) as node:
+            node.ledgers.signed("reports").checkpoint()
+        status = watching.ledgers.tree("reports").status()
+        assert (status.signed, status.problem) == (1, None)
+
+
+def test_a_database_of_before_problems_were_kept_gets_the_column(tmp_path: Path) -> None:
+    with opened(tmp_path) as node:
+        node.mill.reports.ledger.append(some_anchor(1))
+    with contextlib.closing(sqlite3.connect(tmp_path / "node.db")) as database, database:
+        database.execute("ALTER TABLE anchor_trees DROP COLUMN problem")
+    with opened(tmp_path) as node:
+        node.mill.reports.ledger.append(some_anchor(2))
+        status = node.ledgers.tree("reports").status()
+        assert (status.entries, status.signed, status.problem) == (2, 2, None)

@@ -28,6 +28,7 @@ from millstream.anchoring.transparency.tree_tables import (
     make_tree_tables,
     read_state,
     require_signed_row,
+    write_problem,
     write_state,
 )
 from millstream.core.cached import locked_cached_property
@@ -52,7 +53,7 @@ class TreePlaces(msgspec.Struct, frozen=True, kw_only=True):
 class TreeStatus(msgspec.Struct, frozen=True):
     """How far the tree of a ledger is: entries of the ledger, leaves of the tree, size of the newest checkpoint.
 
-    ``problem`` is why the last attempt of this process to sign or publish failed.
+    ``problem`` is why the last attempt to sign, copy or publish failed after an append, None where it did not.
     """
 
     entries: int
@@ -75,6 +76,8 @@ class _KnownTree(msgspec.Struct):
     tree: MerkleTree
     head: LedgerEntry | None
     """The entry of the last leaf."""
+    problem: str | None = None
+    """That of the :class:`TreeState`."""
 
 
 class LedgerTree:
@@ -174,6 +177,8 @@ class LedgerTree:
                 found = None if published is None else SignedCheckpoint.read(published, signer)
                 self._publisher.publish(signed, self._known.tree, lambda first: self._lines(first, entry), found)
             self._problem = None
+            if self._known and self._known.problem:
+                self._keep_problem(None)
             return signed
 
     def extend(self) -> int:
@@ -222,7 +227,7 @@ class LedgerTree:
         """How far the tree is."""
         state = self._read(lambda state, _: state)
         signed = state.checkpoint.size if state.checkpoint else None
-        return TreeStatus(self._ledger.last_number, state.size, signed, self._problem)
+        return TreeStatus(self._ledger.last_number, state.size, signed, state.problem or self._problem)
 
     def verify(self) -> VerifiedTree:
         """Compare the ledger's entries with the tree, and with what is kept and published outside the folder.
@@ -262,9 +267,20 @@ class LedgerTree:
         try:
             self.advance(entry)
         except Exception as error:  # the entry is durable: whatever it is, the append has not failed
-            self._problem = str(error) or type(error).__name__
+            problem = str(error) or type(error).__name__
             text = "the ledger %s has entries without a published checkpoint: %s"
-            _log.warning(text, self._name, self._problem, exc_info=not isinstance(error, MillstreamError))
+            _log.warning(text, self._name, problem, exc_info=not isinstance(error, MillstreamError))
+            try:
+                self._keep_problem(problem)
+            except (MillstreamError, sa.exc.SQLAlchemyError):  # then only this process knows
+                self._problem = problem
+
+    def _keep_problem(self, problem: str | None) -> None:
+        """Write down *problem*, so that whoever asks for the status of the node learns of it."""
+        with writing(self._engine) as connection:
+            write_problem(connection, self._name, problem)
+        if self._known:
+            self._known.problem = problem
 
     def _lines(self, index: int, entry: LedgerEntry | None) -> Iterator[bytes]:
         """The entries from *index* (from 0) on, as lines; *entry* is the last one, where it is known."""
@@ -289,6 +305,7 @@ class LedgerTree:
                     if state.size != known.tree.size:  # another process was here
                         self._known = None
                         continue
+                    known.problem = state.problem
                     before = TreeRoot(state.size, known.tree.root())
                     self._add(known, entries)
                     signed = state.checkpoint

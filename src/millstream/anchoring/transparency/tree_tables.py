@@ -24,6 +24,7 @@ trees = sa.Table(
     sa.Column("checkpoint", sa.LargeBinary),
     sa.Column("checkpoint_size", _number),
     sa.Column("checkpoint_root", sa.LargeBinary),
+    sa.Column("problem", sa.Text),
 )
 tiles = sa.Table(
     "anchor_tree_tiles",
@@ -35,11 +36,15 @@ tiles = sa.Table(
 )
 """A tile that is not full has fewer hashes; hashes are only ever added to it."""
 
-_STATE = "SELECT size, checkpoint, checkpoint_size, checkpoint_root FROM anchor_trees WHERE ledger = ?"
+_STATE = "SELECT size, checkpoint, checkpoint_size, checkpoint_root, problem FROM anchor_trees WHERE ledger = ?"
 _PUT_STATE = (
     "INSERT INTO anchor_trees (ledger, size, checkpoint, checkpoint_size, checkpoint_root) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (ledger) DO UPDATE SET size = excluded.size, checkpoint = excluded.checkpoint, "
     "checkpoint_size = excluded.checkpoint_size, checkpoint_root = excluded.checkpoint_root"
+)
+_PUT_PROBLEM = (
+    "INSERT INTO anchor_trees (ledger, size, problem) VALUES (?, 0, ?) "
+    "ON CONFLICT (ledger) DO UPDATE SET problem = excluded.problem"
 )
 _TILE = "SELECT hashes FROM anchor_tree_tiles WHERE ledger = ? AND level = ? AND tile = ?"
 _PUT_TILE = (
@@ -63,10 +68,14 @@ class SignedCheckpoint(msgspec.Struct, frozen=True):
 
 
 class TreeState(msgspec.Struct, frozen=True):
-    """How many leaves a tree has, and its newest checkpoint."""
+    """How many leaves a tree has, and its newest checkpoint.
+
+    ``problem`` is why the last attempt to sign, copy or publish failed, None where it did not.
+    """
 
     size: int = 0
     checkpoint: SignedCheckpoint | None = None
+    problem: str | None = None
 
 
 def make_tree_tables(engine: sa.Engine) -> None:
@@ -79,8 +88,8 @@ def read_state(connection: sa.Connection, ledger: str) -> TreeState:
     row = _cursor(connection, _STATE, [(ledger,)]).fetchone()
     if row is None:
         return TreeState()
-    size, data, signed_size, root = row
-    return TreeState(size, None if data is None else SignedCheckpoint(data, signed_size, root))
+    size, data, signed_size, root, problem = row
+    return TreeState(size, None if data is None else SignedCheckpoint(data, signed_size, root), problem)
 
 
 def require_signed_row(row: SignedCheckpoint, signer: CheckpointSigner, ledger: str) -> None:
@@ -93,10 +102,15 @@ def require_signed_row(row: SignedCheckpoint, signer: CheckpointSigner, ledger: 
 
 
 def write_state(connection: sa.Connection, ledger: str, state: TreeState) -> None:
-    """Keep the *state* of the tree of *ledger*."""
+    """Keep the *state* of the tree of *ledger*, but for its problem."""
     signed = state.checkpoint
     newest = (None, None, None) if signed is None else (signed.data, signed.size, signed.root)
     _cursor(connection, _PUT_STATE, [(ledger, state.size, *newest)])
+
+
+def write_problem(connection: sa.Connection, ledger: str, problem: str | None) -> None:
+    """Keep why the last attempt to sign the tree of *ledger* failed."""
+    _cursor(connection, _PUT_PROBLEM, [(ledger, problem)])
 
 
 class DatabaseTiles:

@@ -10,12 +10,14 @@ from millstream.messaging.broker.names import DEAD_LETTERS
 from millstream.mill.notices.alarms import Alarms
 from millstream.mill.reports.page import age_text
 from millstream.mill.tasks import QueueName
+from millstream.rest.status_snapshot import UnsignedLedger
 from millstream.rest.verdict.facts import Facts
 from millstream.rest.verdict.issues import counted, make_issue
 from millstream.rest.verdict.models import Issue, IssueAction
 
 _BATCHING_GRACE = 300 * MICROSECONDS
 _OBSERVER_GRACE = 60 * MICROSECONDS
+_SIGNING_GRACE = 60 * MICROSECONDS
 
 
 def batch_issues(facts: Facts) -> Iterator[Issue]:
@@ -55,9 +57,22 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
     if behind > 0 and facts.at - (snapshot.behind_since or 0) > _OBSERVER_GRACE:
         text = f"{counted(behind, 'anchor is', 'anchors are')} not verified yet"
         yield make_issue("observer-behind", "ledger", text, "/anchors", since=snapshot.behind_since, count=behind)
+    for ledger in snapshot.unsigned:
+        if ledger.problem or (ledger.since is not None and facts.at - ledger.since > _SIGNING_GRACE):
+            yield _unsigned(ledger)
     if (following := snapshot.following) and following.error:
         text = f"the ledger {following.ledger} is invalid or incomplete at entry {following.position:,}: "
         yield make_issue("following", following.ledger, text + following.error[:300], "/system")
+
+
+def _unsigned(ledger: UnsignedLedger) -> Issue:
+    if missing := ledger.entries - ledger.signed:
+        verb = "is" if missing == 1 else "are"
+        text = f"{counted(missing, 'entry', 'entries')} of the ledger {ledger.ledger} {verb} not signed"
+    else:
+        text = f"the newest checkpoint of the ledger {ledger.ledger} is not copied or published"
+    text += f": {ledger.problem[:300]}" if ledger.problem else ""
+    return make_issue("ledger-unsigned", ledger.ledger, text, "/anchors", since=ledger.since, count=max(1, missing))
 
 
 def queue_issues(facts: Facts) -> Iterator[Issue]:

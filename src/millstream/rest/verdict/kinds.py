@@ -115,6 +115,13 @@ KINDS: Mapping[str, IssueKind] = {
         "Batches wait to be anchored, and nothing was added to the ledger. They cannot be proven.",
         "is the batch service running, and the CAS writable? `millstream anchor status` shows what waits",
     ),
+    "ledger-unsigned": IssueKind(
+        "anchors",
+        BAD,
+        "Proofs of these entries cannot be made, or others cannot see that the ledger has them.",
+        "remove the cause, then run `millstream anchor checkpoint --ledger {subject}`, which signs, copies and "
+        "publishes what is missing",
+    ),
     "invalid-anchors": IssueKind(
         "anchors", BAD, "They prove nothing.", "`millstream anchor replay` shows why each is invalid"
     ),
