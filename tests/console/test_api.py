@@ -16,8 +16,11 @@ from known_ids import ask_with_known_ids
 from raw_http import RawConnection
 from world import DAMAGED, DEAD, Served, did, serving
 
+from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.keys import LedgerKeys
+from millstream.anchoring.transparency.policy import trusting
 from millstream.anchoring.transparency.signed_note import COSIGNATURE, VerifierKey
+from millstream.anchoring.transparency.tlog_proof import verify_tlog_proof
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.rest.api import api_routes
@@ -25,6 +28,7 @@ from millstream.rest.description import describe
 from millstream.rest.openapi import encode
 from millstream.testing.waiting import until
 from suite.sizes import sized
+from support.witnesses import TestWitness
 
 API = "/api/v1"
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
@@ -304,18 +308,36 @@ def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: S
     (key, _), *_ = LedgerKeys(served.folder / "keys", "anchors", SystemClock()).signing_until()
     trusted = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": str(key)})[1]
     assert trusted["pinned"] and trusted["checkpoint"]["signed_by"] == [str(key)]
+    witness = TestWitness("witness.example/one")
+    lines = f"log {key}\nwitness one {witness.key}\nquorum "
+    by_policy = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "policy": f"{lines}none\n"})[1]
+    assert by_policy["pinned"] and by_policy["checkpoint"]["signed_by"] == [str(key)]
+    too_few = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "policy": f"{lines}one\n"})[1]
+    assert (too_few["holds"], "too few witnesses" in too_few["reason"]) == (False, True)
+    for policy, words in (("quorum none\n", "names no ledger"), ("log x\n", "line 1 of the trust policy")):
+        status, refused, _ = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "policy": policy})
+        assert (status, words in refused["message"]) == (400, True)
     status, refused, _ = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": "nonsense"})
     assert (status, "is invalid: expected" in refused["message"]) == (400, True)
-    witness = str(VerifierKey(key.name, COSIGNATURE, key.public))
-    status, refused, _ = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": witness})
+    key_of_witness = str(VerifierKey(key.name, COSIGNATURE, key.public))
+    status, refused, _ = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "key": key_of_witness})
     assert (status, "is the key of a witness" in refused["message"]) == (400, True)
     changed = text.replace('"id":7', '"id":8')
     assert not served.ask("POST", f"{API}/proofs/verify", {"proof": changed})[1]["holds"]
     assert served.ask("GET", f"{API}/proofs/weather/80000")[0] == 404
-    for path in ("proofs/wether/7", "proofs/wether/7/copies"):
+    for path in ("proofs/wether/7", "proofs/wether/7/copies", "proofs/wether/7/tlog"):
         status, unknown, _ = served.ask("GET", f"{API}/{path}")
         assert (status, unknown["code"]) == (404, "not_found")
         assert "there is no log 'wether'" in unknown["message"] and "millstream log list" in unknown["message"]
+
+
+def test_the_part_of_a_proof_about_the_ledger_is_a_proof_file(served: Served) -> None:
+    status, data, headers = served.ask("GET", f"{API}/proofs/weather/7/tlog")
+    assert status == 200 and "proof-weather-7.tlog-proof" in headers["content-disposition"]
+    entry = served.ask("GET", f"{API}/proofs/weather/7")[1]["entry"]
+    (key, _), *_ = LedgerKeys(served.folder / "keys", "anchors", SystemClock()).signing_until()
+    line = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
+    assert verify_tlog_proof(data.encode(), leaf_hash(line), trusting([key])).signed_by == (str(key),)
 
 
 def test_settings_say_where_they_come_from_and_read_as_they_are_written(served: Served) -> None:

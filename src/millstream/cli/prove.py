@@ -137,14 +137,12 @@ def _policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | Non
     """Whom the options trust; None where they name nobody."""
     if not keys and policy is None:
         return None
-    from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, TrustPolicy, parse_policy
+    from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, TrustPolicy, parse_policy, with_ledgers
     from millstream.anchoring.transparency.signed_note import parse_ledger_key
 
     given = [parse_ledger_key(line) for key in keys for line in _key_lines(key)]
     read = parse_policy(policy.read(MAX_POLICY_BYTES + 1)) if policy else TrustPolicy(logs=())
-    if not given and not read.logs:
-        raise click.UsageError("the policy names no ledger: add a line `log KEY` to it, or give --key")
-    return msgspec.structs.replace(read, logs=(*read.logs, *given))
+    return with_ledgers(read, given)
 
 
 def _key_lines(key: str) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from millstream.anchoring.errors import CheckpointError, NoteError, TrustPolicyError
 from millstream.anchoring.transparency.checkpoint import Checkpoint
-from millstream.anchoring.transparency.policy import check_checkpoint, parse_policy, trusting
+from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, check_checkpoint, parse_policy, trusting
 from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, sign_note
 from suite.sizes import examples
 from support.witnesses import TestWitness
@@ -150,3 +151,16 @@ def test_any_bytes_are_a_policy_or_refused_with_a_reason(data: Any) -> None:
     except TrustPolicyError:
         return
     assert policy.quorum == "none" or policy.quorum in policy.witnesses or policy.quorum in policy.groups
+
+
+def test_a_policy_of_the_largest_size_is_read_at_once_and_a_larger_one_refused() -> None:
+    lines, size = ["quorum none"], 0
+    while size < MAX_POLICY_BYTES - 400:
+        lines.append(f"witness {len(lines)} {TestWitness(f'w{len(lines)}').key}")
+        size += len(lines[-1]) + 1
+    started = time.process_time()
+    policy = parse_policy("\n".join(lines).encode())
+    assert time.process_time() - started < 1.5  # a comparison of all keys with all took 5 s
+    assert len(policy.witnesses) == len(lines) - 1 > 2000
+    with pytest.raises(TrustPolicyError, match="more than 262,144 bytes"):
+        parse_policy("\n".join(lines).encode() + b"\n" + b"#" * 400)

@@ -22,8 +22,8 @@ from millstream.anchoring.transparency.signed_note import (
     verify_note,
 )
 
-MAX_POLICY_BYTES = 1 << 20
-"""The most bytes of a policy that are read."""
+MAX_POLICY_BYTES = 256 << 10
+"""The most bytes of a policy that are read: some 2,500 keys."""
 
 NO_QUORUM = "none"
 """The quorum that asks for no witness."""
@@ -95,6 +95,13 @@ def _has_quorum(policy: TrustPolicy, witnesses: Collection[str]) -> bool:
     return policy.quorum in counted
 
 
+def with_ledgers(policy: TrustPolicy, keys: Sequence[VerifierKey]) -> TrustPolicy:
+    """*policy*, which trusts the ledgers of *keys* as well. Raises :class:`TrustPolicyError` where it trusts none."""
+    if not keys and not policy.logs:
+        raise TrustPolicyError("the policy names no ledger: add a line `log KEY` to it, or give the key of the ledger")
+    return msgspec.structs.replace(policy, logs=(*policy.logs, *keys))
+
+
 def parse_policy(data: bytes) -> TrustPolicy:
     """The policy in *data*. Raises :class:`TrustPolicyError` with the line that cannot be used."""
     if len(data) > MAX_POLICY_BYTES:
@@ -121,6 +128,7 @@ class _PolicyReader:
         self._witnesses: dict[str, VerifierKey] = {}
         self._groups: dict[str, WitnessGroup] = {}
         self._members: set[str] = set()
+        self._keys: Mapping[str, set[bytes]] = {"log": set(), "witness": set()}
         self._quorum: str | None = None
         self._lines: Mapping[str, Callable[[Sequence[str]], None]] = {
             "log": self._log,
@@ -144,12 +152,12 @@ class _PolicyReader:
     def _log(self, words: Sequence[str]) -> None:
         if len(words) not in (1, 2):
             raise TrustPolicyError("invalid log line: write log <verifier key> [<url>]")
-        self._logs.append(_new_key(words[0], self._logs, parse_ledger_key))
+        self._logs.append(self._new_key("log", words[0], parse_ledger_key))
 
     def _witness(self, words: Sequence[str]) -> None:
         if len(words) not in (2, 3):
             raise TrustPolicyError("invalid witness line: write witness <name> <verifier key> [<url>]")
-        key = _new_key(words[1], self._witnesses.values(), parse_verifier_key)
+        key = self._new_key("witness", words[1], parse_verifier_key)
         if key.kind != COSIGNATURE:
             raise TrustPolicyError(f"{key} is not the key of a witness: give a key of type 0x04")
         self._witnesses[self._new_name(words[0])] = key
@@ -181,17 +189,17 @@ class _PolicyReader:
             raise TrustPolicyError(f"the name {_shown(name)} is already used: choose another")
         return name
 
+    def _new_key(self, kind: str, text: str, parse: Callable[[str], VerifierKey]) -> VerifierKey:
+        _require_utf8(text, "the name in a verifier key")
+        key = parse(text)
+        if key.public in self._keys[kind]:
+            raise TrustPolicyError(f"the public key of {key} is listed twice: keep one")
+        self._keys[kind].add(key.public)
+        return key
+
     def _require(self, name: str) -> None:
         if name not in self._witnesses and name not in self._groups:
             raise TrustPolicyError(f"unknown witness or group {_shown(name)}: define it on an earlier line")
-
-
-def _new_key(text: str, known: Collection[VerifierKey], parse: Callable[[str], VerifierKey]) -> VerifierKey:
-    _require_utf8(text, "the name in a verifier key")
-    key = parse(text)
-    if any(each.public == key.public for each in known):
-        raise TrustPolicyError(f"the public key of {key} is listed twice: keep one")
-    return key
 
 
 def _require_utf8(text: str, what: str) -> None:

@@ -9,9 +9,20 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.anchoring.errors import ProofError
-from millstream.anchoring.proof import NOBODY, ProvenCheckpoint, Replica, Trust, VerifiedProof, verify_proof
-from millstream.anchoring.transparency.policy import trusting
+from millstream.anchoring.proof import (
+    NOBODY,
+    Proof,
+    ProvenCheckpoint,
+    Replica,
+    Trust,
+    VerifiedProof,
+    decode_proof,
+    tlog_proof,
+    verify_proof,
+)
+from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, parse_policy, trusting, with_ledgers
 from millstream.anchoring.transparency.signed_note import parse_ledger_key
+from millstream.anchoring.transparency.tlog_proof import encode_tlog_proof
 from millstream.core.message import encode_line
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Listing, Name
@@ -30,12 +41,13 @@ class ProofQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProofText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A proof as `millstream prove` writes it, and what you trust: the verifier ``key`` of the ledger, or the hash of a
-    ledger entry (``ledger_head``)."""
+    """A proof as `millstream prove` writes it, and what you trust: the verifier ``key`` of the ledger, the ledgers and
+    witnesses of a ``policy`` (tlog-policy), or the hash of a ledger entry (``ledger_head``)."""
 
     proof: Annotated[str, msgspec.Meta(max_length=MOST_PROOF_BYTES)]
     ledger_head: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
     key: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
+    policy: Annotated[str, msgspec.Meta(max_length=MAX_POLICY_BYTES)] | None = None
 
 
 class ProofOutcome(msgspec.Struct, frozen=True):
@@ -72,6 +84,16 @@ def proof(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> FileDownload
     return FileDownload(f"proof-{request.query.log}-{request.query.id}.json", data, "application/json")
 
 
+@endpoints.get("/proofs/{log}/{id}/tlog", ProofQuery)
+def proof_of_entry(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> FileDownload:
+    """The part of a proof that is about the ledger, as a .tlog-proof for other verifiers."""
+    query = request.query
+    made = decode_proof(app.node.proofs.prove(query.log, query.id))
+    assert isinstance(made, Proof)
+    data = encode_tlog_proof(tlog_proof(made))
+    return FileDownload(f"proof-{query.log}-{query.id}.tlog-proof", data, "text/plain; charset=utf-8")
+
+
 @endpoints.get("/proofs/{log}/{id}/copies", ProofQuery)
 def proof_copies(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Listing[Replica]:
     """List the copies of the batch file that the proof of a message names."""
@@ -83,7 +105,10 @@ def proof_copies(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Listi
 def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome:
     """Check a proof against the files of this node."""
     body = request.body
-    policy = trusting([parse_ledger_key(body.key)]) if body.key else None
+    keys = [parse_ledger_key(body.key)] if body.key else []
+    policy = trusting(keys) if keys else None
+    if body.policy is not None:
+        policy = with_ledgers(parse_policy(body.policy.encode("utf-8", "surrogatepass")), keys)
     trust = Trust(ledger_head=body.ledger_head.lower() if body.ledger_head else None, policy=policy)
     return check_proof(app, body.proof.encode("utf-8", "surrogatepass"), trust)
 
