@@ -15,14 +15,18 @@ import msgspec
 import pytest
 
 from millstream.anchoring import verify_proof
-from millstream.anchoring.ledger import encode_entry
+from millstream.anchoring.ledger import LedgerEntry, encode_entry, next_entry
 from millstream.anchoring.merkle import leaf_hash, merkle_root
+from millstream.anchoring.proof import ChainProof, Trust, decode_proof
 from millstream.anchoring.transparency import FolderFiles
+from millstream.anchoring.transparency.policy import trusting
+from millstream.log import Message, system_log
 from millstream.node import Node
 from millstream.node.ledgers import LEDGERS
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batches
 from millstream.testing.ledgers import some_anchor
+from suite.sizes import sized
 from support.published_tiles import check_tiles
 
 KEPT = Path(__file__).with_name("kept") / "ledgers-without-trees.tar.xz"
@@ -75,6 +79,43 @@ def test_a_folder_of_the_release_before_is_taken_over(tmp_path: Path) -> None:
         (entry,) = node.anchoring.batch_writer.cut(force=True)
         assert (entry.number, entry.previous) == (4, head.hash)
         require_signed(node, {"anchors": 4, "registry": 2, "reports": 1})
+
+
+@pytest.mark.long
+def test_a_folder_of_before_with_many_anchors_is_taken_over_and_its_old_proofs_verify(tmp_path: Path) -> None:
+    with tarfile.open(KEPT) as archive:
+        archive.extractall(tmp_path, filter="data")
+    count = sized(quick=1_000, ci=5_000, long=100_000)
+    old = (tmp_path / "proof.json").read_bytes()
+    kept = decode_proof(old)
+    assert isinstance(kept, ChainProof)
+    with opened(tmp_path) as node:
+        head = _append_without_a_tree(node, count)
+        chain = node.proofs.prove(kept.log, kept.id, chain=True)
+        assert node.ledgers.tree("anchors").size == 0
+    with opened(tmp_path) as node:
+        assert node.ledgers.tree("anchors").checkpoint().size == count
+        assert verify_proof(old, node.anchoring.cas, Trust(ledger_head=kept.ledger[-1].hash)).pinned
+        verified = verify_proof(chain, node.anchoring.cas, Trust(ledger_head=head.hash))
+        assert (verified.version, verified.ledger_head) == (1, head.hash)
+        small = node.proofs.prove(kept.log, kept.id)
+        key, _ = node.ledgers.keys("anchors").signing_until()[0]
+        assert verify_proof(small, node.anchoring.cas, Trust(policy=trusting([key]))).pinned
+        assert len(small) < 8_000
+        assert node.ledgers.tree("anchors").verify().leaves == count
+
+
+def _append_without_a_tree(node: Node, count: int) -> LedgerEntry:
+    """Let the ledger of anchors have *count* entries, as the release before wrote them; returns the last one."""
+    head = node.anchoring.ledger.head()
+    with node.logs.store.log(system_log("ledger", "ledger")).writer(producer="ledger") as writer:
+        while head is None or head.number < count:
+            messages = []
+            for _ in range(min(100, count - (head.number if head else 0))):
+                head = next_entry(head, some_anchor(head.number if head else 0), 0)
+                messages.append(Message(encode_entry(head), source="ledger", event_time=head.time))
+            writer.append(messages)
+    return head
 
 
 @pytest.mark.parametrize("tiles", [True, "folder"])
