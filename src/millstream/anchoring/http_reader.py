@@ -16,6 +16,7 @@ from millstream import __version__
 from millstream.anchoring.errors import HttpError
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
+from millstream.core.printable import MAX_SHOWN, printable
 
 RESPONSE_SECONDS = 30.0
 """How long a server may take for an answer, beside what its bytes need at :data:`MIN_BYTES_PER_SECOND`."""
@@ -209,10 +210,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, http.client.IncompleteRead):
         return "the answer broke off"
     if isinstance(error, OSError):
-        return printable(error.strerror or str(error) or type(error).__name__)
+        return printable(error.strerror or str(error) or type(error).__name__, MAX_SHOWN)
     return f"it does not speak HTTP as it should ({type(error).__name__})"  # its text would be that of the server
-
-
-def printable(text: str, most: int = 300) -> str:
-    """The beginning of *text*, which a stranger may have written, without what could lead a terminal astray."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text[:most])

@@ -20,10 +20,11 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from millstream.anchoring.errors import HttpError, LedgerError, LedgerFormatError, LedgerUnavailableError
-from millstream.anchoring.http_reader import HttpReader, HttpResponse, UrlError, check_url, printable, redacted_url
+from millstream.anchoring.http_reader import HttpReader, HttpResponse, UrlError, check_url, redacted_url
 from millstream.anchoring.ledger import GENESIS, LedgerEntry, checked_chain, entry_hash
 from millstream.anchoring.remote_cas import folder_of
 from millstream.core.canonical import MAX_SAFE_INTEGER, CanonicalError
+from millstream.core.printable import MAX_SHOWN, printable
 
 NODE_LEDGER = "/sidetree/v1/ledger"
 """Where a node serves the ledger of its registry, a page at a time."""
@@ -215,7 +216,7 @@ class NodeLedger:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LedgerFormatError(
                 f"{self.name} did not answer with a page of a ledger; check that it is the address of a "
-                f"node: {printable(str(error))}"
+                f"node: {printable(str(error), MAX_SHOWN)}"
             ) from error
 
 
@@ -256,7 +257,7 @@ def _parsed(lines: Iterator[bytes], name: str) -> Iterator[LedgerEntry | PlainAn
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if not line.endswith(b"\n") and number > 1:
                 return
-            reason = printable(str(error))
+            reason = printable(str(error), MAX_SHOWN)
             raise LedgerFormatError(
                 f"{name}:{number}: expected a ledger entry or a line of a plain list of anchors ({reason})"
             ) from error

@@ -21,11 +21,12 @@ from millstream.anchoring.errors import (
     CasUnavailableError,
     HttpError,
 )
-from millstream.anchoring.http_reader import HttpReader, HttpResponse, check_url, printable, redacted_url
+from millstream.anchoring.http_reader import HttpReader, HttpResponse, check_url, redacted_url
 from millstream.anchoring.local_cas import LocalCas
 from millstream.core.cid import CidHasher, form_of
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
+from millstream.core.printable import MAX_SHOWN, printable
 
 NODE_FILES = "/sidetree/v1/files"
 """Where a node serves the files of its registry."""
@@ -214,4 +215,6 @@ def reason_of(error: CasError) -> str:
         return "not there"
     if isinstance(error, CasOverlongError):
         return "it sent more than the file may have"
-    return "it has other bytes under that name" if isinstance(error, CasDamagedError) else printable(str(error))
+    if isinstance(error, CasDamagedError):
+        return "it has other bytes under that name"
+    return printable(str(error), MAX_SHOWN)

@@ -18,6 +18,7 @@ from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import Duration as Microseconds
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.errors import MillstreamError
+from millstream.core.printable import MAX_SHOWN, printable
 from millstream.node import Node
 from millstream.settings import FollowSettings, RegistrySettings, Settings
 
@@ -179,8 +180,6 @@ def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: boo
 
 def print_follow_state(state: FollowState) -> None:
     """Print how far a registry has followed another one."""
-    from millstream.anchoring.http_reader import printable
-
     print(f"following  {state.ledger}: {state.position:,} observed, {state.behind:,} to come")
     if state.error:
         print(f"following  the last attempt failed: {printable(state.error, 2000)}")
@@ -200,10 +199,8 @@ class _FollowReporter:
         self._spoken_at = clock.monotonic() if clock else 0.0
 
     def recorded(self, record: AnchorRecord) -> None:
-        from millstream.anchoring.http_reader import printable
-
         if record.fault is not None:
-            self._say(f"entry {record.number}: {printable(record.fault)}")
+            self._say(f"entry {record.number}: {printable(record.fault, MAX_SHOWN)}")
         if self._clock is None or self.follower is None:
             return
         now = self._clock.monotonic()
