@@ -11,12 +11,15 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from millstream.anchoring import LogLedger
+from millstream.anchoring import LogLedger, prove
 from millstream.anchoring.cut_manifest import anchor_string
 from millstream.anchoring.ledger import LedgerEntry, encode_entry, entry_hash, next_entry
 from millstream.anchoring.merkle import leaf_hash, verify_inclusion
+from millstream.anchoring.proof import Trust, verify_proof
 from millstream.anchoring.transparency import FolderFiles, LedgerTree, MerkleTree, TreePlaces
+from millstream.anchoring.transparency.entry_proof import EntryProof
 from millstream.anchoring.transparency.keys import LedgerKeys, LedgerSigner
+from millstream.anchoring.transparency.policy import trusting
 from millstream.anchoring.transparency.tree import TILE_WIDTH
 from millstream.anchoring.transparency.tree_tables import DatabaseTiles, TreeState, make_tree_tables, write_state
 from millstream.bench.anchoring.timing import timed
@@ -25,6 +28,9 @@ from millstream.core.cid import cid_of
 from millstream.core.clock import SystemClock
 from millstream.core.sql import writing
 from millstream.log import Log, Message, open_store, system_log
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.testing.batches import CONFIG, make_batch
 
 SIZES: dict[Size, Sequence[int]] = {"quick": [300], "small": [1_000, 100_000], "full": [1_000, 100_000, 10_000_000]}
 TAKEN_OVER: dict[Size, int] = {"quick": 300, "small": 10_000, "full": 100_000}
@@ -42,8 +48,9 @@ def trees_of_ledgers(size: Size, folder: Path) -> Iterator[Comparison]:
             title=f"The signed tree of a ledger of {entries:,} entries",
             unit="operations/s",
             conditions="an anchor: the entry is hashed, the tree extended, its head signed and kept in node.db; the "
-            "append to the ledger itself is not counted. Tiles: two or three files an anchor, and the checkpoint. A "
-            "proof: the inclusion path to the newest checkpoint, from node.db",
+            "append to the ledger itself is not counted. Tiles: two or three files an anchor, and the checkpoint. The "
+            "ledger part of a proof: the inclusion path to the newest checkpoint, from node.db. A proof: of a message "
+            "in an anchor of 100 small batches, with its files, verified with the key of the ledger",
             contenders=[
                 Contender("an anchor, without syncs", partial(bench.anchors, durable=False)),
                 Contender(
@@ -51,7 +58,9 @@ def trees_of_ledgers(size: Size, folder: Path) -> Iterator[Comparison]:
                 ),
                 Contender("an anchor, durable", bench.anchors),
                 Contender("an anchor, copy and tiles in folders, durable", partial(bench.anchors, tiles="folder")),
-                Contender("the ledger part of a proof", bench.proofs),
+                Contender("the ledger part of a proof", bench.paths),
+                Contender("a proof is made", bench.proofs),
+                Contender("a proof is verified", partial(bench.proofs, verified=True)),
             ],
         )
     count = TAKEN_OVER[size]
@@ -75,8 +84,8 @@ class _LateLedger(LogLedger):
         self._late = [LedgerEntry(_ANCHOR, entry_hash(*sealed), *sealed[1:])]
         self.add()
 
-    def add(self) -> LedgerEntry:
-        self._late.append(next_entry(self._late[-1], _ANCHOR, _clock.now()))
+    def add(self, anchor: str = _ANCHOR) -> LedgerEntry:
+        self._late.append(next_entry(self._late[-1], anchor, _clock.now()))
         return self._late[-1]
 
     @property
@@ -121,7 +130,43 @@ class _TreeOfSize:
             assert tree.status().signed == ledger.last_number, "all is signed"
             return sample
 
-    def proofs(self) -> Measurement:
+    def proofs(self, *, verified: bool = False) -> Measurement:
+        """Proofs of messages a second, made or *verified*; ``bytes`` is the size of the largest."""
+        with (
+            self._opened() as (ledger, tree),
+            Node.open(Settings(data=str(self._folder / "node")), create=True) as node,
+        ):
+            node.anchoring.batch_writer.add(
+                "bench", [make_batch(range(first, first + 10)) for first in range(1, 1000, 10)], config=CONFIG
+            )
+            (own,) = node.anchoring.batch_writer.cut(force=True)
+            entry = ledger.add(own.anchor_string)
+            for _ in range(TILE_WIDTH // 2 - 2):  # a path has most hashes where the tree is not full
+                ledger.add()
+            signed = tree.advance()
+            assert signed is not None
+
+            def prove_entry(_: int) -> EntryProof:
+                return EntryProof(entry, tree.inclusion_path(entry.number - 1, signed.size), signed.data)
+
+            anchoring, ids = node.anchoring, [1 + at * 997 % 1000 for at in range(self._count)]
+            make = partial(prove, "bench", index=anchoring.observer.index, cas=anchoring.cas, ledger=ledger)
+            made = [make(message, prove_entry=prove_entry) for message in ids]
+            keys = LedgerKeys(self._folder / "keys", "anchors", _clock)
+            trust = Trust(policy=trusting([key.verifier_key for key in keys.signing()]))
+
+            def work() -> None:
+                for message, data in zip(ids, made, strict=True):
+                    if verified:
+                        assert verify_proof(data, anchoring.cas, trust).pinned
+                    else:
+                        make(message, prove_entry=prove_entry)
+
+            sample = timed(self._count, work)
+        shutil.rmtree(self._folder / "node")
+        return Measurement(sample.value, {**sample.figures, "bytes": max(map(len, made))})
+
+    def paths(self) -> Measurement:
         """Paths a second, of leaves all over the tree."""
         with self._opened() as (ledger, tree):
             newest = tree.advance()
@@ -138,7 +183,7 @@ class _TreeOfSize:
         place.mkdir(parents=True)
         shutil.copy(self._made(leaf_hash(encode_entry(next(ledger.entries(self._entries))))), place / "node.db")
         engine = _engine(place / "node.db", durable=durable)
-        signer = LedgerSigner(LedgerKeys(place / "keys", "anchors", _clock))
+        signer = LedgerSigner(LedgerKeys(self._folder / "keys", "anchors", _clock))
         places = TreePlaces()
         if tiles:
             published = FolderFiles(place / "tiles", "anchors", create=True) if tiles == "folder" else _MemoryFiles()
