@@ -201,6 +201,18 @@ def test_driver_memory_that_spark_does_not_start_with_is_refused_before_java_sta
     assert SparkOptions(driver_memory="512m").driver_memory == "512m"
 
 
+@on_spark
+def test_a_task_is_given_large_values_a_few_megabytes_at_a_time(spark: SparkSession) -> None:
+    def sizes(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            yield pa.RecordBatch.from_pydict({"bytes": [part.nbytes]})
+
+    values = spark.range(60, numPartitions=1).selectExpr("cast(repeat('x', 1000000) as binary) as value")
+    given = [row["bytes"] for row in values.mapInArrow(sizes, "bytes long").collect()]
+    assert sum(given) > 60_000_000
+    assert max(given) < 12_000_000
+
+
 @pytest.mark.spark
 def test_parquet_is_written_in_row_groups_that_leave_the_heap_room(spark: SparkSession, tmp_path: Path) -> None:
     """Of a gigabyte of heap Parquet's usual 128 MB a core would, beside what Spark sorts, take all."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from millstream.pipeline.java import JavaCandidate
 START_TIMEOUT = 120.0
 """Seconds that the Java machine has to open its port: a cold disk and a busy machine need many."""
 
-_BIND = "spark.driver.bindAddress"
+_BIND, _OPTIONS = "spark.driver.bindAddress", "spark.driver.extraJavaOptions"
 
 _OPENED = (
     "java.lang",
@@ -58,6 +60,15 @@ _PATIENT = (
 )
 """Ten times Java's own thresholds: of what a job runs, the full compiler takes what runs long, and not each method that
 plans it. At some hundred thousand messages it took more time than the tasks of Java did."""
+
+
+_FIRST_HEAP = "-Xms64m"
+"""Java begins with a 64th of the machine's memory otherwise, needed or not, and fills it before it collects."""
+
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC")
+
+_MALLOC = {"MALLOC_ARENA_MAX": "2"}
+"""The GNU C library keeps freed memory in up to eight arenas a core, and Java has 150 threads to fill them."""
 
 
 class Gateway(msgspec.Struct, frozen=True):
@@ -102,7 +113,7 @@ def start_gateway(
         output = work / "spark-console.log"
         with output.open("wb") as log:
             process = subprocess.Popen(
-                _command(java, confs, [*machine_options(java, memory, quick), *more], work),
+                _command(java, confs, [*machine_options(java, memory, quick, confs.get(_OPTIONS, "")), *more], work),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -139,16 +150,22 @@ def _command(java: JavaCandidate, confs: Mapping[str, str], options: Sequence[st
     ]
 
 
-def machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[str]:
-    """What a Java machine of Spark is started with: *memory* is the most heap, *quick* keeps to the fast compiler."""
+def machine_options(java: JavaCandidate, memory: str, quick: bool, own: str = "") -> Iterator[str]:
+    """What a Java machine of Spark is started with: *memory* is the most heap, *quick* keeps to the fast compiler.
+
+    *own* are options of the user's, which win over these.
+    """
+    own_options = shlex.split(own)
+    own_collector = any(_COLLECTOR.fullmatch(option) for option in own_options)  # Java refuses to be given two
+    yield _FIRST_HEAP
     yield f"-Xmx{memory}"
     yield "-XX:+IgnoreUnrecognizedVMOptions"
     if quick:
         yield "-XX:TieredStopAtLevel=1"
-        yield "-XX:+UseSerialGC"
     else:
-        yield "-XX:+UseParallelGC"  # shares of messages are large arrays, for which G1 marks the heap again and again
         yield from (*_COMPACT, *_PATIENT)
+    if not own_collector:  # shares of messages are large arrays, for which G1 marks the heap again and again
+        yield "-XX:+UseSerialGC" if quick else "-XX:+UseParallelGC"
     for package in _OPENED:
         yield f"--add-opens=java.base/{package}=ALL-UNNAMED"
     yield "-Djdk.reflect.useDirectMethodHandle=false"
@@ -158,6 +175,7 @@ def machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[s
         yield "--enable-native-access=ALL-UNNAMED"
     if java.version is not None and java.version >= 24:
         yield "--sun-misc-unsafe-memory-access=allow"
+    yield from own_options
 
 
 def class_path() -> str:
@@ -176,13 +194,17 @@ def _environment(address: Path, confs: Mapping[str, str]) -> dict[str, str]:
     """That of this process, less what would send Spark elsewhere, plus where to write port and secret."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     bound = {"SPARK_LOCAL_IP": confs[_BIND]} if _BIND in confs else {}
-    return kept | {
-        **bound,
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address),
-        "SPARK_HOME": str(spark_home()),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONHASHSEED": "0",  # the workers of one job must agree on hashes
-    }
+    return (
+        _MALLOC
+        | kept
+        | {
+            **bound,
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address),
+            "SPARK_HOME": str(spark_home()),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONHASHSEED": "0",  # the workers of one job must agree on hashes
+        }
+    )
 
 
 def _await_address(process: subprocess.Popen[bytes], address: Path, output: Path, clock: Clock) -> tuple[int, str]:

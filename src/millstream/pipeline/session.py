@@ -38,6 +38,10 @@ when they are written out); Spark's sorting takes up to half of it."""
 _SHUFFLE_CHECKSUMS = ("spark.shuffle.checksum.enabled", "spark.sql.shuffle.orderIndependentChecksum.enabled")
 """The first says where a block was damaged on its way, the second whether a task that is repeated wrote other rows."""
 
+_ARROW_BYTES = "8m"
+"""Java gathers so much for a task in Python, outside its heap, and three times as much while it grows: with Spark's own
+64 MB, jobs whose rows are shares of messages took 200 MB a core."""
+
 LEAST_MEMORY = 512 << 20
 """Spark refuses to start unless 450 MiB of the heap can be used; a collector keeps up to a ninth of it to itself."""
 
@@ -190,6 +194,7 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
         "spark.python.daemon.module": "millstream.pipeline.daemon",
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),  # TCP costs a sixth more
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.execution.arrow.maxBytesPerBatch": _ARROW_BYTES,
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.hadoop.parquet.block.size": str(_row_group(options.driver_memory, cores)),
