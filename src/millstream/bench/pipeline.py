@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.batching import BatchConfig
-from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.bench.peers import load_peers
+from millstream.bench.pipeline_data import BODY, SOURCES, log_name, write_lines, write_listings, write_log
 from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, spark_memory
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
+from millstream.bench.scaling import WorkerScaling
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
-from millstream.log import LogSpec, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,17 +39,13 @@ SWEPT: dict[Size, tuple[int, int]] = {"quick": (20, 10_000), "small": (20, 500_0
 
 STEPS: dict[Size, tuple[int, ...]] = {"quick": (1,), "small": (1, 10), "full": (1, 10, 100)}
 
+BACKENDS = ("sqlite", "segments", "mariadb")
 MODES = ("read", "ingest", "anchor", "sweep", "plan")
 ROUNDS = 1
 """The sizes are the comparison; a round of all of them takes ten minutes or so on two cores."""
 
 HEAP = "512m"
 """The most heap of the driver's Java machine: the least that Spark starts with, since the driver holds no rows."""
-
-_BODY = 100
-_SOURCES = 1000
-_MESSAGES_AT_ONCE = 500_000
-_ITEMS_AT_ONCE = 100_000
 
 
 class PipelinePeers(Protocol):
@@ -74,50 +69,68 @@ def comparisons(
 ) -> Iterator[Comparison]:
     """One comparison a job (*modes*), and for reading one a store of logs (*backends*: sqlite, segments, mariadb).
 
-    All processes, servers of databases too, share so many *cores*. With *workers* a cluster of so many of one core each
-    does the work, else the driver itself; *heap* is that of the driver. *counts* are the numbers of messages, rows and
-    listed items instead of those of *size*.
+    All processes, servers of databases too, share so many *cores*. With *workers* (such as 1,2,3) clusters of so many
+    of one core each do the work one after the other, else the driver itself; *heap* is that of the driver. *counts* are
+    the numbers of messages, rows and listed items instead of those of *size*.
     """
-    from millstream.pipeline.session import SparkOptions, spark_session
-
-    wanted, stores = _chosen(modes, MODES), _chosen(backends, ("sqlite", "segments", "mariadb"))
-    given = _counts(counts)
+    wanted, stores, given = _chosen(modes, MODES), _chosen(backends, BACKENDS), _counts(counts)
     if not cores.isdecimal() or cores == "0":
         raise InputError(f"--cores: invalid value {cores!r}: write a whole number of at least 1")
-    if not workers.isdecimal():
-        raise InputError(f"--workers: invalid value {workers!r}: write a whole number")
+    clusters = _workers(workers)
+    scaling = WorkerScaling()
+    with on_cores(int(cores)) as available:
+        where = f"all processes on {available} cores, with a heap of {heap}"
+        for number in clusters:
+            with _session(folder, size, heap, number) as spark:
+                place = f"{where}, on a cluster of {number} of one core each" if number else where
+                work = PipelineRuns(spark, folder, SystemClock(), place, f"on-{number}" if number else "run")
+                for comparison, *warming in _of_modes(work, size, wanted, stores, given):
+                    measured = scaling.measured(comparison, number) if number else comparison
+                    yield _warmed(measured, *warming)
+
+
+def _of_modes(
+    work: PipelineRuns, size: Size, wanted: Sequence[str], stores: Sequence[str], given: Sequence[int]
+) -> Iterator[tuple[Any, ...]]:
+    """The comparisons of the modes *wanted*, each with the contenders that warm it up if not the first."""
+    if "read" in wanted:
+        read = given or [READ[size] * step for step in STEPS[size]]
+        for backend in stores:
+            with _place(backend, work.folder) as url:
+                reading = work.read(backend, url, read)
+                yield reading, *range(len(read) - 1, len(reading.contenders), len(read))
+    numbers = given or [BASE[size] * step for step in STEPS[size]]
+    if "ingest" in wanted:
+        yield (work.ingest(numbers),)
+    if "anchor" in wanted:
+        yield (work.anchor(numbers),)
+    if "sweep" in wanted:
+        items, item_bytes = SWEPT[size]
+        yield work.sweep([items * step for step in STEPS[size]], item_bytes), -len(STEPS[size])
+    if "plan" in wanted:
+        yield (work.plan(numbers),)
+
+
+@contextlib.contextmanager
+def _session(folder: Path, size: Size, heap: str, workers: int) -> Iterator[SparkSession]:
+    """A session on a cluster of so many *workers*, or where there are none in the driver itself."""
+    from millstream.pipeline.session import SparkOptions, spark_session
+
     with contextlib.ExitStack() as held:
-        where = f"all processes on {held.enter_context(on_cores(int(cores)))} cores, with a heap of {heap}"
         master, confs = "local[*]", dict[str, str]()
-        if workers != "0":
-            where = f"{where}, on a cluster of {workers} workers of one core each"
-            master, confs = held.enter_context(_cluster(workers)), _CLUSTER
+        if workers:
+            master, confs = held.enter_context(_cluster(str(workers))), _CLUSTER
         options = SparkOptions(master, heap, quick=size != "full", confs=confs)
-        spark = held.enter_context(spark_session(folder / "spark", options))
-        work = PipelineRuns(spark, folder, SystemClock(), where)
-        if "read" in wanted:
-            read = given or [READ[size] * step for step in STEPS[size]]
-            for backend in stores:
-                with _place(backend, folder) as url:
-                    reading = work.read(backend, url, read)
-                    yield _warmed(reading, *range(len(read) - 1, len(reading.contenders), len(read)))
-        numbers = given or [BASE[size] * step for step in STEPS[size]]
-        if "ingest" in wanted:
-            yield _warmed(work.ingest(numbers))
-        if "anchor" in wanted:
-            yield _warmed(work.anchor(numbers))
-        if "sweep" in wanted:
-            items, item_bytes = SWEPT[size]
-            yield _warmed(work.sweep([items * step for step in STEPS[size]], item_bytes), -len(STEPS[size]))
-        if "plan" in wanted:
-            yield _warmed(work.plan(numbers))
+        yield held.enter_context(spark_session(folder / "spark", options))
 
 
 class PipelineRuns:
     """What the jobs work on, in *folder*, and the jobs."""
 
-    def __init__(self, spark: SparkSession, folder: Path, clock: Clock, where: str) -> None:
-        self._spark, self._folder, self._clock = spark, folder, clock
+    def __init__(self, spark: SparkSession, folder: Path, clock: Clock, where: str, name: str = "run") -> None:
+        """*name* tells what these runs write from what others write in *folder*; the data they work on is shared."""
+        self._name = name
+        self._spark, self.folder, self._clock = spark, folder, clock
         self._cores = where
         self._where = f"{where}, after a run of the smallest"
         self._url = f"sqlite:///{folder / 'log.db'}"
@@ -126,7 +139,7 @@ class PipelineRuns:
     def read(self, backend: str, url: str, counts: Sequence[int]) -> Comparison:
         """A log as a DataFrame: counted with all columns and with two of them, and grouped by source."""
         for count in counts:
-            _write(url, count, 1)
+            write_log(url, count, 1)
         runs: list[tuple[str, Callable[[str, int], Measurement]]] = [
             ("count(), all columns", self._count),
             ("count(), id and body", functools.partial(self._count, columns=["id", "body"])),
@@ -136,7 +149,7 @@ class PipelineRuns:
             title=f"Reading a log of {backend} as a DataFrame",
             unit="messages/s",
             conditions=(
-                f"bodies of {_BODY} bytes, blocks in {backend}; {self._cores}, after each query on the largest "
+                f"bodies of {BODY} bytes, blocks in {backend}; {self._cores}, after each query on the largest "
                 "log, since Java compiles a query while it runs. The lengths of the bodies are added up, so that each "
                 "crosses to Spark; grouping takes source and event time alone"
             ),
@@ -150,7 +163,7 @@ class PipelineRuns:
     def ingest(self, counts: Sequence[int]) -> Comparison:
         """JSON lines into a log."""
         for count in counts:
-            _write_lines(self._folder / f"lines-{count}", count)
+            write_lines(self.folder / f"lines-{count}", count)
         return self._compare(
             "JSON lines into a log", "rows of 150 bytes or so, in files of 50,000", self._ingest, counts
         )
@@ -158,14 +171,14 @@ class PipelineRuns:
     def anchor(self, counts: Sequence[int]) -> Comparison:
         """From a log to anchors in the ledger."""
         for count in counts:
-            _write(self._url, count, 1)
-        conditions = f"{_SOURCES:,} sources; batches, batch files, Merkle roots, ledger, read back by the observer"
+            write_log(self._url, count, 1)
+        conditions = f"{SOURCES:,} sources; batches, batch files, Merkle roots, ledger, read back by the observer"
         return self._compare("From a log to its anchors (history)", conditions, self._anchor, counts)
 
     def plan(self, counts: Sequence[int]) -> Comparison:
         """The join of two listings and the manifest of both."""
         for count in counts:
-            _write_listings(self._folder / f"listing-{count}", count)
+            write_listings(self.folder / f"listing-{count}", count)
         conditions = "N × N items listed and recorded in order, of which one in a hundred differs; listing is not in it"
         return self._compare("Planning duplication", conditions, self._plan, counts, unit="items/s")
 
@@ -191,7 +204,11 @@ class PipelineRuns:
         """A store of so many items."""
         from millstream.stores import LocalStore
 
-        store = LocalStore(self._folder / f"store-{items}")
+        folder = self.folder / f"store-{items}"
+        there = folder.exists()
+        store = LocalStore(folder)
+        if there:
+            return store.url
         store.create_space("docs")
         draw = np.random.Generator(np.random.PCG64(2))
         for number in range(items):
@@ -213,9 +230,9 @@ class PipelineRuns:
         from millstream.pipeline.source import read_log
 
         with self._timed() as sample:
-            frame = read_log(self._spark, url, _log(count), columns=columns)
+            frame = read_log(self._spark, url, log_name(count), columns=columns)
             (found,) = frame.selectExpr("count(*)", "sum(octet_length(body))", "sum(id)").collect()
-        _checked(found[1], count * _BODY)
+        _checked(found[1], count * BODY)
         _checked(found[2], count * (count + 1) // 2)
         return sample(_checked(found[0], count))
 
@@ -223,7 +240,7 @@ class PipelineRuns:
         from millstream.pipeline.source import read_log
 
         with self._timed() as sample:
-            frame = read_log(self._spark, url, _log(count), columns=["source", "event_time"])
+            frame = read_log(self._spark, url, log_name(count), columns=["source", "event_time"])
             rows = frame.groupBy("source").agg({"event_time": "max", "*": "count"}).collect()
         return sample(_checked(sum(row["count(1)"] for row in rows), count))
 
@@ -232,7 +249,7 @@ class PipelineRuns:
         from millstream.pipeline.jobs.ingest import default_staging, run_ingest
         from millstream.pipeline.jobs.source_files import find_files
 
-        files = find_files([self._folder / f"lines-{count}"])
+        files = find_files([self.folder / f"lines-{count}"])
         with self._timed() as sample:
             done = run_ingest(
                 self._spark,
@@ -240,7 +257,7 @@ class PipelineRuns:
                 self._new("ingested"),
                 files,
                 ParsingRules(),
-                staging=default_staging(self._folder),
+                staging=default_staging(self.folder),
             )
         return sample(_checked(done.record.rows_out, count))
 
@@ -251,12 +268,12 @@ class PipelineRuns:
         from millstream.settings import Settings
 
         rules = BatchConfig(WINDOW, MAX_DELAY)
-        settings = Settings(data=str(self._folder / self._new("node")))
+        settings = Settings(data=str(self.folder / self._new("node")))
         with self._timed() as sample, Node.open(settings, create=True) as node:
-            job = run_batch(self._spark, node.folder / "jobs", self._url, _log(count), rules, clock=self._clock)
+            job = run_batch(self._spark, node.folder / "jobs", self._url, log_name(count), rules, clock=self._clock)
             done = anchor_history(
                 job,
-                _log(count),
+                log_name(count),
                 node.anchoring.batch_writer,
                 msgspec.to_builtins(rules),
                 spark=self._spark,
@@ -275,7 +292,7 @@ class PipelineRuns:
         rows = Manifest(engine).rows()
         engine.dispose()
         with self._timed("MB") as sample:
-            jobs = self._folder / self._new("sweep")
+            jobs = self.folder / self._new("sweep")
             sweep = run_integrity(self._spark, jobs, "run", {"store": url}, rows, clock=self._clock)
             run_report(self._spark, jobs, sweep, clock=self._clock)
         _checked(sweep.record.rows_out, items)
@@ -290,7 +307,7 @@ class PipelineRuns:
         from millstream.mill.policies.policy import Pair
         from millstream.pipeline.jobs.copy_comparison import compare_copies
 
-        folder, target = self._folder / f"listing-{count}", self._folder / self._new("plan")
+        folder, target = self.folder / f"listing-{count}", self.folder / self._new("plan")
         with self._timed("item") as sample:
             compare_copies(
                 self._spark, folder / "listed.parquet", folder / "recorded.parquet", Pair("a", "b")
@@ -299,7 +316,7 @@ class PipelineRuns:
         return sample(count)
 
     def _new(self, name: str) -> str:
-        return f"{name}-{next(self._turns)}"
+        return f"{name}-{self._name}-{next(self._turns)}"
 
     @contextlib.contextmanager
     def _timed(self, each: str = "message") -> Iterator[Callable[[float], Measurement]]:
@@ -371,73 +388,20 @@ def _place(backend: str, folder: Path) -> Iterator[str]:
         yield f"{server.url}bench"
 
 
-def _log(count: int) -> str:
-    return f"fleet-{count}"
-
-
-def _write(url: str, count: int, seed: int) -> None:
-    """A log of *count* messages, unless it is there."""
-    with open_store(url) as store:
-        log = store.log(LogSpec(_log(count)))
-        if log.last_id:
-            return
-        with log.writer() as writer:
-            for part in _messages(count, seed):
-                for batch in part.to_batches(max_chunksize=65_536):
-                    writer.append(batch)
-
-
-def _messages(count: int, seed: int) -> Iterator[pa.Table]:
-    """*count* messages, some at a time: what is made for a run must not count as its memory."""
-    for first in range(0, count, _MESSAGES_AT_ONCE):
-        yield fleet_messages(min(_MESSAGES_AT_ONCE, count - first), _SOURCES, seed, body=_BODY, first=first)
-
-
-def _write_lines(folder: Path, count: int) -> None:
-    from millstream.core.message import Message, encode_line
-
-    folder.mkdir()
-    parts = (batch for part in _messages(count, 3) for batch in part.to_batches(max_chunksize=50_000))
-    for number, part in enumerate(parts):
-        with (folder / f"{number}.jsonl").open("wb") as file:
-            file.writelines(encode_line(Message(**row)) + b"\n" for row in part.to_pylist())
-
-
-def _write_listings(folder: Path, count: int) -> None:
-    """Two listings of the same *count* items and the manifest of both; one in a hundred has changed since."""
-    from millstream.pipeline.jobs.copy_comparison import RECORDED_SCHEMA
-    from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
-
-    folder.mkdir()
-    with (
-        pq.ParquetWriter(folder / "listed.parquet", INVENTORY_SCHEMA) as listed,
-        pq.ParquetWriter(folder / "recorded.parquet", RECORDED_SCHEMA) as recorded,
-    ):
-        for store in ("a", "b"):
-            for start in range(0, count, _ITEMS_AT_ONCE):
-                given = _items(store, range(start, min(start + _ITEMS_AT_ONCE, count)))
-                listed.write_table(pa.table([given[name] for name in INVENTORY_SCHEMA.names], schema=INVENTORY_SCHEMA))
-                given["modified"] = pa.repeat(pa.scalar(2, pa.int64()), len(given["size"]))
-                recorded.write_table(pa.table([given[name] for name in RECORDED_SCHEMA.names], schema=RECORDED_SCHEMA))
-
-
-def _items(store: str, numbers: range) -> dict[str, Any]:
-    """The columns of a listing and of the manifest for the items *numbers* of *store*."""
-    count, changed = len(numbers), np.arange(numbers.start, numbers.stop) % 100 == 0
-    names = pa.array([f"folder-{number // 1000:07}/item-{number:010}" for number in numbers])
-    return {
-        "store": pa.repeat(store, count), "space": pa.repeat("docs", count), "content_id": names,
-        "size": pa.repeat(pa.scalar(1000, pa.int64()), count), "modified": pa.array(np.where(changed, 9, 1)),
-        "error": pa.nulls(count, pa.string()), "sha256": names, "deleted": pa.repeat(False, count),
-    }  # fmt: skip
-
-
 def _chosen(text: str, known: Sequence[str]) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in known:
             raise InputError(f"unknown {name!r}: choose from {', '.join(known)}")
     return names
+
+
+def _workers(text: str) -> list[int]:
+    """The sizes of clusters in *text*, such as ``1,2,3``, ascending; 0 stands for no cluster."""
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise InputError(f"--workers: invalid value {text!r}: write whole numbers, such as 1,2,3")
+    return sorted({int(word) for word in words})
 
 
 def _counts(text: str) -> list[int]:
