@@ -13,6 +13,7 @@ from millstream.core.sql import SqlBusyError
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.duplication import direct as direct_module
+from millstream.mill.duplication.differences import count_differences
 from millstream.mill.duplication.direct import FRESH, DirectDuplicator, PlannedCopies
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
@@ -127,3 +128,22 @@ def test_what_the_source_said_long_ago_is_asked_again(world: Any) -> None:
     (first,) = planned.take_infos(["a"])
     world.clock.advance(FRESH + 1)
     assert first is not None and planned.take_infos(["b"]) == [None]
+
+
+@pytest.mark.parametrize("there", [(), ("b",), ("z",)])
+def test_items_that_are_new_together_are_planned_as_one_by_one(world: Any, there: tuple[str, ...]) -> None:
+    world.stores["2"].create_space("s")
+    for name in there:
+        world.put(ItemRef("2", "s", name), b"other")
+    plans, names = [], []
+    for skip in ((), ("nothing",), ("a",)):
+        planned = PlannedCopies(world.clock)
+        plans.append(
+            count_differences(
+                world.providers, world.manifest, PAIR, "s", skip=skip, on_copy=planned.add, on_new=planned.add_new
+            )
+        )
+        names.append(planned.names)
+    assert plans[0] == plans[1] and names[0] == names[1] == ["a", "b", "c"]
+    assert plans[0].copies == (2 if there == ("b",) else 3) and plans[0].bytes == 3
+    assert names[2] == ["b", "c"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from operator import le
 from typing import NamedTuple, Protocol
 
@@ -142,14 +142,15 @@ def count_differences(
     outbox: AuditOutbox | None = None,
     skip: Container[str] = (),
     on_copy: Callable[[ComparedItem], object] | None = None,
+    on_new: Callable[[Sequence[str]], object] | None = None,
     on_info: Callable[[ItemInfo], object] | None = None,
 ) -> DuplicationPlan:
     """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change.
 
     With *record* the manifest is brought up to date with the source on the way
     (:mod:`millstream.mill.duplication.source_recorder`). A deletion that waits in *outbox* counts as recorded. Items of
-    *skip* are left out. *on_copy* is told of each item that is to be copied or compared again, *on_info* what the
-    source's provider says of what is recorded.
+    *skip* are left out. *on_copy* is told of each item that is to be copied or compared again, *on_new* instead of
+    many that only the source lists, *on_info* what the source's provider says of what is recorded.
     """
     counts: Counter[ItemDifference] = Counter()
     examples: list[str] = []
@@ -165,6 +166,11 @@ def count_differences(
         if _is_same(run):
             counts[ItemDifference.SAME] += len(run.keys)
             size += sum(run.columns[0]) if everything else 0
+            continue
+        if on_new is not None and not skip and _is_new(run):
+            counts[ItemDifference.COPY] += len(run.keys)
+            size += sum(run.columns[0])
+            on_new(run.keys)
             continue
         for found in _found(run, now, _deletions(outbox, pair.source, space, run)):
             if found.name in skip:
@@ -236,6 +242,11 @@ def _is_same(run: ItemColumns) -> bool:
     if not sizes == copied_sizes == recorded_sizes or sums != copied_sums or None in sums or None in times:
         return False
     return not any(gone) and not any(copied_gone) and all(map(le, times, recorded))
+
+
+def _is_new(run: ItemColumns) -> bool:
+    """Whether the source lists every item of *run*, and the destination none."""
+    return None not in run.columns[0] and run.columns[2].count(None) == len(run.keys)
 
 
 def _deletions(outbox: AuditOutbox | None, source: str, space: str, run: ItemColumns) -> dict[str, int]:

@@ -58,8 +58,12 @@ class PlannedCopies:
         """An item to be copied, or compared again."""
         if found.kind != ItemDifference.COPY:
             self._infos.pop(found.name, None)
+        self.add_new([found.name])
+
+    def add_new(self, names: Sequence[str]) -> None:
+        """Items that the destination has not got."""
         if self.names is not None:
-            self.names.append(found.name)
+            self.names += names
             if len(self.names) > KEPT_NAMES:
                 self.names = None
 

@@ -54,7 +54,8 @@ def plan_space_duplication(
     planned = PlannedCopies(providers.clock)
     plan = count_differences(
         providers, manifest, pair, space, everything=everything, record=record, outbox=outbox, skip=skip,
-        on_copy=None if queue is None else planned.add, on_info=None if direct is None else planned.add_info,
+        on_copy=None if queue is None else planned.add, on_new=None if queue is None else planned.add_new,
+        on_info=None if direct is None else planned.add_info,
     )  # fmt: skip
     if queue is None:
         reason = change_guard.preview(plan) if change_guard is not None else None

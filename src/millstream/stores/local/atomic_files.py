@@ -107,6 +107,19 @@ class AtomicFileGroup:
 
     def write(self, data: bytes) -> tuple[WrittenFile, os.stat_result]:
         """A new draft of *data*, and its status; durable only after :meth:`sync`."""
+        draft, handle = self._write(data)
+        try:
+            return draft, os.fstat(handle)
+        finally:
+            os.close(handle)
+
+    def write_only(self, data: bytes) -> WrittenFile:
+        """As :meth:`write`, where nobody asks for the status."""
+        draft, handle = self._write(data)
+        os.close(handle)
+        return draft
+
+    def _write(self, data: bytes) -> tuple[WrittenFile, int]:
         draft = WrittenFile(self._folder, f"{self._name}-{len(self._drafts)}")
         handle = _create(draft.folder, draft.name)
         self._drafts.append(draft)
@@ -116,9 +129,10 @@ class AtomicFileGroup:
                 left = left[os.write(handle, left) :]
             if not self._whole:
                 os.fsync(handle)
-            return draft, os.fstat(handle)
-        finally:
+        except BaseException:
             os.close(handle)
+            raise
+        return draft, handle
 
     def sync(self) -> None:
         """Bring all drafts onto the disk."""

@@ -227,7 +227,7 @@ class LocalBulk:
         check_promise(item.content_id, sha256, item.sha256)
         draft, status = drafts.write(data)
         about = FileDescription(status.st_ino, status.st_mtime_ns, item.mimetype, len(data), sha256, kept)
-        sidecar, _ = drafts.write(encode_sidecar(Sidecar(item.content_id, (about,))))
+        sidecar = drafts.write_only(encode_sidecar(Sidecar(item.content_id, (about,))))
         return _Written(item, draft, sidecar, status, about)
 
     def _place(

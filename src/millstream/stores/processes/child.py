@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,9 @@ from millstream.stores.processes.frames import READY, BulkReply, BulkRequest, fa
 
 _STORES = 64
 """Local stores that stay open."""
+
+_TRACKED = 50_000
+"""New objects after which cycles among them are looked for: requests and answers have thousands, and none in cycles."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -68,6 +72,8 @@ def main() -> None:
     _die_with(int(sys.argv[1]))
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed gets in between the frames
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(_TRACKED)
     with contextlib.suppress(BrokenPipeError):
         serve(requests, replies)
 
