@@ -17,7 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
-from millstream.bench.mill.fixture import COPY, FileTree, MillFixture, fill, large_files, small_files, write_plain
+from millstream.bench.mill.fixture import (
+    COPY,
+    LARGE,
+    FileTree,
+    MillFixture,
+    fill,
+    large_files,
+    small_files,
+    write_plain,
+)
 from millstream.bench.mill.listed import prepare
 from millstream.bench.mill.timing import PARALLEL, remove_large, time_bytes, time_files
 from millstream.bench.peers import load_peers
@@ -62,16 +71,17 @@ def comparisons(
     listing.
 
     *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed. On
-    the disk there are three times the large files at most. The full size has one round.
+    the disk there are three times the large files at most. The full size has one round of what is large.
     """
     peers = cast(MillPeers | None, load_peers("mill"))
-    source, first, once = folder / "source", folder / "first", size == "full"
+    source, first = folder / "source", folder / "first"
     trees = [
         large_files(_number("megabytes", megabytes, MEGABYTES[size]) << 20),
         small_files(_number("files", files, FILES[size])),
     ]
     none = PeerContenders()
     for tree in trees:
+        once = size == "full" and tree.space == LARGE
         fill(LocalStore(source), tree)
         first.mkdir()
         yield _duplications(
@@ -83,7 +93,7 @@ def comparisons(
             yield _sweeps(shop, tree, none if peers is None else peers.sweeps(tree, source, copies), once=once)
             yield _loops(shop, tree, none if peers is None else peers.loops(tree, source, shop.folder), once=once)
         shutil.rmtree(first)
-    yield _adoptions(folder / "adopted", small_files(ADOPTED * trees[-1].files), peers, once=once)
+    yield _adoptions(folder / "adopted", small_files(ADOPTED * trees[-1].files), peers)
     items = _number("listed", listed, LISTED[size])
     prepare(folder, items)
     yield Comparison(
@@ -91,7 +101,7 @@ def comparisons(
         unit="items/s",
         conditions="source and copy list as many, and the manifest has a row for each; in a process of its own",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
-        once=once,
+        once=size == "full",
     )
 
 
@@ -159,7 +169,7 @@ def _duplicated(folder: Path, tree: FileTree, source: Path) -> Measurement:
     return sample
 
 
-def _adoptions(folder: Path, tree: FileTree, peers: MillPeers | None, *, once: bool) -> Comparison:
+def _adoptions(folder: Path, tree: FileTree, peers: MillPeers | None) -> Comparison:
     source = folder / "source"
     write_plain(source, tree)
     found = PeerContenders() if peers is None else peers.adoptions(tree, source, folder)
@@ -171,7 +181,6 @@ def _adoptions(folder: Path, tree: FileTree, peers: MillPeers | None, *, once: b
             "each file is as it was listed, and records it durably in catalog and manifest"
         ),
         contenders=[*found.contenders, Contender("millstream", lambda: _adopted(folder, tree, source))],
-        once=once,
     )
 
 
