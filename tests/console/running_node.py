@@ -26,11 +26,13 @@ from world import Served, serving
 from millstream.cli.main import run
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node
-from millstream.rest.serving_node import find_serving_node
 from millstream.settings import load_settings
+from millstream.status.serving_node import find_serving_node
 from millstream.testing import services
+from millstream.testing.databases import connected
 from millstream.testing.s3 import S3Server
 from millstream.testing.waiting import until
+from support.outboxes import make_outbox
 
 PLAIN = SETTINGS.replace('[serve.batching]\nreadings = "readings.batches"\n', "")
 PLAIN = PLAIN[: PLAIN.index("[mill.alarms]")] + PLAIN[PLAIN.index("[broker]") :]
@@ -112,7 +114,7 @@ def plain_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
     hook = Hook()
     text = f'{PLAIN}[mill.alarms]\nwebhook = "http://127.0.0.1:{hook.port}/"\n'
     node, clock = make_node(folder / "node", text), folder / "clock"
-    with serving(node, program=[sys.executable, SHIFTED, str(clock)]) as served:
+    with serving(node, broker=True, program=[sys.executable, SHIFTED, str(clock)]) as served:
         yield lambda: RunningNode(node, served, ShiftedClock(clock), {"hook": hook})
     hook.stop()
 
@@ -141,11 +143,17 @@ def node_on_servers(folder: Path) -> Iterator[Callable[[], RunningNode]]:
     with contextlib.ExitStack() as stack:
         names = ("mariadb", "rabbitmq", "moto", "mosquitto")
         servers = {name: stack.enter_context(services.private(name)) for name in names}
+        servers["outbox"] = stack.enter_context(services.private("mariadb"))
+        outbox = f"{servers['outbox'].url}shop"
+        with connected(outbox, database=False) as server:
+            server.execute("CREATE DATABASE shop")
+        make_outbox(outbox)
         bucket = S3Server(servers["moto"].url)
         text = (
             f'{PLAIN}[log]\nstore = "{servers["mariadb"].url}faults"\n[queue]\nbroker = "{servers["rabbitmq"].url}"\n'
             f'[stores.three]\nurl = "{bucket.new_url()}"\n'
             f'[serve.ingest.meters]\nurl = "{servers["mosquitto"].url}"\ntopics = ["meters/#"]\n'
+            f'[serve.relay.orders]\nurl = "{outbox}"\n'
         )
         node = make_node(folder / "node", text)
         served = stack.enter_context(serving(node))
@@ -204,6 +212,16 @@ def _alarm_undelivered(desk: RunningNode) -> Iterator[None]:
         hook.start()
 
 
+def _written_elsewhere(desk: RunningNode) -> contextlib.AbstractContextManager[None]:
+    def publish() -> None:
+        code, answer, _ = desk.served.ask("POST", "/api/v1/logs/orders/messages", {"body": "{}"})
+        assert code >= 400 and "is being written by process" in answer["message"], answer
+
+    desk.served.ask("POST", "/api/v1/topics", {"name": "orders"})
+
+    return FAULTS["a log that another process writes"](desk, publish)  # type: ignore[call-arg]
+
+
 @contextlib.contextmanager
 def _served_twice(desk: RunningNode) -> Iterator[None]:
     with serving(desk.folder):
@@ -258,6 +276,10 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         **{fault: (documented[fault][0], _then_repaired(fault)) for fault in ("a forged copy", "a deleted copy")},
         "a worker killed": ("`kill -9` of a process that has leased a task", _worker_killed),
         "a second process that serves the folder": ("a second `millstream serve`", _served_twice),
+        "a log that another process writes": (
+            "a second process that holds the log of a topic, and a message that is sent",
+            _written_elsewhere,
+        ),
     }
     by_mounts = {
         "a store not mounted", "a store read-only", "the disk of a store full", "the disk of the node full",
@@ -297,6 +319,9 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
             _stopped("rabbitmq"), "servers"),
         Row("the MQTT broker stopped", "`kill -9` of Mosquitto", "ingest-disconnected",
             "the MQTT broker whose messages go into the log meters is not connected", _stopped("mosquitto"), "servers"),
+        Row("the database of an outbox stopped", "`kill -9` of a second MariaDB, which has the outbox", "outbox",
+            "the database of the outbox whose rows go into the log orders cannot be reached: ", _stopped("outbox"),
+            "servers"),
         Row("the server of a store stopped", "`kill -9` of an S3 server", "store-unreachable",
             "the store three cannot be used: ", _stopped("moto"), "servers"),
         Row("a store that hangs", "`kill -STOP` of an S3 server", "unknown", "the store three: no answer since",

@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?millstream ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
 TARGET = re.compile(r"`make ([a-z-]+)`|^\s*(?:\$ )?make ([a-z-]+)", re.MULTILINE)
 MODULE = re.compile(
-    r"`((?:core|log|queue|ingest|batching|stores|anchoring|mill|messaging|pipeline|demo|bench|testing|rest|cli)/[a-z_/]+\.py)`"
+    r"`((?:core|log|queue|ingest|batching|stores|anchoring|mill|messaging|pipeline|demo|bench|testing|status|rest|cli)/[a-z_/]+\.py)`"
 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
-from millstream.core.metrics import Metrics
+from millstream.core.metrics import LabelledMetrics, Metrics
 from millstream.ingest.broker_url import parse_broker
 from millstream.ingest.options import SubscribeOptions
 from millstream.ingest.payload_parsers import payload_parser
@@ -85,7 +85,8 @@ def opened_relay(name: str, role: RelayRole, node: Node, stopped: Stopped) -> It
     with contextlib.closing(open_outbox_database(role.url, node.clock)) as database:
         target = f"{name} in {node.logs.store.url}"
         outbox = Outbox(database, table, target, bad=role.bad, limits=BatchLimits(role.rows, role.bytes))
-        yield Relay(outbox, node.logs.store.log(LogSpec(name)), node.clock, stopped)
+        metrics = LabelledMetrics(node.metrics, log=name)
+        yield Relay(outbox, node.logs.store.log(LogSpec(name)), node.clock, stopped, metrics)
 
 
 def run_relay(relay: Relay, role: RelayRole) -> RelayResult:

@@ -98,7 +98,7 @@ def monitor_of(node: Node, names: Sequence[QueueName], *, stays: bool = True) ->
     """
     if not (stays and node.settings.mill.alarms.tells_somebody):
         return node.mill.monitor(*names)
-    from millstream.rest.verdict.alarms import unwatched_alarms
+    from millstream.status.verdict.alarms import unwatched_alarms
 
     return node.mill.monitor(*names, others=unwatched_alarms(node))
 

@@ -190,8 +190,8 @@ async def _serve_console(
         from millstream.rest.app_context import AppContext
         from millstream.rest.broker_link import BrokerLink
         from millstream.rest.server import PortError, serving
-        from millstream.rest.serving_node import announced
-        from millstream.rest.verdict.alarms import poller_alarms
+        from millstream.status.serving_node import announced
+        from millstream.status.verdict.alarms import poller_alarms
     except ImportError as error:
         if chosen or broker is None:
             raise MissingConsoleError from error

@@ -27,12 +27,12 @@ from millstream.mill.reports.report import CopyFinding, ReportResult
 from millstream.mill.tasks import QueueName, decode_task
 from millstream.node import Node
 from millstream.queue import DeadTask
-from millstream.rest.node_view import NodeView
-from millstream.rest.serving_node import NodeDoesNotAnswerError, ServingNode, ask_verdict, find_serving_node
-from millstream.rest.status_poller import StatusPoller
-from millstream.rest.verdict.kinds import STORE_PROBLEMS
-from millstream.rest.verdict.models import Unknown, Verdict
 from millstream.settings import Settings
+from millstream.status.node_view import NodeView
+from millstream.status.poller import StatusPoller
+from millstream.status.serving_node import NodeDoesNotAnswerError, ServingNode, ask_verdict, find_serving_node
+from millstream.status.verdict.kinds import STORE_PROBLEMS
+from millstream.status.verdict.models import Unknown, Verdict
 from millstream.stores.protocol import StoreError
 
 _NOT_READABLE = (MillstreamError, OSError, sa.exc.SQLAlchemyError)

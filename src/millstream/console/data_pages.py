@@ -18,9 +18,9 @@ from millstream.console.page import FormError, PageRenderer, PageRequest, body_o
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
-from millstream.rest.status_models import Sample
 from millstream.rest.views import anchors, batches, identifiers, logs, proofs, topics
 from millstream.settings.console import Role
+from millstream.status.models import Sample
 
 MOST_LINES = 200
 """Lines of a file that a page shows as trees."""

@@ -16,9 +16,9 @@ from millstream.rest.api import error_answer
 from millstream.rest.app_context import AppContext
 from millstream.rest.authentication import require_role, session_of
 from millstream.rest.principal import Principal
-from millstream.rest.status_models import Sample
-from millstream.rest.status_poller import SAMPLE_SECONDS
 from millstream.settings.console import Role
+from millstream.status.models import Sample
+from millstream.status.poller import SAMPLE_SECONDS
 
 MOST_STREAMS = 200
 _RETRY_MILLISECONDS = 2_000

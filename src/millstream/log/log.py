@@ -20,13 +20,14 @@ from millstream.log.consumer_positions import (
 )
 from millstream.log.encoding.nerve_packet import decode_packet
 from millstream.log.encoding.proto import Proto, decode_proto
-from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError
+from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError, WriterBusyError
 from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange, IndexEntry
 from millstream.log.kinds import KIND, Kind
 from millstream.log.reading.reader import PollPauses, Reader
 from millstream.log.reading.scan import cut_batches, scan_blocks
 from millstream.log.runtime.context import LogContext
+from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.log.sourced import Sourced, as_sourced
 from millstream.log.spec import LogSpec, require_owner
 from millstream.log.tiering import BlockMover, TierInfo, Tiering, TieringResult
@@ -100,7 +101,14 @@ class Log:
         is replaced, and gets :class:`FencedError` at its next append.
         """
         self._refuse_users("written")
-        lease = WriterLease.take(self._backend, self.name, self._context.clock, self._context.lease_seconds)
+        context = self._context
+        try:
+            lease = WriterLease.take(self._backend, self.name, context.clock, context.lease_seconds)
+        except WriterBusyError as error:
+            refusal = WriterRefusal(log=self.name, producer=producer, at=context.clock.now(), why=str(error))
+            context.refusals.add(refusal)
+            raise
+        context.refusals.discard(self.name)
         try:
             return Writer(self.spec, producer, lease, self._context)
         except BaseException:
@@ -323,6 +331,11 @@ class Log:
         ):
             pass
 
+    @property
+    def current_writer(self) -> str | None:
+        """Who writes to the log at present, in words; None where nobody does."""
+        return current_writer(self._backend, self.name)
+
     def info(self) -> LogInfo:
         """The status of the log, read from the index of its blocks, not from the blocks."""
         head = self._backend.head(self.name)
@@ -331,14 +344,13 @@ class Log:
         changes = {"first_id": head.first_id, "last_id": head.last_id, "count": found.count - cut}
         fields: dict[str, Any] = msgspec.structs.asdict(found) | changes
         consumers = {name: decode_position(state).pointer for name, state in self._consumer_states().items()}
-        writer = current_writer(self._backend, self.name)
         tier = self._backend.tier(self.name, since=head.first_id)
         return LogInfo(
             tier=None if tier is None else tier.info(head.first_id),
             name=self.name,
             durability=self._backend.durability,
             consumers=consumers,
-            writer=writer,
+            writer=self.current_writer,
             kind=self.kind,
             **fields,
         )

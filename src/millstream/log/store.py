@@ -31,6 +31,7 @@ from millstream.log.log import Log
 from millstream.log.runtime.context import LogContext
 from millstream.log.runtime.scheduler_thread import SchedulerThread
 from millstream.log.runtime.tail import Tail
+from millstream.log.runtime.writer_refusals import WriterRefusal, WriterRefusals
 from millstream.log.spec import LogSpec, require_owner
 from millstream.log.tiering import OpenObjects, TierObjects
 from millstream.log.tiering.backend import TieredBackend
@@ -69,12 +70,18 @@ class LogStore(ClosesOnExit):
         self._lease_seconds = lease_seconds
         self._scheduler = SchedulerThread(clock)
         self._tails: dict[str, Tail] = {}
+        self._refusals = WriterRefusals()
         self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
         """Where the store is: :func:`open_store` opens the same one from it, in any process."""
         return self._backend.url
+
+    @property
+    def refusals(self) -> Sequence[WriterRefusal]:
+        """The logs of which this object was refused the writer's lease, and has not written to since."""
+        return self._refusals.all()
 
     def logs(self) -> Sequence[str]:
         """The names of all logs, sorted."""
@@ -108,6 +115,7 @@ class LogStore(ClosesOnExit):
             tail=tail,
             lease_seconds=self._lease_seconds,
             names=self._names,
+            refusals=self._refusals,
             bodies_only=self._bodies_only,
         )
         return Log(spec, context)

@@ -25,6 +25,7 @@ from millstream.core.passwords import check_hash, is_password
 from millstream.rest.principal import Principal
 from millstream.rest.sign_ins import UNKNOWN, SignedOutSessions, SignInAudit
 from millstream.settings.console import ConsoleSettings, Role, UserSettings
+from millstream.status.local_token import KEY_FILE, token_of
 
 LOCAL = Principal("local", Role.ADMIN)
 """Everybody, on a node without users."""
@@ -34,7 +35,6 @@ BLOCK_SECONDS = 60.0
 _REMEMBERED_GUESSES = 10_000
 _BASIC_SECONDS = 300.0
 _NOTICE_SECONDS = 60
-_KEY_FILE = "console.key"
 _KEY_BYTES = 32
 
 
@@ -89,7 +89,7 @@ class AccessControl:
         for user in self._users.values():
             check_hash(user.password)
         self._clock = clock
-        self._key = _load_key(folder / _KEY_FILE)
+        self._key = _load_key(folder / KEY_FILE)
         self._sign_in_limiter = _SignInLimiter(clock)
         self._signed_out = signed_out
         self._audit = audit
@@ -184,12 +184,12 @@ class AccessControl:
         return Principal(name, self._users[name].role)
 
     def is_local(self, header: str) -> bool:
-        """Whether ``Authorization: Bearer …`` proves that who asks may read the node's folder: see :func:`local_token`.
+        """Whether ``Authorization: Bearer …`` proves that who asks may read the node's folder.
 
         Such a program may look, and act on nothing.
         """
         token = header.partition(" ")[2].strip().encode("utf-8", "replace")
-        return hmac.compare_digest(_local_token(self._key).encode(), token)
+        return hmac.compare_digest(token_of(self._key).encode(), token)
 
     def _check(self, name: str, password: str, address: str) -> None:
         user = self._users.get(name)
@@ -210,18 +210,6 @@ class AccessControl:
 
     def _sign(self, *parts: str) -> str:
         return hmac.new(self._key, "\0".join(parts).encode(), "sha256").hexdigest()
-
-
-def local_token(folder: Path) -> str:
-    """What `millstream status` sends to the node that serves *folder*; empty where no console ever served it."""
-    try:
-        return _local_token((folder / _KEY_FILE).read_bytes())
-    except OSError:
-        return ""
-
-
-def _local_token(key: bytes) -> str:
-    return hmac.new(key, b"status of this folder", "sha256").hexdigest()
 
 
 def check_address(settings: ConsoleSettings, host: str) -> None:

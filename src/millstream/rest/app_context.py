@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from millstream.node import Node
 from millstream.rest.access_control import AccessControl
 from millstream.rest.broker_link import BrokerLink
-from millstream.rest.node_view import NodeView
 from millstream.rest.operator_audit_log import OperatorAuditLog
 from millstream.rest.sign_ins import SignedOutSessions, SignInAudit
-from millstream.rest.status_history import StatusHistory
-from millstream.rest.status_poller import StatusPoller
 from millstream.settings.console import ConsoleSettings
+from millstream.status.history import StatusHistory
+from millstream.status.node_view import NodeView
+from millstream.status.poller import StatusPoller
 
 
 class AppContext(NodeView):

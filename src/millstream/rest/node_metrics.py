@@ -10,9 +10,9 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.prometheus import MetricFamily, counter, families_of, gauge
 from millstream.log import DATA_KINDS
 from millstream.rest.app_context import AppContext
-from millstream.rest.status_models import Overview
-from millstream.rest.status_snapshot import StatusSnapshot
-from millstream.rest.verdict.kinds import KINDS
+from millstream.status.models import Overview
+from millstream.status.snapshot import StatusSnapshot
+from millstream.status.verdict.kinds import KINDS
 
 
 def node_metrics(app: AppContext) -> Iterator[MetricFamily]:

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.core import tracing
 from millstream.core.clock import Clock
+from millstream.core.metrics import Metrics, NoMetrics
 from millstream.core.retry import RetryPolicy
 from millstream.log.errors import LogError, WriterBusyError
 from millstream.log.log import Log
@@ -37,9 +38,20 @@ class RelayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relay:
-    """Moves *outbox* into *log*, as the log's one writer. :meth:`run` ends by itself or when *stopped* says so."""
+    """Moves *outbox* into *log*, as the log's one writer. :meth:`run` ends by itself or when *stopped* says so.
 
-    def __init__(self, outbox: Outbox, log: Log, clock: Clock, stopped: Callable[[], bool] = lambda: False) -> None:
+    While :meth:`follow` cannot reach the outbox or the log, the gauge ``relay_connected`` of *metrics* is 0.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        log: Log,
+        clock: Clock,
+        stopped: Callable[[], bool] = lambda: False,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._metrics = metrics or NoMetrics()
         self._outbox = outbox
         self._log = log
         self._clock = clock
@@ -75,6 +87,7 @@ class Relay:
                     raise
                 pauses = BACK_OFF.pauses() if moved else pauses
                 self._tell(error, standby)
+                self._metrics.gauge("relay_connected", int(isinstance(error, WriterBusyError)))
                 standby = True  # the lease that an outage has left behind is our own
                 self._clock.sleep(next(pauses))
 
@@ -85,6 +98,7 @@ class Relay:
             while not self._stopped():
                 before = self.relayed.batches
                 yield from self._move_all(writer)
+                self._metrics.gauge("relay_connected", 1)
                 pause = SHORTEST_PAUSE if self.relayed.batches != before else min(2 * pause, longest_pause)
                 if not self._stopped():
                     self._clock.sleep(pause)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from millstream.core.clock import Clock
 from millstream.log.runtime.scheduler_thread import SchedulerThread
 from millstream.log.runtime.tail import Tail
+from millstream.log.runtime.writer_refusals import WriterRefusals
 
 if TYPE_CHECKING:
     from millstream.log.tiering.backend import TieredBackend
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogContext:
-    """The backend of a log, the clock, the store's scheduler thread, the log's tail, and for how long a lease holds.
+    """The backend of a log, the clock, the store's scheduler thread, the log's tail, for how long a lease holds, and
+    the leases that were refused.
 
     ``names`` has the system logs that bear the names of an older release.
     ``bodies_only`` where the backend has no place for anything but the bodies of messages.
@@ -28,4 +30,5 @@ class LogContext:
     tail: Tail
     lease_seconds: float
     names: LegacyLogNames
+    refusals: WriterRefusals
     bodies_only: bool = False

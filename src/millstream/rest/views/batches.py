@@ -22,8 +22,8 @@ from millstream.anchoring.states import BatchState
 from millstream.core.errors import NotFoundError
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.rest.status_models import BatchedLog, StateCount
 from millstream.rest.views.logs import MessageId
+from millstream.status.models import BatchedLog, StateCount
 
 endpoints = EndpointRegistry()
 

@@ -10,7 +10,7 @@ import msgspec
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing, Name
-from millstream.rest.status_models import StateCount
+from millstream.status.models import StateCount
 
 if TYPE_CHECKING:
     from millstream.anchoring.registry import DidRegistry

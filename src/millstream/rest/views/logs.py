@@ -14,7 +14,7 @@ from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemL
 from millstream.messaging.broker.admin import TOPICS
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.rest.status_snapshot import Lag, LogRow, log_row
+from millstream.status.snapshot import Lag, LogRow, log_row
 
 endpoints = EndpointRegistry()
 

@@ -8,8 +8,8 @@ import msgspec
 
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Listing
-from millstream.rest.status_models import Fault, Overview, Sample
-from millstream.rest.verdict.models import Verdict
+from millstream.status.models import Fault, Overview, Sample
+from millstream.status.verdict.models import Verdict
 
 endpoints = EndpointRegistry()
 

@@ -15,7 +15,7 @@ from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import DeadLetterGroup, DeadTask
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
-from millstream.rest.status_models import QueueAlarm, QueueSample, QueueStatus
+from millstream.status.models import QueueAlarm, QueueSample, QueueStatus
 
 endpoints = EndpointRegistry()
 

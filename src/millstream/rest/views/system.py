@@ -15,10 +15,10 @@ from millstream.core.secrets import safe_url
 from millstream.messaging.broker.admin import GROUPS
 from millstream.queue import queue_name
 from millstream.rest.app_context import AppContext
-from millstream.rest.disk_usage import Disk, Usage
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Number
 from millstream.rest.operator_audit_log import OperatorAuditEvent
 from millstream.settings import readable, redacted
+from millstream.status.disk_usage import Disk, Usage
 
 endpoints = EndpointRegistry()
 

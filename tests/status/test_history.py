@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.sql import writing
 from millstream.node import Node
-from millstream.rest.disk_usage import DATA_FOLDER, Disk, disks_by_pace, find_disks, usage_by_growth
-from millstream.rest.node_view import NodeView
-from millstream.rest.status_history import MINUTES, MinuteSample, StatusHistory
-from millstream.rest.status_models import QueueSample, Sample
-from millstream.rest.status_poller import StatusPoller
 from millstream.settings import load_settings
+from millstream.status.disk_usage import DATA_FOLDER, Disk, disks_by_pace, find_disks, usage_by_growth
+from millstream.status.history import MINUTES, MinuteSample, StatusHistory
+from millstream.status.models import QueueSample, Sample
+from millstream.status.node_view import NodeView
+from millstream.status.poller import StatusPoller
 
 MINUTE = 60 * MICROSECONDS
 BEGIN = 1_800_000_000 * MICROSECONDS

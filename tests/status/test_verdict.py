@@ -27,14 +27,14 @@ from millstream.log import LogSpec
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver
 from millstream.mill.workers.monitor import QueueMonitor
-from millstream.rest import status_poller
-from millstream.rest.serving_node import announced
-from millstream.rest.verdict.alarms import verdict_alarms
-from millstream.rest.verdict.clock_watch import ClockWatch
-from millstream.rest.verdict.judge import judge
-from millstream.rest.verdict.kinds import KINDS
-from millstream.rest.verdict.models import Verdict
-from millstream.rest.verdict.process import ProcessState
+from millstream.status import poller as status_poller
+from millstream.status.serving_node import announced
+from millstream.status.verdict.alarms import verdict_alarms
+from millstream.status.verdict.clock_watch import ClockWatch
+from millstream.status.verdict.judge import judge
+from millstream.status.verdict.kinds import KINDS
+from millstream.status.verdict.models import Verdict
+from millstream.status.verdict.process import ProcessState
 from millstream.testing.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "verdict.md"

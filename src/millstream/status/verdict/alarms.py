@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from millstream.mill.notices.alarms import Alarm
 from millstream.node import Node
-from millstream.rest.node_view import NodeView
-from millstream.rest.serving_node import find_serving_node
-from millstream.rest.status_poller import StatusPoller
-from millstream.rest.verdict.models import Verdict
+from millstream.status.node_view import NodeView
+from millstream.status.poller import StatusPoller
+from millstream.status.serving_node import find_serving_node
+from millstream.status.verdict.models import Verdict
 
 _DECIDED = frozenset({"unprotected"})
 """Kinds of issues that do not begin or end by themselves: nobody needs to be told."""

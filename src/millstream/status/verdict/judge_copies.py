@@ -12,12 +12,12 @@ from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import QueueName
-from millstream.rest.status_snapshot import StatusSnapshot
-from millstream.rest.verdict.copies import POLICIES, CopiesStatus
-from millstream.rest.verdict.facts import Facts
-from millstream.rest.verdict.issues import counted, make_issue, named
-from millstream.rest.verdict.judge_stores import known_copies
-from millstream.rest.verdict.models import Issue, IssueAction
+from millstream.status.snapshot import StatusSnapshot
+from millstream.status.verdict.copies import POLICIES, CopiesStatus
+from millstream.status.verdict.facts import Facts
+from millstream.status.verdict.issues import counted, make_issue, named
+from millstream.status.verdict.judge_stores import known_copies
+from millstream.status.verdict.models import Issue, IssueAction
 
 _OLDEST_CHECK = 90 * 24 * 3600 * MICROSECONDS
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from millstream.anchoring.journal_reader import BatchHistogramBucket, JournalReader
 from millstream.log import Log, LogSpec
 from millstream.node import Node
-from millstream.rest.node_queues import NodeQueues
+from millstream.status.node_queues import NodeQueues
 
 
 class NodeView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
@@ -9,25 +10,34 @@ from urllib.parse import urlsplit
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.log import LogError, LogSpec
+from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.mill.workers.monitor import UndeliveredAlarm
 from millstream.node import Node
-from millstream.rest.serving_node import ServingNode, serving_nodes
-from millstream.rest.verdict.certificates import CertificateExpiry, certificate_expiries
 from millstream.settings import Settings
+from millstream.status.serving_node import ServingNode, serving_nodes
+from millstream.status.verdict.certificates import CertificateExpiry, certificate_expiries
 
 _SECONDS = 3.0
+_LASTING_WRITERS = frozenset({"broker", "batching", "ledger"})
+"""The producers of a process that serves a node which write for as long as it runs. Who is refused otherwise is told at
+once, or waits on purpose, such as a relay that stands by."""
+
 _PORTS = {"mysql": 3306, "postgresql": 5432, "amqp": 5672, "amqps": 5671, "rocketmq": 8081}
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """The ``certificates`` that the settings name, the alarms that did not arrive, the logs whose MQTT broker is not
-    connected, and the processes that serve this folder. ``unreachable`` are the servers that the settings name and that
-    cannot be reached, with the setting, and why; ``troubles`` names what could not be read.
+    connected, those whose outbox is not read (``unrelayed``), and the processes that serve this folder. ``refused`` are
+    the logs that this process wants to write, and another one does. ``unreachable`` are the servers that the settings
+    name and that cannot be reached, with the setting, and why; ``troubles`` names what could not be read.
     """
 
     certificates: Sequence[CertificateExpiry] = ()
     undelivered: Sequence[UndeliveredAlarm] = ()
     disconnected: Sequence[str] = ()
+    unrelayed: Sequence[str] = ()
+    refused: Sequence[WriterRefusal] = ()
     serving: Sequence[ServingNode] = ()
     unreachable: Mapping[str, str] = {}
     troubles: Mapping[str, str] = {}
@@ -43,22 +53,36 @@ def look_at_process(node: Node) -> ProcessState:
 
     certificates = certificate_expiries(node.settings, failed)
     gauges = node.metrics.figures().gauges
+
+    def logs_without(gauge: str) -> Sequence[str]:
+        return sorted(dict(labels)["log"] for (name, labels), value in gauges.items() if name == gauge and not value)
+
     return ProcessState(
         certificates=certificates,
         undelivered=node.mill.undelivered_alarms,
-        disconnected=sorted(
-            dict(labels)["log"] for (name, labels), value in gauges.items() if name == "ingest_connected" and not value
-        ),
+        disconnected=logs_without("ingest_connected"),
+        unrelayed=logs_without("relay_connected"),
+        refused=_refused(node),
         serving=serving_nodes(node.folder),
         unreachable=_unreachable(node.settings),
         troubles=troubles,
     )
 
 
+def _refused(node: Node) -> Sequence[WriterRefusal]:
+    """The leases that were refused to what of this process writes for long, and that others still hold."""
+    store = node.logs.store
+    refused = [one for one in store.refusals if one.producer in _LASTING_WRITERS]
+    with contextlib.suppress(LogError):  # of a store that cannot be reached, which is an issue of its own
+        return [one for one in refused if store.log(LogSpec(one.log), create=False).current_writer is not None]
+    return refused
+
+
 def _unreachable(settings: Settings) -> Mapping[str, str]:
     """The settings that name a server at which nothing listens, and why."""
     queue = settings.queue
     urls = {"log.store": settings.log.store, "queue.database": queue.database, "queue.broker": queue.broker}
+    urls |= {f"serve.relay.{log}.url": role.url for log, role in settings.serve.relay.items()}
     found = {setting: _refusal(url) for setting, url in urls.items()}
     return {setting: why for setting, why in found.items() if why}
 

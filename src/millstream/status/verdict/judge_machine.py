@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from millstream.core.amounts import size_text
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.reports.page import age_text
-from millstream.rest.verdict.facts import Facts
-from millstream.rest.verdict.issues import counted, make_issue
-from millstream.rest.verdict.models import Issue
+from millstream.status.verdict.facts import Facts
+from millstream.status.verdict.issues import counted, make_issue
+from millstream.status.verdict.models import Issue
+
+_RELAY = "serve.relay."
 
 
 def machine_issues(facts: Facts) -> Iterator[Issue]:
@@ -39,12 +41,26 @@ def _clock(facts: Facts) -> Iterator[Issue]:
         yield make_issue("clock", "clock", f"{text}; it says {now}", "/system", since=step.at)
 
 
+def _outbox(log: str, state: str) -> Issue:
+    text = f"the database of the outbox whose rows go into the log {log} {state}"
+    return make_issue("outbox", log, text, f"/logs/{log}")
+
+
 def _process(facts: Facts) -> Iterator[Issue]:
     process = facts.process
     for setting, why in process.unreachable.items():
+        if setting.startswith(_RELAY):
+            yield _outbox(setting.removeprefix(_RELAY).removesuffix(".url"), f"cannot be reached: {why}")
+            continue
         kind, name = ("queue-broker", "broker") if setting == "queue.broker" else ("database", "database")
         text = f"the {name} of {setting.partition('.')[0]}s cannot be reached: {why}"
         yield make_issue(kind, setting, text, "/system", where=setting)
+    for log in process.unrelayed:
+        if f"{_RELAY}{log}.url" not in process.unreachable:
+            yield _outbox(log, "does not answer")
+    for refusal in process.refused:
+        text = f"this node cannot write: {refusal.why.partition(', and a log')[0]}"
+        yield make_issue("writer-refused", refusal.log, text, f"/logs/{refusal.log}", since=refusal.at)
     for log in process.disconnected:
         text = f"the MQTT broker whose messages go into the log {log} is not connected"
         yield make_issue("ingest-disconnected", log, text, f"/logs/{log}")

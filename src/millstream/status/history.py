@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
 from millstream.core.sql import make_tables, writing
-from millstream.rest.status_models import QueueSample, Sample
+from millstream.status.models import QueueSample, Sample
 
 MINUTES = 1_440
 """Rows that are kept: one for each minute of a day."""

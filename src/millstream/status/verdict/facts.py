@@ -8,12 +8,12 @@ import msgspec
 
 from millstream.mill.settings import VerdictSettings
 from millstream.queue import Depth
-from millstream.rest.status_snapshot import StatusSnapshot
-from millstream.rest.verdict.clock_watch import ClockStep
-from millstream.rest.verdict.copies import CopiesStatus
-from millstream.rest.verdict.process import ProcessState
-from millstream.rest.verdict.stores import StoreState
 from millstream.settings import AlarmSettings
+from millstream.status.snapshot import StatusSnapshot
+from millstream.status.verdict.clock_watch import ClockStep
+from millstream.status.verdict.copies import CopiesStatus
+from millstream.status.verdict.process import ProcessState
+from millstream.status.verdict.stores import StoreState
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,11 +19,11 @@ from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import Depth
-from millstream.rest.disk_usage import Disk, Usage, disks_by_pace, find_disks, part_sizes, usage_by_growth
-from millstream.rest.node_view import NodeView
-from millstream.rest.status_history import MINUTES, MinuteSample, StatusHistory
-from millstream.rest.status_models import Fault, Overview, QueueAlarm, QueueSample, QueueStatus, Sample
-from millstream.rest.status_snapshot import (
+from millstream.status.disk_usage import Disk, Usage, disks_by_pace, find_disks, part_sizes, usage_by_growth
+from millstream.status.history import MINUTES, MinuteSample, StatusHistory
+from millstream.status.models import Fault, Overview, QueueAlarm, QueueSample, QueueStatus, Sample
+from millstream.status.node_view import NodeView
+from millstream.status.snapshot import (
     StatusSnapshot,
     anchor_metrics,
     batch_metrics,
@@ -32,13 +32,13 @@ from millstream.rest.status_snapshot import (
     log_metrics,
     take_snapshot,
 )
-from millstream.rest.verdict.clock_watch import ClockWatch
-from millstream.rest.verdict.copies import CopiesStatus, LatestReports, look_at_copies
-from millstream.rest.verdict.facts import Facts, Look
-from millstream.rest.verdict.judge import dated, judge
-from millstream.rest.verdict.models import Verdict
-from millstream.rest.verdict.process import ProcessState, look_at_process
-from millstream.rest.verdict.stores import StoreWatch, disk_free
+from millstream.status.verdict.clock_watch import ClockWatch
+from millstream.status.verdict.copies import CopiesStatus, LatestReports, look_at_copies
+from millstream.status.verdict.facts import Facts, Look
+from millstream.status.verdict.judge import dated, judge
+from millstream.status.verdict.models import Verdict
+from millstream.status.verdict.process import ProcessState, look_at_process
+from millstream.status.verdict.stores import StoreWatch, disk_free
 
 SAMPLE_SECONDS = 2.0
 SNAPSHOT_SECONDS = 10.0
@@ -216,7 +216,7 @@ class StatusPoller:
         return sorted(self._alarms.values(), key=lambda alarm: (alarm.queue, alarm.kind))
 
     def verdict(self) -> Verdict:
-        """What is wrong with the node, and what is not known: see :func:`~millstream.rest.verdict.judge.judge`."""
+        """What is wrong with the node, and what is not known: see :func:`~millstream.status.verdict.judge.judge`."""
         if self._threads:
             left = self._started_at + _FIRST_VERDICT_SECONDS - self._view.clock.monotonic()
             with self._changed:  # so that the first page does not say that nothing is known yet

@@ -13,8 +13,8 @@ import msgspec
 from millstream.core.durable import write_durably
 from millstream.core.errors import MillstreamError
 from millstream.core.processes import find_process
-from millstream.rest.access_control import local_token
-from millstream.rest.verdict.models import Verdict
+from millstream.status.local_token import local_token
+from millstream.status.verdict.models import Verdict
 
 _FILE = "serving.json"
 _SECONDS = 20.0

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 from millstream.core.amounts import size_text
 from millstream.mill.providers import QUARANTINE, is_system
-from millstream.rest.verdict.facts import Facts
-from millstream.rest.verdict.issues import counted, make_issue, named
-from millstream.rest.verdict.models import Issue
+from millstream.status.verdict.facts import Facts
+from millstream.status.verdict.issues import counted, make_issue, named
+from millstream.status.verdict.models import Issue
 
 
 def store_issues(facts: Facts) -> Iterator[Issue]:

@@ -10,10 +10,10 @@ from millstream.messaging.broker.names import DEAD_LETTERS
 from millstream.mill.notices.alarms import Alarms
 from millstream.mill.reports.page import age_text
 from millstream.mill.tasks import QueueName
-from millstream.rest.status_snapshot import UnsignedLedger
-from millstream.rest.verdict.facts import Facts
-from millstream.rest.verdict.issues import counted, make_issue
-from millstream.rest.verdict.models import Issue, IssueAction
+from millstream.status.snapshot import UnsignedLedger
+from millstream.status.verdict.facts import Facts
+from millstream.status.verdict.issues import counted, make_issue
+from millstream.status.verdict.models import Issue, IssueAction
 
 _BATCHING_GRACE = 300 * MICROSECONDS
 _OBSERVER_GRACE = 60 * MICROSECONDS

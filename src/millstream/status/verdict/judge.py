@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.core.timestamps import format_timestamp
-from millstream.rest.verdict.facts import Facts
-from millstream.rest.verdict.judge_copies import check_issues, copy_issues
-from millstream.rest.verdict.judge_machine import machine_issues
-from millstream.rest.verdict.judge_messages import anchor_issues, batch_issues, consumer_issues, queue_issues
-from millstream.rest.verdict.judge_stores import store_issues
-from millstream.rest.verdict.kinds import BAD, KINDS
-from millstream.rest.verdict.models import Unknown, Verdict
+from millstream.status.verdict.facts import Facts
+from millstream.status.verdict.judge_copies import check_issues, copy_issues
+from millstream.status.verdict.judge_machine import machine_issues
+from millstream.status.verdict.judge_messages import anchor_issues, batch_issues, consumer_issues, queue_issues
+from millstream.status.verdict.judge_stores import store_issues
+from millstream.status.verdict.kinds import BAD, KINDS
+from millstream.status.verdict.models import Unknown, Verdict
 
 
 def judge(facts: Facts) -> Verdict:

@@ -11,9 +11,9 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS
 from millstream.node import Node
-from millstream.rest.status_history import MinuteSample
-from millstream.rest.status_snapshot import StatusSnapshot
-from millstream.rest.verdict.stores import StoreState
+from millstream.status.history import MinuteSample
+from millstream.status.snapshot import StatusSnapshot
+from millstream.status.verdict.stores import StoreState
 from millstream.stores.sources import local_folder
 
 DATA_FOLDER = "data folder"

@@ -24,17 +24,18 @@ from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
 from millstream.core.message import Message
 from millstream.core.metrics import LabelledMetrics
-from millstream.log import LogSpec
+from millstream.log import LogSpec, WriterBusyError
+from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.mill.policies.policy import policy_file
 from millstream.mill.tasks import BitError, Duplicate, encode_task
 from millstream.node import Node
 from millstream.queue import LogWorkQueue, queue_log
-from millstream.rest.node_view import NodeView
-from millstream.rest.serving_node import announced
-from millstream.rest.status_poller import StatusPoller
-from millstream.rest.verdict.alarms import verdict_alarms
-from millstream.rest.verdict.models import Verdict
 from millstream.settings import load_settings
+from millstream.status.node_view import NodeView
+from millstream.status.poller import StatusPoller
+from millstream.status.serving_node import announced
+from millstream.status.verdict.alarms import verdict_alarms
+from millstream.status.verdict.models import Verdict
 from millstream.stores import LocalStore
 from millstream.testing.batches import CONFIG, make_batches
 from millstream.testing.damage import flip_bit
@@ -382,7 +383,7 @@ def ingest_disconnected(desk: FaultyNode) -> Iterator[None]:
 @contextlib.contextmanager
 def served_twice(desk: FaultyNode) -> Iterator[None]:
     code = (
-        "import pathlib, sys\nfrom millstream.rest.serving_node import announced\n"
+        "import pathlib, sys\nfrom millstream.status.serving_node import announced\n"
         "with announced(pathlib.Path(sys.argv[1]), '127.0.0.1', 9): print(flush=True), sys.stdin.read()"
     )
     with announced(desk.folder, "127.0.0.1", 9):
@@ -391,6 +392,25 @@ def served_twice(desk: FaultyNode) -> Iterator[None]:
             assert other.stdout is not None and other.stdout.readline()
             yield
             other.communicate()
+
+
+@contextlib.contextmanager
+def written_elsewhere(desk: FaultyNode, ask: Callable[[], object] | None = None) -> Iterator[None]:
+    """Another process holds the log of the topic `orders`; the broker of this node wants to write to it."""
+    code = (
+        "import sys\nfrom millstream.log import LogSpec, open_store\nwith open_store(sys.argv[1]) as store,"
+        " store.log(LogSpec('orders', kind='topic')).writer(): print(flush=True), sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, desk.node.logs.store.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        if ask is None:
+            with pytest.raises(WriterBusyError):
+                Topic(TopicSpec("orders"), desk.node.logs.store)
+        else:
+            ask()
+        yield
+        other.communicate()
 
 
 @contextlib.contextmanager
@@ -460,5 +480,6 @@ FAULTS: dict[str, Fault] = {
     "a certificate expired": functools.partial(certificate_until, days=-3),
     "an alarm that is not delivered": alarm_undelivered,
     "a second process that serves the folder": served_twice,
+    "a log that another process writes": written_elsewhere,
 }
 """How each row of the table in ``docs/explanation/verdict.md`` is caused, and mended at the end of its block."""

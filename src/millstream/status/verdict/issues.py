@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.rest.verdict.kinds import KINDS
-from millstream.rest.verdict.models import Issue, IssueAction
+from millstream.status.verdict.kinds import KINDS
+from millstream.status.verdict.models import Issue, IssueAction
 
 _NAMED = 5
 """Names that a text lists before it only counts."""

@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 
 from millstream.queue import Depth
-from millstream.rest.verdict.models import Verdict
+from millstream.status.verdict.models import Verdict
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -183,6 +183,18 @@ KINDS: Mapping[str, IssueKind] = {
         "Its messages do not arrive. Those that the broker keeps for this node arrive later.",
         "start the broker, or correct `serve.ingest` in the settings; connecting is tried again at most 30 s apart",
     ),
+    "outbox": IssueKind(
+        "log",
+        BAD,
+        "Its messages do not arrive. The rows stay in the outbox and arrive later.",
+        "start that database, or correct `serve.relay` in the settings; it is asked again at most 10 s apart",
+    ),
+    "writer-refused": IssueKind(
+        "log",
+        BAD,
+        "A log has one writer. What is sent to this log through this node is refused.",
+        "stop the other process, or write through it; if it hangs, the log is free 15 s after it is stopped",
+    ),
     "alarm-undelivered": IssueKind(
         "node",
         BAD,

@@ -24,9 +24,9 @@ from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.node.ledger_trees import LEDGERS
 from millstream.queue import queue_name
-from millstream.rest.node_view import NodeView
-from millstream.rest.status_models import AnchorMetrics, BatchedLog, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
-from millstream.rest.verdict.stores import disk_free
+from millstream.status.models import AnchorMetrics, BatchedLog, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
+from millstream.status.node_view import NodeView
+from millstream.status.verdict.stores import disk_free
 
 Value = TypeVar("Value")
 
