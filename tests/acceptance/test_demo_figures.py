@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from demo_runs import Run, run_demo, stage
 
 from millstream.anchoring import LocalCas, ProofError, verify_proof
+from millstream.anchoring.journal_reader import BatchFilter, JournalReader
 from millstream.anchoring.proof import Trust
 from millstream.anchoring.transparency.policy import trusting
 from millstream.batching import Batcher, Event
@@ -54,13 +56,15 @@ def outcome(node: Node, messages: list[Message]) -> tuple[dict[str, tuple[int, .
     return {b.batch: b.events for b in all_batches}, {r.rejected: r.reason for r in [*rejects, *more_rejects]}
 
 
-def anchored(data: Path) -> tuple[dict[str, list[int]], dict[int, str]]:
-    """What the ledger and the files say, read with nothing but a JSON reader."""
+def anchored(data: Path, log: str = "weather") -> tuple[dict[str, list[int]], dict[int, str]]:
+    """What the ledger and the files say of *log*, read with nothing but a JSON reader."""
     batches: dict[str, list[int]] = {}
     rejects: dict[int, str] = {}
     answer = run_command("anchor", "ledger", "--json", "--data", str(data))
     for line in answer.out.splitlines():
         manifest = json.loads((data / "cas" / json.loads(line)["anchor_string"].partition(".")[2]).read_bytes())
+        if manifest["log"] != log:
+            continue
         for file in manifest["files"]:
             lines = iter((data / "cas" / file["uri"]).read_bytes().splitlines())
             for header in map(json.loads, lines):
@@ -83,6 +87,16 @@ def test_every_message_is_in_exactly_one_anchored_batch_or_has_a_reason(
     counts = stage(undisturbed.figures, "batch")["counts"]
     assert (counts["messages"], counts["batches"], counts["rejected"]) == (len(messages), len(batches), len(rejects))
     assert counts["in batches"] >= 0.95 * 20_000
+
+
+def test_flights_are_batched_and_anchored_too_and_their_batches_last(undisturbed: Run, node: Node) -> None:
+    batches, rejects = anchored(undisturbed.data, "flights")
+    counts = stage(undisturbed.figures, "batch-flights")["counts"]
+    assert (counts["batches"], counts["rejected"]) == (len(batches), len(rejects))
+    assert sorted([*itertools.chain(*batches.values()), *rejects]) == list(range(1, counts["messages"] + 1))
+    page = JournalReader(node.databases.own).batches(BatchFilter(log="flights"), limit=100)
+    longest = max((row.end or row.start) - row.start for row in page)
+    assert 0 < longest <= node.settings.batching.window
 
 
 @pytest.mark.smoke

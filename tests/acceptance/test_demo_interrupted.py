@@ -14,6 +14,8 @@ from demo_runs import OPTIONS, Run, cut_short, run_demo, stage
 from suite.sizes import sized
 from support.commands import run_command
 
+LOGS = ("weather", "flights", "system:ledger")
+
 pytestmark = pytest.mark.acceptance
 
 
@@ -23,7 +25,9 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
     logs = [json.loads(line) for line in run_command("log", "list", "--json", "--data", str(data)).out.splitlines()]
     names = (
         "publish-weather",
+        "publish-flights",
         "batch",
+        "batch-flights",
         "anchor",
         "ingest",
         "duplicate",
@@ -34,14 +38,14 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
     return {
         "anchors": [json.loads(line)["anchor_string"] for line in ledger],
         "counts": {name: stage(figures, name)["counts"] for name in names},
-        "rejected": stage(figures, "batch")["facts"]["rejected"],
+        "rejected": [stage(figures, name)["facts"]["rejected"] for name in ("batch", "batch-flights")],
         "files": sorted(path.name for path in (data / "cas").iterdir()),
         "copies": sorted(
             str(path.relative_to(data))
             for name in ("second", "third")
             for path in (data / "stores" / name).rglob("*.py")
         ),
-        "messages": {row["name"]: row["last_id"] for row in logs if row["name"] in ("weather", "system:ledger")},
+        "messages": {row["name"]: row["last_id"] for row in logs if row["name"] in LOGS},
     }
 
 

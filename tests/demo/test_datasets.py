@@ -38,11 +38,11 @@ def test_the_hour_is_the_event_time() -> None:
     assert first == {"source": "EWR", "key": "temp", "event_time": 1_357_020_000_000_000, "body": b"39.02"}
 
 
-def test_every_flight_is_one_record_with_its_row_as_canonical_body() -> None:
+def test_every_flight_is_one_record_at_its_departure_with_its_row_as_canonical_body() -> None:
     table = flights()
     assert len(table) == 336_776
     row = table.slice(0, 1).to_pylist()[0]
-    assert (row["source"], row["key"], row["event_time"]) == ("UA", "1545 N14228", 1_357_034_400_000_000)
+    assert (row["source"], row["key"], row["event_time"]) == ("UA", "1545 N14228", 1_357_035_300_000_000)
     for body in table.column("body").take(list(range(0, len(table), 997))).to_pylist():
         assert len(parse_canonical(body)) == 19
 

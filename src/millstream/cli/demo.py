@@ -68,10 +68,12 @@ def demo(
     """
     records = read_records(path, limit) if path else None
     delivery = DeliveryModel(settings.batching.max_delay, late, twice, seed)
-    plan = DemoPlan(settings.batching.window, settings.batching.conflict_cut, delivery, limit, _hash(path))
+    plan = DemoPlan(
+        settings.batching.window, settings.batching.conflict_cut, delivery, limit, _hash(path), flights=path is None
+    )
     settings = _with_stores(settings)
     with Node.open(settings, create=True) as node, locked_folder(settings.folder / ROAD) as folder:
-        plan.keep(folder)
+        plan = plan.keep(folder)
         _keep_settings(settings)
         if records is not None:
             _put_aside(folder, records)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from millstream.core.canonical import canonical_json
+from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 
 RECORD_SCHEMA = pa.schema(
@@ -59,9 +60,9 @@ def weather(limit: int | None = None) -> pa.Table:
 
 
 def flights(limit: int | None = None) -> pa.Table:
-    """One record a flight, 336,776: carrier as source, flight and tail number as key, scheduled hour as event time.
+    """One record a flight, 336,776: carrier as source, flight and tail number as key.
 
-    The body is the whole row as a JSON object. *limit* keeps the first so many.
+    The event time is the scheduled departure, the body the whole row as a JSON object. *limit* keeps the first so many.
     """
     with zipfile.ZipFile(_file("flights.csv.zip")) as archive:
         data = archive.read("flights.csv")
@@ -71,7 +72,9 @@ def flights(limit: int | None = None) -> pa.Table:
     table = table.slice(0, limit) if limit is not None else table
     number = table.column("flight").cast(pa.string())
     key = pc.binary_join_element_wise(number, table.column("tailnum"), " ", null_handling="skip")
-    records = _records(table.column("carrier"), key, _microseconds(table.column("time_hour")), _json_rows(table))
+    minutes = pc.multiply(table.column("minute").combine_chunks(), 60 * MICROSECONDS)
+    departure = pc.add(_microseconds(table.column("time_hour")), minutes)
+    records = _records(table.column("carrier"), key, departure, _json_rows(table))
     return _finish(records, None)
 
 

@@ -11,6 +11,8 @@ from millstream.core.durable import write_durably
 from millstream.core.errors import InputError
 from millstream.demo.delivery import DeliveryModel
 
+FLIGHTS_LOG = "flights"
+
 
 class PlanError(InputError):
     """The folder holds a demo made with other options."""
@@ -19,7 +21,8 @@ class PlanError(InputError):
 class DemoPlan(msgspec.Struct, frozen=True):
     """The options that decide the demo's figures. Times are in microseconds.
 
-    ``input_sha256`` is the hash of the user's file, empty for the weather.
+    ``input_sha256`` is the hash of the user's file, empty for the demo's own records. ``flights`` says that there is a
+    log of flights beside that of the weather; plans of earlier versions had none.
     """
 
     window: int
@@ -27,29 +30,38 @@ class DemoPlan(msgspec.Struct, frozen=True):
     delivery: DeliveryModel
     limit: int | None = None
     input_sha256: str = ""
+    flights: bool = False
 
     @property
     def log(self) -> str:
-        """The name of the log whose messages are batched and anchored."""
+        """The name of the log of which a message is proven."""
         return "records" if self.input_sha256 else "weather"
 
-    def keep(self, folder: Path) -> None:
-        """Write the plan into *folder*, or check that the plan there is this one (else :class:`PlanError`)."""
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """The names of the logs whose messages are batched and anchored."""
+        return (self.log, FLIGHTS_LOG) if self.flights else (self.log,)
+
+    def keep(self, folder: Path) -> DemoPlan:
+        """Write the plan into *folder*, or check that the plan there is this one (else :class:`PlanError`); the plan
+        that is there, which has no flights where an earlier version began it."""
         path = folder / "plan.json"
         if not path.exists():
             write_durably(path, canonical_json(msgspec.to_builtins(self)))
-            return
+            return self
         try:
             kept = msgspec.json.decode(path.read_bytes(), type=DemoPlan)
         except msgspec.DecodeError as error:
             raise PlanError(
                 f"{path} is damaged ({error}); remove the data folder, or choose another folder with --data"
             ) from error
-        if kept != self:
+        if msgspec.structs.replace(kept, flights=self.flights) != self:
             raise PlanError(
                 f"{folder.parent} contains a demo with other options: {_difference(kept, self)}; give "
                 "the same ones again, or choose another folder with --data"
             )
+
+        return kept
 
 
 def _difference(kept: DemoPlan, asked: DemoPlan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -99,7 +100,10 @@ def print_summary(summary: Summary, console: Console) -> None:
 
 
 def _words(summary: Summary) -> list[str]:
-    rejected = ", ".join(f"{n:,} {reason}" for reason, n in sorted(summary.facts("batch")["rejected"].items()))
+    reasons = Counter[str]()
+    for stage in summary.stages:
+        reasons.update(stage.facts.get("rejected", {}))
+    rejected = ", ".join(f"{n:,} {reason}" for reason, n in sorted(reasons.items()))
     proof = summary.facts("prove")
     findings = [
         f"  found    {f['store']}/{f['space']}/{f['content_id']}: {f['detail']}"
@@ -142,13 +146,17 @@ def write_page(summary: Summary, path: Path) -> None:
 
 
 def _charts(summary: Summary) -> list[str]:
-    log = summary.plan.log
     charts = [
         _hourly(f"messages per hour in the log {stage.stage.removeprefix('publish-')}", stage.facts)
         for stage in summary.stages
         if stage.stage.startswith("publish-")
     ]
-    charts.append(_hourly(f"batches per hour of the log {log}", summary.facts("batch")))
+    charts += [
+        _hourly(
+            f"batches per hour of the log {log}", summary.facts("batch" if log == summary.plan.log else f"batch-{log}")
+        )
+        for log in summary.plan.logs
+    ]
     rates = [(stage.title, stage.seconds, _pace(stage)) for stage in summary.stages]
     charts.append(bar_chart(rates, title="seconds and rate of each stage"))
     covered = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millstream.demo.arrivals import Arrivals
 from millstream.demo.runner import Stage
 from millstream.demo.stages.anchors import anchor_batches, batch_log
@@ -11,12 +13,13 @@ from millstream.demo.stages.proof import prove_message
 from millstream.demo.stages.publish import publish
 
 
-def stages_of(arrivals: Arrivals) -> list[Stage]:
-    """The whole road for *arrivals*."""
-    log = arrivals.log
+def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
+    """The whole road for *arrivals*, the first of which are batched in the stage ``batch``."""
+    first, *others = [each.log for each in arrivals]
     return [
-        Stage(f"publish-{log}", f"publish to the log {log}", publish(arrivals)),
-        Stage("batch", "batch by event time (Spark)", batch_log, spark=True),
+        *(Stage(f"publish-{each.log}", f"publish to the log {each.log}", publish(each)) for each in arrivals),
+        Stage("batch", f"batch {first} by event time (Spark)", batch_log(first), spark=True),
+        *(Stage(f"batch-{log}", f"batch {log} (Spark)", batch_log(log), spark=True) for log in others),
         Stage("anchor", "write batch files, anchor, observe", anchor_batches, spark=True),
         Stage("ingest", "take in a folder of real files", ingest_files),
         Stage("duplicate", "copy to two more stores by policy", duplicate_spaces),

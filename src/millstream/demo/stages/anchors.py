@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,15 +19,19 @@ GROUP = 5_000
 """Batches that are accepted in one transaction."""
 
 
-def batch_log(demo_run: DemoRun) -> StageResult:
-    """Batch the log by event time, in a Spark job that uses the same batcher as everything else."""
-    job = _job(demo_run)
+def batch_log(log: str) -> Callable[[DemoRun], StageResult]:
+    """Batch *log* by event time, in a Spark job that uses the same batcher as everything else."""
+    return lambda demo_run: _batch(demo_run, log)
+
+
+def _batch(demo_run: DemoRun, log: str) -> StageResult:
+    job = _job(demo_run, log)
     starts, batched = [], 0
     for batch in job.batches():
         starts.append(batch.header.start)
         batched += batch.header.count
     reasons = Counter(reject.reason for reject in job.rejects())
-    messages = demo_run.figures[f"publish-{demo_run.plan.log}"].counts["messages"]
+    messages = demo_run.figures[f"publish-{log}"].counts["messages"]
     if batched + reasons.total() != messages:
         raise DemoError(
             f"{messages} messages were stored, but {batched} are in batches and {reasons.total()} were "
@@ -42,19 +46,18 @@ def batch_log(demo_run: DemoRun) -> StageResult:
 
 def anchor_batches(demo_run: DemoRun) -> StageResult:
     """Hand the batches to the batch writer, which puts them into files and anchors those."""
-    writer, job, total = (
-        demo_run.node.anchoring.batch_writer,
-        _job(demo_run),
-        demo_run.figures["batch"].counts["batches"],
-    )
+    writer, logs = demo_run.node.anchoring.batch_writer, demo_run.plan.logs
+    total = sum(demo_run.figures[_stage(demo_run, log)].counts["batches"] for log in logs)
     writer.recover()
-    config, rejects = demo_run.node.batching.rules.plain, list(job.rejects())
-    done = 0
-    for group in _groups(job):
-        done += len(group)
-        added = writer.add(demo_run.plan.log, group, rejects if done == total else (), config=config)
-        _check(not added.conflicting, f"batch {' and '.join(added.conflicting)} is known with other messages in it")
-        demo_run.step(done, total)
+    config, done = demo_run.node.batching.rules.plain, 0
+    for log in logs:
+        job, last = _job(demo_run, log), done + demo_run.figures[_stage(demo_run, log)].counts["batches"]
+        rejects = list(job.rejects())
+        for group in _groups(job):
+            done += len(group)
+            added = writer.add(log, group, rejects if done == last else (), config=config)
+            _check(not added.conflicting, f"batch {' and '.join(added.conflicting)} is known with other messages in it")
+            demo_run.step(done, total)
     writer.cut(force=True)
     entries = list(demo_run.node.anchoring.ledger.entries())
     files = list(demo_run.node.anchoring.cas.cids())
@@ -66,11 +69,15 @@ def anchor_batches(demo_run: DemoRun) -> StageResult:
     return StageResult(counts, size, facts)
 
 
-def _job(demo_run: DemoRun) -> BatchJob:
+def _stage(demo_run: DemoRun, log: str) -> str:
+    return "batch" if log == demo_run.plan.log else f"batch-{log}"
+
+
+def _job(demo_run: DemoRun, log: str) -> BatchJob:
     node = demo_run.node
-    last_id = demo_run.facts(f"publish-{demo_run.plan.log}")["last_id"]
+    last_id = demo_run.facts(f"publish-{log}")["last_id"]
     return run_batch(
-        demo_run.spark, node.folder / "jobs", node.settings.log_url, demo_run.plan.log, node.batching.rules,
+        demo_run.spark, node.folder / "jobs", node.settings.log_url, log, node.batching.rules,
         last_id=last_id, clock=node.clock,
     )  # fmt: skip
 
