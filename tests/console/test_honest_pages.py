@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from in_process import AskedInProcess, asked_in_process
 
+from millstream.anchoring.journal_reader import BatchRow
 from millstream.batching import Reject
 from millstream.cli.main import run
+from millstream.console.rendering import spans
 from millstream.log import LogSpec, Message
 from millstream.mill.check_outcomes import Verdict
 from millstream.mill.manifest import CheckResult
@@ -144,3 +146,19 @@ def test_a_bar_is_empty_where_there_is_nothing_and_red_only_for_the_share_that_f
     with asked_in_process(data) as node:
         page = node.page("/integrity")
         assert page.count('class="good" width="100.00"') == 2 and page.count('class="bad" width="25.00"') == 1
+
+
+def test_batches_that_last_are_drawn_from_their_first_to_their_last_message() -> None:
+    def row(number: int, source: str, start: int, end: int | None) -> BatchRow:
+        return BatchRow(number, "flights", f"b{number}", source, start, 10, "observed", 1, None, end, "window")
+
+    drawn = spans([row(1, "UA", 100, 200), row(2, "AA", 150, 150), row(3, "UA", 250, 300), row(4, "UA", 280, None)])
+    assert drawn is not None and (drawn.first, drawn.last) == (100, 300)
+    bars = {lane: [(left, wide) for left, wide, _ in rows] for lane, rows in drawn.lanes.items()}
+    assert bars == {
+        "flights AA": [("240.00", "1.50")],
+        "flights UA": [("0.00", "480.00"), ("720.00", "240.00"), ("864.00", "1.50")],
+    }
+    assert spans([row(1, "UA", 100, 100), row(2, "AA", 150, None)]) is None, "nothing lasts"
+    assert spans([row(n, f"s{n}", n, n + 9) for n in range(21)]) is None, "too many sources"
+    assert spans([]) is None

@@ -32,7 +32,10 @@ GROUPS = {
             "Copy a folder or bucket to other stores, and verify the copies.",
         ),
         "restore": ("millstream.cli.restore:restore", "Restore a space into a folder or another store."),
-        "status": ("millstream.cli.status:status", "Show how well each space is protected."),
+        "status": (
+            "millstream.cli.status:status",
+            "Show the issues of the node, and how well each space is protected.",
+        ),
         "doctor": ("millstream.cli.doctor:doctor", "Check this machine, and show how to install what is missing."),
     },
     "Messages": {

@@ -103,7 +103,8 @@ def forget(
     else:
         if recorded or not unknown:
             click.echo(
-                f"{len(recorded)} tombstones recorded; the next `millstream protect`, or `millstream mill duplicate`, "
+                f"{len(recorded):,} tombstone{'' if len(recorded) == 1 else 's'} recorded; "
+                "the next `millstream protect`, or `millstream mill duplicate`, "
                 "deletes the copies"
             )
         for name in unknown:

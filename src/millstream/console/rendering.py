@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import jinja2
@@ -15,11 +15,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from millstream import __version__
-from millstream.anchoring.journal_reader import BatchHistogramBucket
+from millstream.anchoring.journal_reader import BatchHistogramBucket, BatchRow
 from millstream.console import formatting
 from millstream.core.timestamps import format_timestamp
 
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_MOST_SOURCES = 20
+"""Rows of bars, one a source, that are drawn."""
+
 FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -77,7 +80,9 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         since=lambda at: formatting.since(at, clock()),
         ago=lambda at: formatting.ago(at, clock()),
     )
-    environment.globals.update(asset=assets.url, release=__version__, link=link, sparkline=sparkline, bars=bars)
+    environment.globals.update(
+        asset=assets.url, release=__version__, link=link, sparkline=sparkline, bars=bars, spans=spans
+    )
     return environment
 
 
@@ -104,6 +109,31 @@ class TimelineBar(msgspec.Struct, frozen=True):
     width: str
     height: str
     row: BatchHistogramBucket
+
+
+class Spans(NamedTuple):
+    """When batches began and ended, between ``first`` and ``last`` (microseconds).
+
+    ``lanes`` has, by log and source, the left edge and the width of each bar, and its batch.
+    """
+
+    first: int
+    last: int
+    lanes: Mapping[str, Sequence[tuple[str, str, BatchRow]]]
+
+
+def spans(rows: Sequence[BatchRow], width: int = 960) -> Spans | None:
+    """The batches *rows* as bars; None where none of them lasts, or where too many sources have some."""
+    ends = [row.end if row.end is not None else row.start for row in rows]
+    names = sorted({f"{row.log} {row.source}" for row in rows})
+    if all(row.start == end for row, end in zip(rows, ends, strict=True)) or len(names) > _MOST_SOURCES:
+        return None
+    first, last = min(row.start for row in rows), max(ends)
+    lanes: dict[str, list[tuple[str, str, BatchRow]]] = {name: [] for name in names}
+    for row, end in zip(rows, ends, strict=True):
+        left, wide = ((each - first) / (last - first) * width for each in (row.start, first + end - row.start))
+        lanes[f"{row.log} {row.source}"].append((f"{left:.2f}", f"{max(1.5, wide):.2f}", row))
+    return Spans(first, last, lanes)
 
 
 def bars(
