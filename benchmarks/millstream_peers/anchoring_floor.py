@@ -34,9 +34,9 @@ from millstream.core.canonical import canonical_json
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec, open_store
-from millstream.pipeline.jobs.cut_plans import ENCODED, encoded_batches
-from millstream.pipeline.jobs.shard_task import ShardBatching
+from millstream.pipeline.planning.cut_plans import ENCODED, encoded_batches
 from millstream.pipeline.shard_shares import shares_of, write_share
+from millstream.pipeline.tasks.shard_task import ShardBatching
 
 RULES = BatchConfig(WINDOW, MAX_DELAY)
 

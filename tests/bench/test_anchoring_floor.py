@@ -26,9 +26,9 @@ from millstream.batching import Rulebook
 from millstream.bench.batching_spark import fleet_messages
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import LogSpec, open_store
-from millstream.pipeline.jobs.cut_plans import encoded_batches
-from millstream.pipeline.jobs.shard_task import ShardBatching
+from millstream.pipeline.planning.cut_plans import encoded_batches
 from millstream.pipeline.shard_shares import write_share
+from millstream.pipeline.tasks.shard_task import ShardBatching
 from millstream.testing.batches import make_batch
 from millstream_peers import anchoring_floor
 from millstream_peers.anchoring_floor import RULES, Floor, Recorder, anchor

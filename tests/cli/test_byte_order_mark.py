@@ -11,8 +11,8 @@ import pytest
 
 from millstream.batching.json_lines import EventLineError, read_events
 from millstream.demo.userfile import read_records
-from millstream.pipeline.jobs.file_parsing import ParsingRules, parse_split
-from millstream.pipeline.jobs.source_files import cuts_of, find_files, splits_of
+from millstream.pipeline.planning.source_files import cuts_of, find_files, splits_of
+from millstream.pipeline.tasks.file_parsing import ParsingRules, parse_split
 from millstream.testing.dids import DidOwner
 from support.commands import run_command
 

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.cli.main import run
 from millstream.log import LogSpec, Message
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node
@@ -118,7 +118,7 @@ def _record_spaces(node: Node, count: int) -> None:
     )
     node.stores.manifest.writer.apply(
         CheckResult(
-            store, space, item, Verdict.FAILURE if n % 4 == 3 and store == "second" else Verdict.SUCCESS,
+            store, space, item, CheckVerdict.FAILURE if n % 4 == 3 and store == "second" else CheckVerdict.SUCCESS,
             "B1", "found", "as it was" if n % 4 != 3 else "another sum", NOW + n, 1000 + n, digest(n), digest(n),
             digest(n),
         )

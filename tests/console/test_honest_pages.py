@@ -15,7 +15,7 @@ from millstream.batching import Reject
 from millstream.cli.main import run
 from millstream.console.rendering import spans
 from millstream.log import LogSpec, Message
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.node import Node
 from millstream.settings import load_settings
@@ -66,7 +66,7 @@ def test_p9_copies_that_could_not_be_read_do_not_count_as_checked(data: Path) ->
     with asked_in_process(data) as node:
         at = node.node.clock.now()
         unread = [
-            CheckResult("two", "s", name, Verdict.ERROR, "B22", "unreachable", "the provider did not answer", at)
+            CheckResult("two", "s", name, CheckVerdict.ERROR, "B22", "unreachable", "the provider did not answer", at)
             for name in ("000", "001")
         ]
         node.node.stores.manifest.writer.apply(unread)

@@ -52,7 +52,7 @@ from millstream.messaging.client.signing import Signer
 from millstream.messaging.errors import BrokerCredentialsError, StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND
-from millstream.messaging.protocol.methods import methods
+from millstream.messaging.protocol.descriptor_methods import methods
 from support.broker_harness import BrokerHarness, with_harness
 from support.certificates import Authority
 

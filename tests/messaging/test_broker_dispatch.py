@@ -16,7 +16,7 @@ from millstream.messaging.broker.handlers.dispatch import (
     UnaryCall,
 )
 from millstream.messaging.broker.security.permissions import REQUIRED_PERMISSIONS
-from millstream.messaging.protocol.methods import methods
+from millstream.messaging.protocol.descriptor_methods import methods
 
 
 def test_every_method_of_the_descriptor_has_exactly_one_entry() -> None:

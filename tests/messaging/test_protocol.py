@@ -10,7 +10,7 @@ import pytest
 
 from millstream.messaging.protocol import compile as compiler
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.methods import methods
+from millstream.messaging.protocol.descriptor_methods import methods
 
 CHECK_OFFICIAL = """
 import os, sys

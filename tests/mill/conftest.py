@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from millstream.core.clock import VirtualClock
 from millstream.core.retry import RetryPolicy
 from millstream.log import LogSpec, open_store
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestEvent
-from millstream.mill.providers import Providers
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore, MemoryStore, Store
 
@@ -45,11 +45,11 @@ class World:
         self.manifest = Manifest(engine)
         self.log_store = open_store("memory://", clock=clock)
         self._queues: dict[str, LogWorkQueue] = {}
-        self._providers: Providers | None = None
+        self._providers: ConfiguredStores | None = None
 
     @property
-    def providers(self) -> Providers:
-        return Providers(self.stores, self.clock, RetryPolicy(attempts=4, jitter=0))
+    def providers(self) -> ConfiguredStores:
+        return ConfiguredStores(self.stores, self.clock, RetryPolicy(attempts=4, jitter=0))
 
     def queue(self, name: str = "duplication-low") -> LogWorkQueue:
         if name not in self._queues:

@@ -13,7 +13,7 @@ from mill_looping import MONTH, TO_2, Bits, Producer, fill, numbered, one_policy
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import LAST_ATTEMPT, ManifestAction, Verdict
+from millstream.mill.check_outcomes import LAST_ATTEMPT, CheckVerdict, ManifestAction
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
@@ -83,7 +83,7 @@ def test_an_item_that_rotted_and_vanished_once_it_was_read_stays_sour(world: Any
     store = world.stores["1"]
     world.stores["1"] = Rotten(Busy(store, "open", lambda: store.delete("s", "a")))
     checked = BitChecker(world.providers, world.manifest).check(ItemRef("1", "s", "a"), attempt=1)
-    assert (checked.result.row, checked.result.verdict) == ("B3", Verdict.FAILURE)
+    assert (checked.result.row, checked.result.verdict) == ("B3", CheckVerdict.FAILURE)
 
 
 class Rotten(FaultyStore):
@@ -256,7 +256,7 @@ def test_p9_b11_a_forged_copy_with_a_checksum_of_its_own_and_a_recent_time_is_fo
     world.put(ItemRef("2", "s", "a"))
     forge(world, "2")
     checked = BitChecker(world.providers, world.manifest).check(ItemRef("2", "s", "a"))
-    assert (checked.result.row, checked.result.verdict) == ("B9", Verdict.FAILURE)
+    assert (checked.result.row, checked.result.verdict) == ("B9", CheckVerdict.FAILURE)
     tally = check_space(world.providers, world.manifest, "2", "s")
     assert (tally.result, tally.failed) == (ReportResult.FAILURE, 1)
 
@@ -273,8 +273,8 @@ def test_b18_an_item_whose_deletion_waits_in_the_outbox_is_not_missing(world: An
     checker = BitChecker(world.providers, world.manifest, AuditLookup(AuditLog(world.engine), outbox, ["1"]))
     checks = [checker.check(ItemRef("1", "s", name), attempt=attempt).result for name in "ab"]
     assert [(one.row, one.verdict) for one in checks] == [
-        ("B21", Verdict.IGNORE),
-        ("B17", Verdict.RETRY) if attempt == 1 else ("B18", Verdict.FAILURE),
+        ("B21", CheckVerdict.IGNORE),
+        ("B17", CheckVerdict.RETRY) if attempt == 1 else ("B18", CheckVerdict.FAILURE),
     ]
     world.put(ItemRef("1", "s", "a"), record=False)
     world.stores["1"].store.delete("s", "a")  # it was added again, and is lost
@@ -296,4 +296,4 @@ def test_b11_a_change_that_waits_in_the_outbox_is_no_damage_yet(world: Any) -> N
     forge(world, "1")
     outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "acme", "1", "memory", "s", "a"))
     checked = BitChecker(world.providers, world.manifest, lookup).check(ItemRef("1", "s", "a"))
-    assert (checked.result.row, checked.result.verdict) == ("B11", Verdict.IGNORE)
+    assert (checked.result.row, checked.result.verdict) == ("B11", CheckVerdict.IGNORE)

@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.integrity import bit_log
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.manifest import CheckResult
 
 IDS = st.sampled_from(["a", "a/b", "é", "z", "\U0001f600"])
-CHECKS = st.lists(st.tuples(IDS, st.integers(1, 9), st.sampled_from([Verdict.SUCCESS, Verdict.FAILURE])), max_size=30)
+CHECKS = st.lists(
+    st.tuples(IDS, st.integers(1, 9), st.sampled_from([CheckVerdict.SUCCESS, CheckVerdict.FAILURE])), max_size=30
+)
 
 
-def result(content_id: str, at: int, verdict: Verdict = Verdict.SUCCESS, space: str = "s") -> CheckResult:
+def result(content_id: str, at: int, verdict: CheckVerdict = CheckVerdict.SUCCESS, space: str = "s") -> CheckResult:
     return CheckResult("1", space, content_id, verdict, "B1", "intact", "detail", at, 7, "a" * 64, "b" * 64, "missing")
 
 
@@ -30,7 +32,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_pages")
 def test_the_bit_log_is_a_map_from_items_to_their_last_check(new_world: Any) -> None:
     @given(CHECKS, st.integers(0, 10), st.integers(0, 10))
-    def machine(checks: list[tuple[str, int, Verdict]], since: int, until: int) -> None:
+    def machine(checks: list[tuple[str, int, CheckVerdict]], since: int, until: int) -> None:
         log = BitLog(new_world().engine)
         log.append([result(*check) for check in checks])
         first = {(name, at): result(name, at, verdict) for name, at, verdict in reversed(checks)}

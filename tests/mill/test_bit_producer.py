@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mill_looping import Bits, fill, numbered, take
 
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
@@ -93,7 +93,7 @@ def test_what_was_found_good_lately_is_left_out_and_anything_else_is_not(world: 
 def checked(world: Any, name: str, at: int) -> CheckResult:
     """A check of the item at *at*, with what is recorded of it as its outcome; the item ``bad`` is sour."""
     row = world.manifest.get("1", "s", name)
-    verdict, content = (Verdict.FAILURE, "b" * 64) if name == "bad" else (Verdict.SUCCESS, row.sha256)
+    verdict, content = (CheckVerdict.FAILURE, "b" * 64) if name == "bad" else (CheckVerdict.SUCCESS, row.sha256)
     return CheckResult("1", "s", name, verdict, "B1", "kind", "", at, row.size, row.sha256, row.sha256, content)
 
 

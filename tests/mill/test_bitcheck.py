@@ -15,11 +15,11 @@ from millstream.mill.check_outcomes import (
     RETRY_DELAY,
     ROWS,
     BitCheckOutcome,
+    CheckVerdict,
     FollowUp,
     ManifestAction,
     Observation,
     SourceAnswer,
-    Verdict,
     canonical_observation,
     decide_bit_check,
     is_fresh,
@@ -65,72 +65,84 @@ def seen(manifest: str | None, store: str, content: str, **more: object) -> Obse
 
 REFERENCE = [
     # row, observation, verdict, manifest action, follow-up
-    ("B1", seen(A, A, A, attempt=1), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
-    ("B2", seen(A, A, NO.NOT_READ), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
-    ("B3", seen(A, A, B, attempt=1), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B3", seen(A, A, B, elsewhere=True, fresh=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
-    ("B3V", seen(A, A, NO.MISSING, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B3V", seen(A, A, NO.MISSING), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
-    ("B3V", seen(None, A, NO.MISSING), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
-    ("B4", seen(A, A, NO.UNREADABLE, attempt=2), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B4", seen(A, A, NO.UNREADABLE), Verdict.ERROR, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B4", seen(A, A, NO.UNREADABLE, attempt=2, elsewhere=True), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B4", seen(A, A, NO.UNREADABLE, elsewhere=True), Verdict.ERROR, ManifestAction.KEEP, FollowUp.REPAIR),
-    ("B5", seen(A, B, A, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B6", seen(A, B, A, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B7", seen(A, B, A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B8", seen(A, B, B, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B8", seen(A, B, NO.NOT_READ, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B9", seen(A, B, B), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B9", seen(A, B, B, elsewhere=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
-    ("B9", seen(A, B, NO.NOT_READ), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B10", seen(A, B, C), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B10", seen(A, B, NO.MISSING), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B11", seen(A, B, B, fresh=True, pending=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
-    ("B9", seen(A, B, B, fresh=True, elsewhere=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
-    ("B9", seen(A, B, B, pending=True, elsewhere=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
-    ("B11", seen(None, B, B, fresh=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
-    ("B14", seen(None, B, B, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B15", seen(None, B, B), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
-    ("B15", seen(None, B, NO.NOT_READ), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
-    ("B16", seen(None, B, C), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B25", seen(None, B, B, contradicted=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B11", seen(None, B, B, contradicted=True, fresh=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
-    ("B17", seen(A, NO.MISSING, NO.MISSING, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B18", seen(A, NO.MISSING, NO.MISSING), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
+    ("B1", seen(A, A, A, attempt=1), CheckVerdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    ("B2", seen(A, A, NO.NOT_READ), CheckVerdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    ("B3", seen(A, A, B, attempt=1), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B3", seen(A, A, B, elsewhere=True, fresh=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B3V", seen(A, A, NO.MISSING, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B3V", seen(A, A, NO.MISSING), CheckVerdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
+    ("B3V", seen(None, A, NO.MISSING), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B4", seen(A, A, NO.UNREADABLE, attempt=2), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B4", seen(A, A, NO.UNREADABLE), CheckVerdict.ERROR, ManifestAction.KEEP, FollowUp.BIT_ERROR),
     (
-        "B18",
-        seen(A, NO.MISSING, NO.MISSING, elsewhere=True),
-        Verdict.FAILURE,
-        ManifestAction.MARK_MISSING,
-        FollowUp.REPAIR,
-    ),
-    ("B19", seen(A, NO.NO_CHECKSUM, A), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
-    ("B19", seen(A, NO.NO_CHECKSUM, B, fresh=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B19", seen(A, NO.NO_CHECKSUM, NO.NOT_READ), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B20", seen(None, NO.MISSING, NO.MISSING, attempt=1), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
-    (
-        "B21",
-        seen(A, NO.MISSING, NO.MISSING, deleted=True, attempt=1),
-        Verdict.IGNORE,
+        "B4",
+        seen(A, A, NO.UNREADABLE, attempt=2, elsewhere=True),
+        CheckVerdict.RETRY,
         ManifestAction.KEEP,
         FollowUp.NONE,
     ),
-    ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ), Verdict.ERROR, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    ("B26", seen(A, A, NO.CHANGED, attempt=1), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
-    ("B31", seen(A, NO.LEFT_OUT, NO.MISSING, attempt=1), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B4", seen(A, A, NO.UNREADABLE, elsewhere=True), CheckVerdict.ERROR, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B5", seen(A, B, A, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B6", seen(A, B, A, attempt=PENULTIMATE), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B7", seen(A, B, A), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B8", seen(A, B, B, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B8", seen(A, B, NO.NOT_READ, attempt=PENULTIMATE), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B9", seen(A, B, B), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B9", seen(A, B, B, elsewhere=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B9", seen(A, B, NO.NOT_READ), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B10", seen(A, B, C), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B10", seen(A, B, NO.MISSING), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B11", seen(A, B, B, fresh=True, pending=True), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B9", seen(A, B, B, fresh=True, elsewhere=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B9", seen(A, B, B, pending=True, elsewhere=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B11", seen(None, B, B, fresh=True), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B14", seen(None, B, B, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B15", seen(None, B, B), CheckVerdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
+    ("B15", seen(None, B, NO.NOT_READ), CheckVerdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
+    ("B16", seen(None, B, C), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B25", seen(None, B, B, contradicted=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B11", seen(None, B, B, contradicted=True, fresh=True), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    (
+        "B17",
+        seen(A, NO.MISSING, NO.MISSING, attempt=PENULTIMATE),
+        CheckVerdict.RETRY,
+        ManifestAction.KEEP,
+        FollowUp.NONE,
+    ),
+    ("B18", seen(A, NO.MISSING, NO.MISSING), CheckVerdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
+    (
+        "B18",
+        seen(A, NO.MISSING, NO.MISSING, elsewhere=True),
+        CheckVerdict.FAILURE,
+        ManifestAction.MARK_MISSING,
+        FollowUp.REPAIR,
+    ),
+    ("B19", seen(A, NO.NO_CHECKSUM, A), CheckVerdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    ("B19", seen(A, NO.NO_CHECKSUM, B, fresh=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B19", seen(A, NO.NO_CHECKSUM, NO.NOT_READ), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B20", seen(None, NO.MISSING, NO.MISSING, attempt=1), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    (
+        "B21",
+        seen(A, NO.MISSING, NO.MISSING, deleted=True, attempt=1),
+        CheckVerdict.IGNORE,
+        ManifestAction.KEEP,
+        FollowUp.NONE,
+    ),
+    ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ), CheckVerdict.ERROR, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B26", seen(A, A, NO.CHANGED, attempt=1), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B31", seen(A, NO.LEFT_OUT, NO.MISSING, attempt=1), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
     (
         "B27",
         seen(A, NO.DAMAGED_RECORD, NO.NOT_READ, attempt=1, elsewhere=True),
-        Verdict.FAILURE,
+        CheckVerdict.FAILURE,
         ManifestAction.KEEP,
         FollowUp.REPAIR,
     ),
     (
         "B17",
         seen(A, NO.MISSING, NO.MISSING, attempt=1, read_only=True),
-        Verdict.RETRY,
+        CheckVerdict.RETRY,
         ManifestAction.KEEP,
         FollowUp.NONE,
     ),
@@ -138,19 +150,19 @@ REFERENCE = [
         (
             "B30",
             seen(A, store, NO.MISSING, read_only=True, elsewhere=True),
-            Verdict.FAILURE,
+            CheckVerdict.FAILURE,
             ManifestAction.MARK_MISSING,
             FollowUp.NONE,
         )
         for store in (A, NO.MISSING)
     ),
-    ("B24", seen(A, A, A, deleted=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B24", seen(A, A, A, deleted=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
 ]
 
 
 @pytest.mark.parametrize(("row", "observation", "verdict", "action", "task"), REFERENCE)
 def test_a_row_of_the_reference_table_has_its_outcome(
-    row: str, observation: Observation, verdict: Verdict, action: ManifestAction, task: FollowUp
+    row: str, observation: Observation, verdict: CheckVerdict, action: ManifestAction, task: FollowUp
 ) -> None:
     outcome = decide_bit_check(observation)
     assert (outcome.row, outcome.verdict, outcome.manifest, outcome.task) == (row, verdict, action, task)
@@ -158,27 +170,33 @@ def test_a_row_of_the_reference_table_has_its_outcome(
 
 DOCUMENT = [
     # row of the document, observation with all four sources, verdict, what is done
-    (1, seen(A, A, A, audit=A), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
-    (1, seen(A, A, NO.NOT_READ, audit=A), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
-    (2, seen(A, A, B, audit=A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    (3, seen(A, B, A, audit=A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    (4, seen(A, B, NO.NOT_READ, audit=A, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
-    (5, seen(A, B, B, audit=B), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.NONE),
-    (5, seen(None, B, B, audit=B), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.NONE),
-    (6, seen(A, A, A, audit=B), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    (6, seen(A, A, NO.NOT_READ, audit=B), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    (7, seen(A, A, A, audit=None), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.AUDIT),
-    (8, seen(A, NO.MISSING, NO.MISSING, audit=A), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
-    (9, seen(None, B, B, audit=None), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
-    (10, seen(A, B, B, audit=A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    (None, seen(None, B, B, audit=A, fresh=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
-    (11, seen(None, NO.MISSING, NO.MISSING, audit=None), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    (1, seen(A, A, A, audit=A), CheckVerdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    (1, seen(A, A, NO.NOT_READ, audit=A), CheckVerdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    (2, seen(A, A, B, audit=A), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (3, seen(A, B, A, audit=A), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (4, seen(A, B, NO.NOT_READ, audit=A, attempt=1), CheckVerdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    (5, seen(A, B, B, audit=B), CheckVerdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.NONE),
+    (5, seen(None, B, B, audit=B), CheckVerdict.FAILURE, ManifestAction.CREATE, FollowUp.NONE),
+    (6, seen(A, A, A, audit=B), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (6, seen(A, A, NO.NOT_READ, audit=B), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (7, seen(A, A, A, audit=None), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.AUDIT),
+    (
+        8,
+        seen(A, NO.MISSING, NO.MISSING, audit=A),
+        CheckVerdict.FAILURE,
+        ManifestAction.MARK_MISSING,
+        FollowUp.BIT_ERROR,
+    ),
+    (9, seen(None, B, B, audit=None), CheckVerdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
+    (10, seen(A, B, B, audit=A), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (None, seen(None, B, B, audit=A, fresh=True), CheckVerdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (11, seen(None, NO.MISSING, NO.MISSING, audit=None), CheckVerdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
 ]
 
 
 @pytest.mark.parametrize(("number", "observation", "verdict", "action", "task"), DOCUMENT)
 def test_a_row_of_the_document_has_its_outcome(
-    number: int, observation: Observation, verdict: Verdict, action: ManifestAction, task: FollowUp
+    number: int, observation: Observation, verdict: CheckVerdict, action: ManifestAction, task: FollowUp
 ) -> None:
     outcome = decide_bit_check(observation)
     assert (outcome.document, outcome.verdict, outcome.manifest, outcome.task) == (number, verdict, action, task)
@@ -212,7 +230,7 @@ def every(predicate: object) -> list[tuple[Observation, BitCheckOutcome]]:
 
 def test_the_last_attempt_is_never_retried_and_a_wait_comes_only_before_it() -> None:
     for observation, outcome in every(lambda o: True):
-        if outcome.verdict == Verdict.RETRY:
+        if outcome.verdict == CheckVerdict.RETRY:
             assert observation.attempt < LAST_ATTEMPT
             assert outcome.delay == (RETRY_DELAY if observation.attempt == PENULTIMATE else 0.0)
         else:
@@ -221,7 +239,7 @@ def test_the_last_attempt_is_never_retried_and_a_wait_comes_only_before_it() -> 
 
 def test_p9_success_means_that_nothing_contradicts_the_manifest() -> None:
     for observation, outcome in every(lambda o: True):
-        if outcome.verdict == Verdict.SUCCESS:
+        if outcome.verdict == CheckVerdict.SUCCESS:
             assert observation.manifest is not None
             assert not observation.deleted
             assert observation.store in (observation.manifest, SourceAnswer.NO_CHECKSUM)
@@ -232,7 +250,7 @@ def test_p9_success_means_that_nothing_contradicts_the_manifest() -> None:
 def test_a_row_of_the_manifest_is_never_replaced_by_what_only_the_provider_and_the_bytes_say() -> None:
     for observation, outcome in every(lambda o: True):
         if outcome.manifest == ManifestAction.SET_TO_STORE:
-            assert outcome.verdict == Verdict.FAILURE
+            assert outcome.verdict == CheckVerdict.FAILURE
             assert observation.audit == observation.store
         if outcome.manifest == ManifestAction.CREATE:
             assert observation.manifest is None and not observation.deleted
@@ -244,7 +262,7 @@ def test_a_row_of_the_manifest_is_never_replaced_by_what_only_the_provider_and_t
 def test_rot_is_reported_at_once_however_fresh_the_object_is() -> None:
     rotten = every(lambda o: o.manifest == A and not o.deleted and o.store == A and o.content in (B, C))
     assert rotten
-    assert all(outcome.row == "B3" and outcome.verdict == Verdict.FAILURE for _, outcome in rotten)
+    assert all(outcome.row == "B3" and outcome.verdict == CheckVerdict.FAILURE for _, outcome in rotten)
 
 
 def test_b11_an_item_that_contradicts_its_row_is_excused_only_while_a_change_of_it_waits_in_the_outbox() -> None:
@@ -262,7 +280,7 @@ def test_b11_an_item_that_the_audit_log_knows_is_not_excused_though_its_row_was_
 
 def test_every_failure_asks_for_something_to_be_done() -> None:
     for _, outcome in every(lambda o: True):
-        if outcome.verdict in (Verdict.FAILURE, Verdict.ERROR):
+        if outcome.verdict in (CheckVerdict.FAILURE, CheckVerdict.ERROR):
             assert outcome.task != FollowUp.NONE or outcome.manifest != ManifestAction.KEEP
         else:
             assert outcome.task == FollowUp.NONE
@@ -273,7 +291,7 @@ def test_the_manual_has_every_row_with_its_name_its_meaning_and_its_results() ->
     results: dict[str, set[str]] = {row: set() for row in ROWS}
     for _, outcome in every(lambda o: True):
         results[outcome.row].add(outcome.verdict.value)
-    results |= {row: {Verdict.FAILURE.value} for row in BY_TWO_STORES}
+    results |= {row: {CheckVerdict.FAILURE.value} for row in BY_TWO_STORES}
     manual = (Path(__file__).parents[2] / "docs" / "mill.md").read_text()
     lines = [line for line in manual.splitlines() if re.match(r"\| [AB]\d+V? \|", line)]
     expected = [

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.errors import DuplicationError, UnknownStoreError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import QUARANTINE
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
 from millstream.stores import (

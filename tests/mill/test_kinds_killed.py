@@ -21,8 +21,8 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.log import Log
+from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.merge_join import groups
-from millstream.mill.providers import QUARANTINE
 from millstream.mill.tasks import BitCheck, QueueName, Repair, Task, encode_task
 from millstream.node import Node
 from millstream.queue import queue_log

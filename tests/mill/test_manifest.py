@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.pool import StaticPool
 
-from millstream.mill.check_outcomes import ManifestAction, Verdict
+from millstream.mill.check_outcomes import CheckVerdict, ManifestAction
 from millstream.mill.manifest import MANIFEST_SCHEMA, CheckResult, Manifest, ManifestEvent
 from suite.engines import open_engine
 
@@ -30,7 +30,7 @@ def delete(at: int, content_id: str = "c") -> ManifestEvent:
     return ManifestEvent("1", "s", content_id, at, deleted=True)
 
 
-def found(verdict: Verdict, **more: Any) -> CheckResult:
+def found(verdict: CheckVerdict, **more: Any) -> CheckResult:
     values: dict[str, Any] = {"manifest": A, "provider": A, "content": A, "size": 5} | more
     return CheckResult("1", "s", "c", verdict, "B0", "kind", "detail", checked_at=99, **values)
 
@@ -89,7 +89,7 @@ def test_the_last_event_in_time_decides_in_whatever_order_events_arrive(drawn: l
 def test_what_a_check_found_stays_while_the_checksum_stays_the_same() -> None:
     manifest = memory_manifest()
     manifest.writer.record([add(1)])
-    manifest.writer.apply([found(Verdict.SUCCESS)])
+    manifest.writer.apply([found(CheckVerdict.SUCCESS)])
     manifest.writer.record([add(2)])
     row = manifest.get("1", "s", "c")
     assert row is not None
@@ -103,7 +103,7 @@ def test_what_a_check_found_stays_while_the_checksum_stays_the_same() -> None:
 def test_only_bytes_that_match_count_as_verified() -> None:
     manifest = memory_manifest()
     manifest.writer.record([add(1)])
-    manifest.writer.apply([found(Verdict.SUCCESS, content="not-read")])
+    manifest.writer.apply([found(CheckVerdict.SUCCESS, content="not-read")])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.verified_at, row.checked_at) == (None, 99)
@@ -113,14 +113,18 @@ def test_a_result_about_an_item_that_was_deleted_meanwhile_changes_nothing() -> 
     manifest = memory_manifest()
     manifest.writer.record([add(1), delete(2)])
     before = manifest.get("1", "s", "c")
-    manifest.writer.apply([found(Verdict.FAILURE, action=ManifestAction.MARK_MISSING), found(Verdict.SUCCESS)])
+    manifest.writer.apply(
+        [found(CheckVerdict.FAILURE, action=ManifestAction.MARK_MISSING), found(CheckVerdict.SUCCESS)]
+    )
     assert manifest.get("1", "s", "c") == before
 
 
 def test_a_result_about_a_version_that_is_gone_changes_nothing() -> None:
     manifest = memory_manifest()
     manifest.writer.record([add(1, B)])
-    manifest.writer.apply([found(Verdict.FAILURE, manifest=A, provider="c" * 64, action=ManifestAction.SET_TO_STORE)])
+    manifest.writer.apply(
+        [found(CheckVerdict.FAILURE, manifest=A, provider="c" * 64, action=ManifestAction.SET_TO_STORE)]
+    )
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.outcome) == (B, None)
@@ -129,10 +133,10 @@ def test_a_result_about_a_version_that_is_gone_changes_nothing() -> None:
 def test_an_outcome_changes_the_row_as_it_asks() -> None:
     manifest = memory_manifest()
     manifest.writer.record([add(1)])
-    manifest.writer.apply([found(Verdict.FAILURE, action=ManifestAction.MARK_MISSING)])
+    manifest.writer.apply([found(CheckVerdict.FAILURE, action=ManifestAction.MARK_MISSING)])
     row = manifest.get("1", "s", "c")
     assert row is not None and row.missing
-    manifest.writer.apply([found(Verdict.FAILURE, provider=B, action=ManifestAction.SET_TO_STORE)])
+    manifest.writer.apply([found(CheckVerdict.FAILURE, provider=B, action=ManifestAction.SET_TO_STORE)])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.size, row.missing) == (B, 5, False)
@@ -140,11 +144,11 @@ def test_an_outcome_changes_the_row_as_it_asks() -> None:
 
 def test_an_unrecorded_item_gets_a_row_from_the_provider_unless_it_has_one_by_now() -> None:
     manifest = memory_manifest()
-    manifest.writer.apply([found(Verdict.FAILURE, manifest=None, provider=B, action=ManifestAction.CREATE)])
+    manifest.writer.apply([found(CheckVerdict.FAILURE, manifest=None, provider=B, action=ManifestAction.CREATE)])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.size, row.outcome) == (B, 5, "FAILURE")
-    manifest.writer.apply([found(Verdict.FAILURE, manifest=None, provider=A, action=ManifestAction.CREATE)])
+    manifest.writer.apply([found(CheckVerdict.FAILURE, manifest=None, provider=A, action=ManifestAction.CREATE)])
     row = manifest.get("1", "s", "c")
     assert row is not None and row.sha256 == B
 
@@ -152,7 +156,7 @@ def test_an_unrecorded_item_gets_a_row_from_the_provider_unless_it_has_one_by_no
 def test_a_retry_is_not_written_down() -> None:
     manifest = memory_manifest()
     manifest.writer.record([add(1)])
-    manifest.writer.apply([found(Verdict.RETRY)])
+    manifest.writer.apply([found(CheckVerdict.RETRY)])
     row = manifest.get("1", "s", "c")
     assert row is not None and row.outcome is None
 

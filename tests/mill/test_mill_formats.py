@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.amounts import parse_duration
-from millstream.mill.check_outcomes import SourceAnswer, Verdict
+from millstream.mill.check_outcomes import CheckVerdict, SourceAnswer
 from millstream.mill.policies.lint import lint_policies
 from millstream.mill.policies.policy import Policy, parse_policy
 from millstream.mill.policies.repository import Policies
@@ -50,7 +50,7 @@ def test_every_field_and_word_of_a_report_is_described() -> None:
     assert {field.name for field in fields} <= words
     assert {result.value for result in ReportResult} <= words
     assert {answer.value for answer in SourceAnswer} - {SourceAnswer.NOT_KEPT.value} <= words
-    assert {verdict.value for verdict in Verdict} - {Verdict.RETRY.value} <= words
+    assert {verdict.value for verdict in CheckVerdict} - {CheckVerdict.RETRY.value} <= words
     listed = " ".join(re.findall(r"^    (date-checked.*)\n    (.*)$", text, re.MULTILINE)[0]).split()
     assert tuple(listed) == COLUMNS
 

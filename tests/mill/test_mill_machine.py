@@ -15,13 +15,13 @@ from sqlalchemy.pool import StaticPool
 from millstream.core.clock import VirtualClock
 from millstream.core.retry import NO_RETRY
 from millstream.log import LogSpec, open_store
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult
@@ -51,7 +51,7 @@ class Repository(RuleBasedStateMachine):
             store.create_space("s")
         self.engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
         self.manifest = Manifest(self.engine)
-        self.providers = Providers(self.stores, self.clock, NO_RETRY)
+        self.providers = ConfiguredStores(self.stores, self.clock, NO_RETRY)
         self.log_store = open_store("memory://", clock=self.clock)
         self.queue = LogWorkQueue(self.log_store.log(LogSpec("low")), self.clock)
         self.model: dict[str, bytes] = {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from test_report import unescape
 
+from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
@@ -18,7 +19,6 @@ from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import QUARANTINE
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.folder import ReportFolder

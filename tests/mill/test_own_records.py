@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.audit.audit_processor import manifest_event
+from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.providers import QUARANTINE
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.repair.vote import RepairDecision

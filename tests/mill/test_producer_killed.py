@@ -32,13 +32,13 @@ from millstream.mill.producers.state import StateFile
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
-from millstream.mill.providers import Providers
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 
 folder = Path(sys.argv[1])
 clock = SystemClock()
-providers = Providers({name: LocalStore(folder / name) for name in "12"}, clock)
+providers = ConfiguredStores({name: LocalStore(folder / name) for name in "12"}, clock)
 manifest = Manifest(sa.create_engine(f"sqlite:///{folder}/node-0.db"))
 policies = Policies({"me": Policy("me", {}, (Pair("1", "2"),))})
 with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
+from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.sweep import check_space
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.providers import QUARANTINE
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor
 from millstream.mill.repair.vote import RepairDecision
@@ -238,7 +238,7 @@ def test_a_check_task_hands_a_finding_to_repair_where_another_copy_is_recorded_g
         BitCheck("2", "s", "folder/item 0"), 1
     )
     assert result.tasks == ((QueueName.REPAIR, Repair("s", "folder/item 0", "2: B3 checksum-mismatch")),)
-    assert result.checks[0].verdict == Verdict.FAILURE
+    assert result.checks[0].verdict == CheckVerdict.FAILURE
 
 
 def test_a_repair_task_that_is_refused_becomes_a_bit_error_for_people(world: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.core.amounts import share_text
 from millstream.core.canonical import parse_canonical
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.errors import ReportError
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.folder import ReportFolder
@@ -30,11 +30,11 @@ from millstream.mill.reports.report import (
 )
 
 
-def result(verdict: Verdict, content_id: str = "c", size: int = 10) -> CheckResult:
+def result(verdict: CheckVerdict, content_id: str = "c", size: int = 10) -> CheckResult:
     return CheckResult("1", "s", content_id, verdict, "B0", "kind", "detail", 5, size, "a" * 64, "b" * 64, None)
 
 
-def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s") -> IntegrityReport:
+def report(*verdicts: CheckVerdict, note: str = "", store: str = "1", space: str = "s") -> IntegrityReport:
     tally = SpaceTally()
     tally.add([result(verdict, f"c{n}") for n, verdict in enumerate(verdicts)])
     if note:
@@ -46,14 +46,14 @@ def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s
     ("made", "outcome", "coverage"),
     [
         (report(), ReportResult.SUCCESS, None),
-        (report(Verdict.SUCCESS, Verdict.IGNORE), ReportResult.SUCCESS, 1.0),
-        (report(Verdict.IGNORE, Verdict.IGNORE), ReportResult.INCOMPLETE, None),
-        (report(Verdict.ERROR, Verdict.ERROR), ReportResult.INCOMPLETE, None),
-        (report(Verdict.SUCCESS, Verdict.FAILURE), ReportResult.FAILURE, 1.0),
-        (report(Verdict.SUCCESS, Verdict.ERROR), ReportResult.INCOMPLETE, 0.5),
-        (report(Verdict.SUCCESS, Verdict.RETRY), ReportResult.INCOMPLETE, 0.5),
-        (report(Verdict.ERROR, Verdict.FAILURE), ReportResult.FAILURE, 0.5),
-        (report(Verdict.SUCCESS, note="the listing stopped before its end"), ReportResult.INCOMPLETE, 1.0),
+        (report(CheckVerdict.SUCCESS, CheckVerdict.IGNORE), ReportResult.SUCCESS, 1.0),
+        (report(CheckVerdict.IGNORE, CheckVerdict.IGNORE), ReportResult.INCOMPLETE, None),
+        (report(CheckVerdict.ERROR, CheckVerdict.ERROR), ReportResult.INCOMPLETE, None),
+        (report(CheckVerdict.SUCCESS, CheckVerdict.FAILURE), ReportResult.FAILURE, 1.0),
+        (report(CheckVerdict.SUCCESS, CheckVerdict.ERROR), ReportResult.INCOMPLETE, 0.5),
+        (report(CheckVerdict.SUCCESS, CheckVerdict.RETRY), ReportResult.INCOMPLETE, 0.5),
+        (report(CheckVerdict.ERROR, CheckVerdict.FAILURE), ReportResult.FAILURE, 0.5),
+        (report(CheckVerdict.SUCCESS, note="the listing stopped before its end"), ReportResult.INCOMPLETE, 1.0),
         (report(note="the listing stopped before its end"), ReportResult.INCOMPLETE, None),
     ],
 )
@@ -63,27 +63,27 @@ def test_p9_a_report_says_success_only_if_all_was_listed_checked_or_explained_an
     assert (made.result, made.coverage) == (outcome, coverage)
 
 
-@given(st.lists(st.sampled_from(Verdict)), st.booleans())
-def test_p9_the_figures_of_a_report_add_up(verdicts: list[Verdict], broken: bool) -> None:
+@given(st.lists(st.sampled_from(CheckVerdict)), st.booleans())
+def test_p9_the_figures_of_a_report_add_up(verdicts: list[CheckVerdict], broken: bool) -> None:
     made = report(*verdicts, note="broken" if broken else "")
     assert made.listed == len(verdicts) == sum(made.outcomes.values()) == sum(made.kinds.values())
     assert made.bytes == 10 * len(verdicts)
     assert len(made.findings) == made.listed - made.outcomes.get("SUCCESS", 0) - made.explained
-    good = all(verdict in (Verdict.SUCCESS, Verdict.IGNORE) for verdict in verdicts) and not broken
-    good = good and (not verdicts or Verdict.SUCCESS in verdicts)
+    good = all(verdict in (CheckVerdict.SUCCESS, CheckVerdict.IGNORE) for verdict in verdicts) and not broken
+    good = good and (not verdicts or CheckVerdict.SUCCESS in verdicts)
     assert (made.result == ReportResult.SUCCESS) == good
 
 
 def test_counts_of_a_job_make_the_same_report_as_single_results() -> None:
     singly, together = SpaceTally(), SpaceTally()
-    singly.add([result(Verdict.SUCCESS, str(n)) for n in range(5)])
-    together.count(Verdict.SUCCESS, "B0 kind", number=5, size=50)
+    singly.add([result(CheckVerdict.SUCCESS, str(n)) for n in range(5)])
+    together.count(CheckVerdict.SUCCESS, "B0 kind", number=5, size=50)
     times = {"started_at": 1, "ended_at": 2}
     assert build_report(singly, "1", "s", **times) == build_report(together, "1", "s", **times)
 
 
 def test_a_report_is_canonical_json_that_reads_back() -> None:
-    made = report(Verdict.SUCCESS, Verdict.FAILURE, Verdict.SUCCESS)
+    made = report(CheckVerdict.SUCCESS, CheckVerdict.FAILURE, CheckVerdict.SUCCESS)
     data = encode_report(made)
     assert msgspec.convert(parse_canonical(data), IntegrityReport).sha256 == made.sha256
     assert b'"coverage":1' in data
@@ -91,7 +91,7 @@ def test_a_report_is_canonical_json_that_reads_back() -> None:
 
 @given(st.lists(st.text(alphabet=st.sampled_from("a\t\n\r\\tn")), min_size=1, max_size=5))
 def test_a_line_of_the_tsv_is_one_item_whatever_its_id(names: list[str]) -> None:
-    lines = list(tsv_lines(result(Verdict.SUCCESS, name) for name in names))
+    lines = list(tsv_lines(result(CheckVerdict.SUCCESS, name) for name in names))
     assert lines[0] == "\t".join(COLUMNS) + "\n"
     assert len(lines) == len(names) + 1
     for name, line in zip(names, lines[1:], strict=True):
@@ -112,7 +112,7 @@ def test_reports_of_a_space_are_chained(tmp_path: Path) -> None:
     folder = ReportFolder(tmp_path)
     assert folder.latest("1", "s") is None
     assert folder.verify("1", "s") is None
-    for verdict in (Verdict.SUCCESS, Verdict.FAILURE, Verdict.SUCCESS):
+    for verdict in (CheckVerdict.SUCCESS, CheckVerdict.FAILURE, CheckVerdict.SUCCESS):
         folder.save(report(verdict), ["tsv"])
     first, second, third = folder.reports("1", "s")
     assert (first.previous, second.previous, third.previous) == (None, first.sha256, second.sha256)
@@ -124,7 +124,7 @@ def test_reports_of_a_space_are_chained(tmp_path: Path) -> None:
 def three_reports(root: Path) -> ReportFolder:
     folder = ReportFolder(root)
     for _ in range(3):
-        folder.save(report(Verdict.FAILURE))
+        folder.save(report(CheckVerdict.FAILURE))
     return folder
 
 
@@ -145,7 +145,7 @@ def test_a_report_that_was_changed_or_taken_out_is_seen(tmp_path: Path) -> None:
 def test_odd_names_stay_inside_the_folder(tmp_path: Path) -> None:
     folder = ReportFolder(tmp_path / "reports")
     for store, space in (("..", ".."), ("a/b", "../../c"), (".", ".hidden")):
-        path = folder.save(report(Verdict.SUCCESS, store=store, space=space))
+        path = folder.save(report(CheckVerdict.SUCCESS, store=store, space=space))
         assert path.resolve().is_relative_to((tmp_path / "reports").resolve())
         assert path.parent.parent.parent == tmp_path / "reports"
         assert folder.latest(store, space) is not None
@@ -157,7 +157,7 @@ def test_p9_the_coverage_of_nothing_is_no_number() -> None:
 
     empty, away, unread = SpaceTally(), SpaceTally(), SpaceTally()
     away.fail("the listing stopped before its end")
-    unread.count(Verdict.IGNORE, "B11 fresh", number=3)
+    unread.count(CheckVerdict.IGNORE, "B11 fresh", number=3)
     assert told(empty).endswith("the space is empty")
     assert told(away).endswith("coverage unknown: nothing could be listed")
     assert told(unread).endswith("coverage unknown: nothing was checked")

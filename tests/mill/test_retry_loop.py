@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.duplication.source_recorder import record_space
@@ -15,7 +16,6 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.policies.locations import SpaceLocation
 from millstream.mill.policies.policy import Pair
 from millstream.mill.producers.bits import BitProducer
-from millstream.mill.providers import QUARANTINE
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import ReportResult

@@ -13,15 +13,15 @@ import pytest
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import ManifestAction, Verdict
+from millstream.mill.check_outcomes import CheckVerdict, ManifestAction
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.superseded import recheck_superseded
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.jobs import report
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, remove_old_jobs
 from millstream.pipeline.jobs.report import RESULT_SCHEMA, JudgedSweep
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, remove_old_jobs
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 
 ITEMS = ("changed", "deleted", "healthy", "missing", "sour")
@@ -64,7 +64,7 @@ def test_a_change_that_waits_in_the_outbox_is_no_finding_of_the_sweep(world: Any
     outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, "ann", 0, "acme", "1", "memory", "s", "waiting"))
     checker = BitChecker(world.providers, world.manifest, AuditLookup(AuditLog(world.engine), outbox, ["1"]))
     (again,) = recheck_superseded(findings, world.manifest, checker)
-    assert (again.content_id, again.row, again.verdict) == ("waiting", "B11", Verdict.IGNORE)
+    assert (again.content_id, again.row, again.verdict) == ("waiting", "B11", CheckVerdict.IGNORE)
 
 
 def test_an_object_that_the_row_of_another_store_contradicts_is_not_recorded_by_a_sweep(world: Any) -> None:

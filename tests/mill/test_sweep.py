@@ -14,8 +14,9 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import Observation, SourceAnswer, Verdict, decide_bit_check
+from millstream.mill.check_outcomes import CheckVerdict, Observation, SourceAnswer, decide_bit_check
 from millstream.mill.column_join import ItemColumns
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
@@ -25,7 +26,6 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ComparisonRow
 from millstream.mill.manifest_table import IntactItems
 from millstream.mill.merge_join import one_behind
-from millstream.mill.providers import Providers
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import LocalStore, MemoryStore, StoreUnavailableError
@@ -198,11 +198,11 @@ def test_p9_what_was_listed_before_a_listing_broke_off_is_checked_and_written_do
 ) -> None:
     monkeypatch.setattr("millstream.mill.integrity.sweep.GROUP", 2)
 
-    def broken(_providers: Providers, _store: str, _space: str) -> Iterator[ItemColumns]:
+    def broken(_providers: ConfiguredStores, _store: str, _space: str) -> Iterator[ItemColumns]:
         yield ItemColumns([f"item {number}" for number in range(4)], ())
         raise StoreUnavailableError("the disk went away")
 
-    monkeypatch.setattr(Providers, "id_runs", broken)
+    monkeypatch.setattr(ConfiguredStores, "id_runs", broken)
     told: list[list[str]] = []
     tally = sweep(world, on_checked=lambda some: told.append(list(some.intact.content_ids)))
     assert (tally.result, tally.checked) == (ReportResult.INCOMPLETE, 4)
@@ -233,9 +233,9 @@ def test_one_ahead_gives_everything_in_order_and_errors_last() -> None:
 def test_what_is_plainly_in_order_comes_to_what_the_table_says() -> None:
     for audit in ("a", SourceAnswer.NOT_KEPT):
         said = decide_bit_check(Observation("a", "a", "a", audit=audit))
-        assert (said.verdict, said.row) == (Verdict.SUCCESS, "B1")
+        assert (said.verdict, said.row) == (CheckVerdict.SUCCESS, "B1")
         place, row = ItemRef("1", "s", "x"), ComparisonRow("x", "a", 1, 0, False)
-        checker = BitChecker(Providers({"1": MemoryStore("1")}, VirtualClock()), None)  # type: ignore[arg-type]
+        checker = BitChecker(ConfiguredStores({"1": MemoryStore("1")}, VirtualClock()), None)  # type: ignore[arg-type]
         checked = checker.check_row(place, row, audit, seen=ItemReading("a", "a", 1, 0, "x/y", {}, links=1))
         assert checked.outcome == said and checked.result.content == "a"
 

@@ -13,11 +13,11 @@ import pytest
 from mill_looping import TO_2, TO_3, Bits, Producer, one_policy, take
 
 from millstream.cli.main import run
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.mount_check import SECONDS, MountCheck
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
-from millstream.mill.providers import Providers
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.tasks import Duplicate
@@ -120,7 +120,7 @@ def test_a_folder_that_was_never_made_is_named_with_what_to_do(data: Path, tmp_p
 
 
 def test_presence_is_asked_for_every_few_seconds(world: Any) -> None:
-    providers = Providers(world.stores, world.clock, mount_check=MountCheck(world.manifest, world.clock))
+    providers = ConfiguredStores(world.stores, world.clock, mount_check=MountCheck(world.manifest, world.clock))
     assert providers.spaces("1") == []  # nothing should be there
     world.put(ItemRef("1", "s", "a"))
     world.stores["1"].delete("s", "a")
@@ -138,7 +138,7 @@ def test_p8_nothing_is_written_below_the_mount_point_of_a_disk_that_went_away_a_
     new_world: Callable[..., Any], tmp_path: Path
 ) -> None:
     world = new_world({name: LocalStore(tmp_path / name) for name in "123"})
-    providers = Providers(world.stores, world.clock, mount_check=MountCheck(world.manifest, world.clock))
+    providers = ConfiguredStores(world.stores, world.clock, mount_check=MountCheck(world.manifest, world.clock))
     processor = DuplicationProcessor(providers, world.manifest)
     for name in ("a", "b", "c"):
         world.put(ItemRef("1", "s", name))

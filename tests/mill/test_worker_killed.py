@@ -34,7 +34,7 @@ from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Manifest
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.workers.result_sink import ResultSink
-from millstream.mill.providers import Providers
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.tasks import Duplicate
 from millstream.mill.workers.manager import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
@@ -42,7 +42,7 @@ from millstream.stores import LocalStore
 
 folder = sys.argv[1]
 clock = SystemClock()
-providers = Providers({name: LocalStore(f"{folder}/{name}") for name in "12"}, clock)
+providers = ConfiguredStores({name: LocalStore(f"{folder}/{name}") for name in "12"}, clock)
 manifest = Manifest(sa.create_engine(f"sqlite:///{folder}/node.db"))
 with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
     queue = LogWorkQueue(store.log(LogSpec("low")), clock)

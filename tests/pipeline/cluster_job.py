@@ -28,13 +28,13 @@ from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.audit import audit_anchors
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 from millstream.pipeline.jobs.duplication import copy_missing, plan_duplication
-from millstream.pipeline.jobs.file_parsing import ParsingRules
 from millstream.pipeline.jobs.ingest import run_ingest
 from millstream.pipeline.jobs.integrity import run_integrity
 from millstream.pipeline.jobs.inventory import run_inventory
-from millstream.pipeline.jobs.job_folder import parquet_rows
-from millstream.pipeline.jobs.source_files import find_files
+from millstream.pipeline.output.job_folder import parquet_rows
+from millstream.pipeline.planning.source_files import find_files
 from millstream.pipeline.source import read_log, register, write_log
+from millstream.pipeline.tasks.file_parsing import ParsingRules
 from millstream.settings import AnchoringSettings, LogSettings, Settings
 from millstream.stores import all_entries, open_provider
 

@@ -21,10 +21,12 @@ from millstream.batching import BatchConfig, Batcher, Override, Rulebook
 from millstream.batching.message_events import event_from_message
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
+from millstream.pipeline import history
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs import batch, history, replaced_batches
+from millstream.pipeline.jobs import batch
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
-from millstream.pipeline.jobs.job_folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
+from millstream.pipeline.output.job_folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
+from millstream.pipeline.tasks import replaced_batches
 from millstream.testing.damage import flip_bit
 from millstream.testing.killed_programs import kill_at
 

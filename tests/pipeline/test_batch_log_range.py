@@ -15,8 +15,8 @@ from millstream.batching.service import BatchService
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import Batch, Log, LogSpec, open_store
-from millstream.pipeline.jobs.batch_log_range import find_batch_log_range, last_received
-from millstream.pipeline.jobs.log_range import LogRange, plan_range
+from millstream.pipeline.planning.batch_log_range import find_batch_log_range, last_received
+from millstream.pipeline.planning.log_range import LogRange, plan_range
 
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]

@@ -26,9 +26,9 @@ from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import hand_over, run_batch
-from millstream.pipeline.jobs.batch_sink import Trigger
 from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
-from millstream.pipeline.jobs.checkpoint import read_progress
+from millstream.pipeline.output.batch_sink import Trigger
+from millstream.pipeline.output.checkpoint import read_progress
 from millstream.pipeline.source import follow_log
 from millstream.testing.killed_programs import kill_at
 from suite.sizes import sized

@@ -14,15 +14,15 @@ import pytest
 
 from millstream.mill.duplication.differences import ItemDifference, compare
 from millstream.mill.policies.policy import Pair
-from millstream.pipeline.jobs.copy_comparison import (
+from millstream.pipeline.planning.row_groups import RowGroup, ValueRange, cut_spans, deal
+from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA
+from millstream.pipeline.tasks.copy_comparison import (
     DIFFERENCE_SCHEMA,
     RECORDED_SCHEMA,
     ComparisonTask,
     compare_spans,
     plan_work,
 )
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
-from millstream.pipeline.jobs.row_groups import RowGroup, ValueRange, cut_spans, deal
 
 PAIR = Pair("a", "b")
 Rows = list[dict[str, Any]]
@@ -91,7 +91,7 @@ def differences(work: Sequence[ComparisonTask]) -> list[tuple[str, str, int, boo
 def test_spans_give_what_items_give_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, count: int, files: int, group: int, *, shuffled: bool
 ) -> None:
-    monkeypatch.setattr("millstream.pipeline.jobs.copy_comparison._LEAST_ROWS", 1)
+    monkeypatch.setattr("millstream.pipeline.tasks.copy_comparison._LEAST_ROWS", 1)
     listed, recorded = draw_rows(seed, count)
     for rows in (listed, recorded):
         rows.sort(key=lambda row: (row["store"], row["content_id"]))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from millstream.anchoring.records import EncodedBatch
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.cut_plans import (
+from millstream.pipeline.planning.cut_plans import (
     ENCODED,
     CutRows,
     FileRows,
@@ -24,7 +24,7 @@ from millstream.pipeline.jobs.cut_plans import (
     plan_cuts,
     read_plan,
 )
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA
 from millstream.testing.batches import make_batches
 
 

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest import CheckResult, Manifest, ManifestEvent
 from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs.due_items import HOUR, SOLE, DueRule, read_deferred
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.report import JudgedSweep, run_report
+from millstream.pipeline.planning.due_items import HOUR, SOLE, DueRule, read_deferred
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 from suite.engines import open_engine
@@ -74,12 +74,12 @@ class Kept:
         if kind == "never":
             return
         self.age[place] = self.now - at
-        result = CheckResult(place[0], "docs", place[1], Verdict.SUCCESS, "B1", "", "", at, 1, *[checksum] * 3)
+        result = CheckResult(place[0], "docs", place[1], CheckVerdict.SUCCESS, "B1", "", "", at, 1, *[checksum] * 3)
         self.manifest.writer.apply([result])
         if kind == "failed":
             self.failed.add(place)
             again = CheckResult(
-                place[0], "docs", place[1], Verdict.FAILURE, "B3", "checksum-mismatch", "", at + 1, 1, checksum
+                place[0], "docs", place[1], CheckVerdict.FAILURE, "B3", "checksum-mismatch", "", at + 1, 1, checksum
             )
             self.manifest.writer.apply([again])
 

@@ -16,11 +16,11 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.differences import ItemDifference, count_differences
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.node import Node
 from millstream.node.spark import SparkPart
@@ -55,7 +55,7 @@ class Stores:
         self.stores = {name: LocalStore(folder / name) for name in ("a", "b")}
         engine = open_engine(f"sqlite:///{folder / 'manifest.db'}")
         self.manifest, self.outbox = Manifest(engine), AuditOutbox(engine)
-        self.providers = Providers(self.stores, SystemClock())
+        self.providers = ConfiguredStores(self.stores, SystemClock())
         draw = random.Random(seed)
         for store in self.stores.values():
             store.create_space("docs")

@@ -17,10 +17,10 @@ from millstream.batching.message_events import event_from_message
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import Log
-from millstream.pipeline.jobs import hot_sources
-from millstream.pipeline.jobs.history import batch_range
-from millstream.pipeline.jobs.hot_sources import SPAN_SCHEMA, SourceGaps, choose_cuts, find_spans, gaps_of
-from millstream.pipeline.jobs.log_range import plan_range
+from millstream.pipeline.history import batch_range
+from millstream.pipeline.planning import hot_sources
+from millstream.pipeline.planning.hot_sources import SPAN_SCHEMA, SourceGaps, choose_cuts, find_spans, gaps_of
+from millstream.pipeline.planning.log_range import plan_range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

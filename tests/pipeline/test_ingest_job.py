@@ -25,11 +25,12 @@ from millstream.ingest.selectors import parse_selector
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node.spark import SparkPart
 from millstream.pipeline.errors import PipelineInputError, UnusableFileError
-from millstream.pipeline.jobs import file_parsing, source_files
-from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split
 from millstream.pipeline.jobs.ingest import IngestResult, known_files, run_ingest
-from millstream.pipeline.jobs.source_files import cuts_of, file_content, find_files, splits_of
+from millstream.pipeline.planning import source_files
+from millstream.pipeline.planning.source_files import cuts_of, file_content, find_files, splits_of
 from millstream.pipeline.staging import Staging
+from millstream.pipeline.tasks import file_parsing
+from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, parse_split
 from millstream.testing.killed_programs import kill_at
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ INGEST = """
     import sys
     from pathlib import Path
     from millstream.pipeline.jobs.ingest import run_ingest
-    from millstream.pipeline.jobs.file_parsing import ParsingRules
-    from millstream.pipeline.jobs.source_files import find_files
+    from millstream.pipeline.tasks.file_parsing import ParsingRules
+    from millstream.pipeline.planning.source_files import find_files
     from millstream.pipeline.session import SparkOptions, spark_session
 
     folder, url = Path(sys.argv[1]), sys.argv[2]

@@ -17,15 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs import bins as binned_work
-from millstream.pipeline.jobs.bins import bin_name
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
+from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.report import JudgedSweep, run_report
+from millstream.pipeline.planning import bins as binned_work
+from millstream.pipeline.planning.bins import bin_name
+from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.killed_programs import kill_at
@@ -138,7 +139,7 @@ def test_p9_what_could_not_be_read_is_not_called_checked(spark: SparkSession, tm
     _, judged = copies.sweep(spark, tmp_path / "jobs")
     report = reports(judged)["second"]
     assert report.result != ReportResult.SUCCESS
-    assert report.checked + report.explained + report.outcomes.get(Verdict.ERROR, 0) == report.listed
+    assert report.checked + report.explained + report.outcomes.get(CheckVerdict.ERROR, 0) == report.listed
     assert any(finding.content_id == "item-0011" for finding in report.findings)
 
 

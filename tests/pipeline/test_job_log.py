@@ -10,7 +10,7 @@ import msgspec
 from millstream.core.canonical import canonical_json
 from millstream.node import Node
 from millstream.pipeline.job_log import LOGGER, job_log_file
-from millstream.pipeline.jobs.job_folder import JobRecord, log_record
+from millstream.pipeline.output.job_folder import JobRecord, log_record
 from millstream.settings import Settings
 
 RECORD = JobRecord(

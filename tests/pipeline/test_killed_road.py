@@ -23,12 +23,12 @@ from millstream.core.canonical import canonical_json
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.differences import count_differences
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.node import Node
-from millstream.pipeline.jobs.job_folder import latest_attempt
+from millstream.pipeline.output.job_folder import latest_attempt
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.batching_oracle import plain_batches
@@ -95,7 +95,7 @@ def test_p6_jobs_whose_tasks_and_drivers_die_give_what_plain_models_give(
     operations = anchor_operations(settings, 40 if is_long else 8)
     stores = {name: LocalStore(tmp_path / name) for name in ("a", "b")}
     manifest = fill(stores, tmp_path, 200 if is_long else 60)
-    wanted = count_differences(Providers(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
+    wanted = count_differences(ConfiguredStores(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
     before = {name: sizes(store) for name, store in stores.items()}
     missing = before["a"].keys() - before["b"].keys()
     contents = {name: read(stores["a"], name) for name in missing}

@@ -15,10 +15,10 @@ import pytest
 from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
-from millstream.pipeline.jobs import output_order
 from millstream.pipeline.jobs.batch import run_batch
-from millstream.pipeline.jobs.log_range import plan_range
-from millstream.pipeline.jobs.output_order import (
+from millstream.pipeline.planning.log_range import plan_range
+from millstream.pipeline.tasks import output_order
+from millstream.pipeline.tasks.output_order import (
     SAMPLE_SCHEMA,
     PartBounds,
     bounds_of,
@@ -28,7 +28,7 @@ from millstream.pipeline.jobs.output_order import (
     sample_part,
     with_part,
 )
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, count_rows
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA, count_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,11 +24,11 @@ def test_the_archive_is_a_function_of_the_package_and_can_be_imported_from(tmp_p
         assert write_package(tmp_path / name) > 100
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     names = zipfile.ZipFile(tmp_path / "one.zip").namelist()
-    assert "millstream/pipeline/jobs/sweep_task.py" in names
+    assert "millstream/pipeline/tasks/sweep_task.py" in names
     assert not any("__pycache__" in name or name.startswith("millstream/console/") for name in names)
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "import millstream.pipeline.jobs.sweep_task as job, millstream.pipeline.jobs.shard_task;"
+        "import millstream.pipeline.tasks.sweep_task as job, millstream.pipeline.tasks.shard_task;"
         "print(job.__file__)"
     )
     done = subprocess.run(

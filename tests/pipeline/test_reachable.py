@@ -15,12 +15,12 @@ import pytest
 from millstream.batching import BatchConfig, Rulebook
 from millstream.log import LogSpec, open_store
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.history import share_range
 from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
-from millstream.pipeline.jobs.history import share_range
 from millstream.pipeline.jobs.ingest import run_ingest
-from millstream.pipeline.jobs.log_range import LogRange
 from millstream.pipeline.jobs.operations import OperationsPlan, run_operations
-from millstream.pipeline.jobs.source_files import find_files
+from millstream.pipeline.planning.log_range import LogRange
+from millstream.pipeline.planning.source_files import find_files
 from millstream.pipeline.read_options import LogReadOptions
 from millstream.pipeline.source import SPARK_SCHEMA, LogReader, follow_log, read_log, write_log
 from millstream.pipeline.task_rates import task_urls

@@ -17,9 +17,9 @@ from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.demo.datasets import flights, weather
 from millstream.demo.delivery import DeliveryModel, deliver
 from millstream.log import LogSpec, open_store
+from millstream.pipeline.history import batch_range
 from millstream.pipeline.jobs.batch_stream import StreamPlan, run_stream
-from millstream.pipeline.jobs.history import batch_range
-from millstream.pipeline.jobs.log_range import plan_range
+from millstream.pipeline.planning.log_range import plan_range
 from millstream.testing.killed_programs import kill_at
 from suite.sizes import sized
 

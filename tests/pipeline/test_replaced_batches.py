@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.pipeline.jobs.job_folder import parquet_rows
-from millstream.pipeline.jobs.replaced_batches import _ReplacedInOrder, replaced_ids
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
+from millstream.pipeline.output.job_folder import parquet_rows
+from millstream.pipeline.tasks.replaced_batches import _ReplacedInOrder, replaced_ids
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA
 
 
 def rows(starts: list[int], names: list[str]) -> pa.Table:

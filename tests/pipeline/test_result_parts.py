@@ -23,9 +23,9 @@ from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.batch import run_batch
 from millstream.pipeline.jobs.duplication import copy_missing, plan_duplication
 from millstream.pipeline.jobs.integrity import run_integrity
-from millstream.pipeline.jobs.job_folder import JobFolder, parquet_rows, remove_old_jobs
 from millstream.pipeline.jobs.report import run_report
-from millstream.pipeline.jobs.shared_output import write_output
+from millstream.pipeline.output.job_folder import JobFolder, parquet_rows, remove_old_jobs
+from millstream.pipeline.output.shared_output import write_output
 from millstream.pipeline.result_parts import (
     SETTING,
     SPACE,

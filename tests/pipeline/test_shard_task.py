@@ -14,9 +14,9 @@ from millstream.anchoring.records import encode_batch
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Override, Rulebook
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.message import Message, to_arrow
-from millstream.pipeline.jobs import shard_task
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, ShardBatching, batch_part
 from millstream.pipeline.shard_shares import shares_of, write_share
+from millstream.pipeline.tasks import shard_task
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA, ShardBatching, batch_part
 from millstream.testing.batching_oracle import plain_batches
 
 Untidy = Callable[..., list[Message]]

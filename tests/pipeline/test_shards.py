@@ -20,7 +20,7 @@ from millstream.batching.service_state import ServiceState, write_state
 from millstream.batching.snapshot_split import join_snapshots, split_snapshot
 from millstream.core.message import Message, to_arrow
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs.checkpoint import read_progress
+from millstream.pipeline.output.checkpoint import read_progress
 from millstream.pipeline.shard_shares import events_of, read_share, shard_of, shares_of, write_share
 from millstream.pipeline.shard_source import SHARD_SCHEMA, ShardDataSource, ShardReadOptions, ShardStreamReader
 

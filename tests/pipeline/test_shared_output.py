@@ -14,8 +14,8 @@ import pytest
 
 from millstream.pipeline import reachable
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs import shared_output
-from millstream.pipeline.jobs.shared_output import probe_part, require_shared, rows_in, write_output
+from millstream.pipeline.output import shared_output
+from millstream.pipeline.output.shared_output import probe_part, require_shared, rows_in, write_output
 from millstream.pipeline.reachable import ask_hosts, check_files
 from millstream.testing.services import LocalServerMissingError, private
 from millstream.testing.spark import OWN_DISKS
@@ -27,7 +27,7 @@ BATCH = """
     import sys
     from pathlib import Path
     from millstream.pipeline.errors import PipelineError
-    from millstream.pipeline.jobs.shared_output import require_shared, write_output
+    from millstream.pipeline.output.shared_output import require_shared, write_output
     from millstream.pipeline.session import SparkOptions, spark_session
 
     folder, master = Path(sys.argv[1]), sys.argv[2]

@@ -13,8 +13,8 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.mill.check_outcomes import SourceAnswer
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.bins import bin_name, check_bins
-from millstream.pipeline.jobs.sweep_task import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part
+from millstream.pipeline.planning.bins import bin_name, check_bins
+from millstream.pipeline.tasks.sweep_task import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part
 from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.testing.damage import flip_bit
 from millstream.testing.faulty_store import UnavailableStore, VanishingStore, flips_bit

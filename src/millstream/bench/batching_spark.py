@@ -23,7 +23,7 @@ from millstream.log import LogSpec, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.pipeline.jobs.batch_sink import Trigger
+    from millstream.pipeline.output.batch_sink import Trigger
 
 MESSAGES: dict[Size, int] = {"quick": 20_000, "small": 400_000, "full": 2_000_000}
 SOURCES: dict[Size, tuple[int, ...]] = {"quick": (100,), "small": (1, 1000, 20_000), "full": (1, 100, 1000, 20_000)}
@@ -107,8 +107,8 @@ class SparkBatchingRuns:
     def _batch(self, log: str, count: int, *, whole: bool) -> Measurement:
         from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
-        from millstream.pipeline.jobs.history import batch_range, write_batches
-        from millstream.pipeline.jobs.log_range import plan_range
+        from millstream.pipeline.history import batch_range, write_batches
+        from millstream.pipeline.planning.log_range import plan_range
 
         target = self._folder / f"history-{next(self._turns)}"
         begin, taken = self._clock.monotonic(), cpu_seconds()

@@ -245,9 +245,9 @@ class PipelineRuns:
         return sample(_checked(sum(row["count(1)"] for row in rows), count))
 
     def _ingest(self, count: int) -> Measurement:
-        from millstream.pipeline.jobs.file_parsing import ParsingRules
         from millstream.pipeline.jobs.ingest import default_staging, run_ingest
-        from millstream.pipeline.jobs.source_files import find_files
+        from millstream.pipeline.planning.source_files import find_files
+        from millstream.pipeline.tasks.file_parsing import ParsingRules
 
         files = find_files([self.folder / f"lines-{count}"])
         with self._timed() as sample:
@@ -305,7 +305,7 @@ class PipelineRuns:
 
     def _plan(self, count: int) -> Measurement:
         from millstream.mill.policies.policy import Pair
-        from millstream.pipeline.jobs.copy_comparison import compare_copies
+        from millstream.pipeline.tasks.copy_comparison import compare_copies
 
         folder, target = self.folder / f"listing-{count}", self.folder / self._new("plan")
         with self._timed("item") as sample:

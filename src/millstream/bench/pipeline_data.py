@@ -62,8 +62,8 @@ def write_listings(folder: Path, count: int) -> None:
 
     Unless they are there.
     """
-    from millstream.pipeline.jobs.copy_comparison import RECORDED_SCHEMA
-    from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
+    from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA
+    from millstream.pipeline.tasks.copy_comparison import RECORDED_SCHEMA
 
     if folder.exists():
         return

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millstream.anchoring.anchor_schedule import AnchorSchedule
-from millstream.anchoring.feed import FeedProgress
+from millstream.anchoring.feed import AnchorSchedule, FeedProgress
 from millstream.cli.common import json_option, log_options, print_json, store_options
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals

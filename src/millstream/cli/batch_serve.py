@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from millstream.anchoring.anchor_schedule import AnchorSchedule
+from millstream.anchoring.feed import AnchorSchedule
 from millstream.batching.batching_metrics import delay_quantiles
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import click
 
+from millstream.mill.configured_stores import is_system
 from millstream.mill.errors import PolicyError, UnknownSpaceError, UnknownStoreError
-from millstream.mill.providers import is_system
 from millstream.node import Node
 from millstream.stores import StoreError
 

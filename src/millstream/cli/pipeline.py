@@ -35,8 +35,8 @@ from millstream.settings import Settings
 from millstream.stores import StoreError
 
 if TYPE_CHECKING:
-    from millstream.pipeline.jobs.due_items import DueRule
     from millstream.pipeline.jobs.report import JudgedSweep, SpaceSweep
+    from millstream.pipeline.planning.due_items import DueRule
 
 name_option = click.option(
     "--name",
@@ -134,8 +134,8 @@ def integrity(
     manifest, that failed their last check, that were never verified, and that are old enough (at half the age if there
     is no other copy).
     """
-    from millstream.pipeline.jobs.due_items import DueRule
-    from millstream.pipeline.jobs.job_folder import remove_old_jobs
+    from millstream.pipeline.output.job_folder import remove_old_jobs
+    from millstream.pipeline.planning.due_items import DueRule
 
     due = DueRule(older_than or 0, budget)
     with Node.open(settings) as node:
@@ -192,9 +192,9 @@ def _empty_copies(node: Node, found: Sequence[SpaceSweep]) -> list[SpaceSweep]:
 
 
 def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) -> JudgedSweep:
-    from millstream.pipeline.jobs.due_items import EVERYTHING
     from millstream.pipeline.jobs.integrity import run_integrity
     from millstream.pipeline.jobs.report import run_report
+    from millstream.pipeline.planning.due_items import EVERYTHING
 
     jobs, stores = node.spark.jobs, node.settings.store_urls
     rule = {} if due == EVERYTHING else {"due": msgspec.to_builtins(due)}
@@ -208,7 +208,7 @@ def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) 
 
 def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...], **more: Any) -> str:
     """The run of *job* on the same stores and spaces that was cut short; else a new one, named for the time."""
-    from millstream.pipeline.jobs.job_folder import unfinished
+    from millstream.pipeline.output.job_folder import unfinished
 
     wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None, **more}
     for inputs in unfinished(node.spark.jobs, job):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.anchoring.anchor_schedule import AnchorSchedule
+from millstream.anchoring.feed import AnchorSchedule
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.parameter_types import Duration
@@ -21,7 +21,7 @@ from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.anchoring.feed import FeedProgress
-    from millstream.pipeline.jobs.batch_sink import Trigger
+    from millstream.pipeline.output.batch_sink import Trigger
 
 
 @click.command("anchor")

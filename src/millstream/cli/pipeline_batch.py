@@ -22,8 +22,8 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.pipeline.jobs.batch_sink import Trigger
-    from millstream.pipeline.jobs.job_folder import JobRecord
+    from millstream.pipeline.output.batch_sink import Trigger
+    from millstream.pipeline.output.job_folder import JobRecord
 
 
 @click.command("batch")

@@ -75,7 +75,7 @@ def ingest_command(
     and recorded in LOG.files. Exit code 1 if anything was rejected.
     """
     from millstream.pipeline.jobs.ingest import default_staging, run_ingest
-    from millstream.pipeline.jobs.source_files import find_files
+    from millstream.pipeline.planning.source_files import find_files
 
     user_log(log)
     rules = _rules(**mapping)
@@ -107,7 +107,7 @@ def _rules(
 ) -> Any:
     from millstream.ingest.plain_json import PlainJson
     from millstream.ingest.selectors import parse_selector
-    from millstream.pipeline.jobs.file_parsing import ParsingRules
+    from millstream.pipeline.tasks.file_parsing import ParsingRules
 
     places = map(parse_selector, (source, key, time, value))
     plain = PlainJson(next(places), next(places), next(places), next(places), unit)

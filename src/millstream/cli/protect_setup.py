@@ -16,9 +16,9 @@ from millstream.core.durable import write_durably
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.mounts import lies_in
 from millstream.core.private_files import make_private_folder
+from millstream.mill.configured_stores import is_system
 from millstream.mill.policies.policy import Pair, Policy, encode_policy
 from millstream.mill.policies.saving import save_policy
-from millstream.mill.providers import is_system
 from millstream.node import Node
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings
 from millstream.stores import StoreUnavailableError, folder_url, open_provider

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.anchoring.anchor_schedule import AnchorSchedule
+from millstream.anchoring.feed import AnchorSchedule
 from millstream.cli.anchor_observe import follow_in_background
 from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill_work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
 from millstream.core.errors import MillstreamError
-from millstream.core.metrics import LabelledMetrics
+from millstream.core.metrics_protocol import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.workers.pools import queues_of
 

@@ -18,9 +18,9 @@ from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
 from millstream.core.durable import replacing, write_durably
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import groups
-from millstream.mill.providers import Providers
 from millstream.mill.restore.listing import RestorableItem
 from millstream.mill.restore.restorer import Restorer
 from millstream.mill.restore.targets import FolderTarget, StoreTarget, TargetState
@@ -87,7 +87,7 @@ def export(
     """
     if (bag is None) == (sums is None):
         raise click.UsageError("no output was named: name a folder with --bagit or a file with --sha256sums")
-    providers = Providers({store_name: open_named_store(settings, store_name)}, SystemClock())
+    providers = ConfiguredStores({store_name: open_named_store(settings, store_name)}, SystemClock())
     described = _described(providers, ItemRef(store_name, space, prefix), is_read=is_read)
     report = _write_bag(providers, space, described, bag) if bag else _write_sums(described, sums or Path("-"))
     for name, reason in report.failed.items():
@@ -186,7 +186,7 @@ class _Import(NamedTuple):
         return found.sha256, found.size
 
 
-def _described(providers: Providers, first: ItemRef, *, is_read: bool) -> Iterator[_Export]:
+def _described(providers: ConfiguredStores, first: ItemRef, *, is_read: bool) -> Iterator[_Export]:
     """Every item of a space whose id begins with that of *first*, with the checksum that its store recorded."""
     store, space = first.store, first.space
     for entries in groups(providers.entries(store, space, prefix=first.content_id), _GROUP):
@@ -225,7 +225,7 @@ def _sum_line(sha256: str, name: bytes) -> bytes:
     return (b"\\" if escaped != name else b"") + sha256.encode() + b"  " + escaped + b"\n"
 
 
-def _write_bag(providers: Providers, space: str, items: Iterable[_Export], folder: Path) -> ExportReport:
+def _write_bag(providers: ConfiguredStores, space: str, items: Iterable[_Export], folder: Path) -> ExportReport:
     if (folder / "bagit.txt").exists():
         raise BagError(f"{folder} is a bag already: export into another folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +259,7 @@ def _write_bag(providers: Providers, space: str, items: Iterable[_Export], folde
     return report
 
 
-def _describe(providers: Providers, item: _Export) -> BagItem:
+def _describe(providers: ConfiguredStores, item: _Export) -> BagItem:
     text = None
     if item.kind != EntryKind.FILE:
         with providers[item.place.store].open(item.place.space, item.place.content_id) as file:

@@ -14,11 +14,11 @@ from starlette.routing import BaseRoute, Route
 from millstream.console.page import PageRenderer, PageRequest, body_of
 from millstream.console.policy_form import PolicyForm, changed_form, number_of, show_form, store_names
 from millstream.core.errors import NotFoundError
+from millstream.mill.configured_stores import is_system
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.changes import PolicyChange, changes_between, merge_policies
 from millstream.mill.policies.policy import Policy, policy_text
 from millstream.mill.policies.saving import ABSENT, PolicyConflictError, history, version_of
-from millstream.mill.providers import is_system
 from millstream.rest.access_control import PermissionDeniedError
 from millstream.rest.views import policies, system
 from millstream.settings.console import Role

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from millstream.mill.audit.audit_log import AuditLog
     from millstream.mill.audit.audit_queue import AuditQueue
     from millstream.mill.audit.export import AuditExport
-    from millstream.mill.check_outcomes import Verdict
+    from millstream.mill.check_outcomes import CheckVerdict
+    from millstream.mill.configured_stores import ConfiguredStores
     from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard, PendingApproval
     from millstream.mill.duplication.differences import DuplicationPlan
     from millstream.mill.duplication.planning import plan_space_duplication
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from millstream.mill.producers.duplication import DuplicationProducer
     from millstream.mill.producers.producer_loop import LoopOutcome, LoopRun, ProducerLoop
     from millstream.mill.producers.space_filter import SpaceFilter
-    from millstream.mill.providers import Providers
     from millstream.mill.repair.repair_log import RepairEvent, RepairLog
     from millstream.mill.repair.repairer import Repairer
     from millstream.mill.reports.coverage import SpaceCoverage
@@ -57,6 +57,8 @@ __all__ = [
     "CachedPolicies",
     "ChangeBudgets",
     "ChangeGuard",
+    "CheckVerdict",
+    "ConfiguredStores",
     "DuplicationPlan",
     "DuplicationProducer",
     "IntegrityReport",
@@ -79,7 +81,6 @@ __all__ = [
     "Protection",
     "ProtectionPlan",
     "ProtectionReport",
-    "Providers",
     "QueueMonitor",
     "QueueName",
     "RepairEvent",
@@ -95,7 +96,6 @@ __all__ = [
     "TaskResult",
     "UnknownSpaceError",
     "UnknownStoreError",
-    "Verdict",
     "WorkTally",
     "WorkerManager",
     "WorkerSettings",

@@ -60,7 +60,7 @@ class SourceAnswer(enum.StrEnum):
     NOT_KEPT = "not-kept"  # there is no audit log
 
 
-class Verdict(enum.StrEnum):
+class CheckVerdict(enum.StrEnum):
     """What is written down about the check."""
 
     SUCCESS = "SUCCESS"
@@ -124,7 +124,7 @@ class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
     """What an observation means. ``document`` is the row in the seed document's table, ``delay`` is in seconds."""
 
     row: str
-    verdict: Verdict
+    verdict: CheckVerdict
     kind: str
     detail: str
     document: int | None = None
@@ -135,7 +135,7 @@ class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
     @property
     def explained(self) -> bool:
         """Whether the item counts as explained in a report although its bytes were not compared."""
-        return self.verdict == Verdict.IGNORE
+        return self.verdict == CheckVerdict.IGNORE
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -198,7 +198,7 @@ def shared_file_outcome(other: str) -> BitCheckOutcome:
     """The outcome of a copy that is in order and has its file in common with the store *other*: it is written anew."""
     text = ROWS[SHARED_FILE]
     detail = f"{text.detail} (store {other})"
-    return BitCheckOutcome(SHARED_FILE, Verdict.FAILURE, text.kind, detail, task=FollowUp.REPAIR)
+    return BitCheckOutcome(SHARED_FILE, CheckVerdict.FAILURE, text.kind, detail, task=FollowUp.REPAIR)
 
 
 def is_fresh(modified: int | None, now: int) -> bool:
@@ -251,17 +251,17 @@ def _rename(value: str | None, names: dict[str, str]) -> str | None:
 @cache
 def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one return a branch of the table)
     if seen.store == SourceAnswer.UNREACHABLE:
-        return _settle(seen, "B22", Verdict.ERROR)
+        return _settle(seen, "B22", CheckVerdict.ERROR)
     if seen.store == SourceAnswer.MISSING:
         return _decide_missing(seen)
     if seen.store == SourceAnswer.LEFT_OUT:
-        return _outcome("B31", Verdict.IGNORE)
+        return _outcome("B31", CheckVerdict.IGNORE)
     if seen.store == SourceAnswer.DAMAGED_RECORD:
         return _fail("B27", seen)
     if seen.content == SourceAnswer.CHANGED:
-        return _outcome("B26", Verdict.IGNORE)
+        return _outcome("B26", CheckVerdict.IGNORE)
     if seen.content == SourceAnswer.UNREADABLE:
-        return _settle(seen, "B4", Verdict.ERROR, FollowUp.REPAIR if seen.elsewhere else FollowUp.BIT_ERROR)
+        return _settle(seen, "B4", CheckVerdict.ERROR, FollowUp.REPAIR if seen.elsewhere else FollowUp.BIT_ERROR)
     if seen.deleted:
         return _fail_old(seen, "B24", "B24")
     if seen.store == SourceAnswer.NO_CHECKSUM:
@@ -275,13 +275,13 @@ def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one 
 
 def _decide_missing(seen: Observation) -> BitCheckOutcome:
     if seen.deleted:
-        return _outcome("B21", Verdict.IGNORE)
+        return _outcome("B21", CheckVerdict.IGNORE)
     if seen.manifest is None and seen.audit in (None, SourceAnswer.NOT_KEPT):
-        return _outcome("B20", Verdict.IGNORE)
+        return _outcome("B20", CheckVerdict.IGNORE)
     if seen.attempt < LAST_ATTEMPT:
         return _retry("B17", seen)
     if seen.read_only:
-        return _outcome("B30", Verdict.FAILURE, ManifestAction.MARK_MISSING)
+        return _outcome("B30", CheckVerdict.FAILURE, ManifestAction.MARK_MISSING)
     known = seen.manifest is not None
     return _fail("B18", seen, ManifestAction.MARK_MISSING if known else ManifestAction.KEEP)
 
@@ -295,7 +295,7 @@ def _decide_without_checksum(seen: Observation) -> BitCheckOutcome:
     if seen.attempt < LAST_ATTEMPT:
         return _retry("B19", seen)
     if seen.excused:
-        return _outcome("B11", Verdict.IGNORE)
+        return _outcome("B11", CheckVerdict.IGNORE)
     return _fail("B19", seen)
 
 
@@ -306,7 +306,7 @@ def _decide_unrecorded(seen: Observation) -> BitCheckOutcome:
     if seen.content not in (seen.store, SourceAnswer.NOT_READ):
         return _fail_old(seen, "B14", "B16")
     if seen.audit == seen.store:  # row 5: only the manifest does not know
-        return _outcome("A5", Verdict.FAILURE, ManifestAction.CREATE)
+        return _outcome("A5", CheckVerdict.FAILURE, ManifestAction.CREATE)
     if seen.contradicted or seen.audit not in (None, SourceAnswer.NOT_KEPT):  # its row was lost
         return _fail_old(seen, "B14", "B25")
     return _fail_old(seen, "B14", "B15", ManifestAction.CREATE, FollowUp.AUDIT)
@@ -326,30 +326,30 @@ def _decide_differing(seen: Observation) -> BitCheckOutcome:
     if seen.content == seen.manifest:
         if seen.attempt < LAST_ATTEMPT:
             return _retry("B5" if seen.attempt < LAST_ATTEMPT - 1 else "B6", seen)
-        return _outcome("B7", Verdict.FAILURE, task=FollowUp.BIT_ERROR)
+        return _outcome("B7", CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
     if seen.content not in (seen.store, SourceAnswer.NOT_READ):
         return _fail_old(seen, "B8", "B10")
     if seen.audit == seen.store:  # row 5
-        return _outcome("A5", Verdict.FAILURE, ManifestAction.SET_TO_STORE)
+        return _outcome("A5", CheckVerdict.FAILURE, ManifestAction.SET_TO_STORE)
     return _fail_old(seen, "B8", "B9")
 
 
 def _audited(seen: Observation, row: str) -> BitCheckOutcome:
     """All agree with the manifest: SUCCESS under *row*, unless the audit log does not."""
     if seen.audit is None:
-        return _outcome("A7", Verdict.FAILURE, task=FollowUp.AUDIT)
+        return _outcome("A7", CheckVerdict.FAILURE, task=FollowUp.AUDIT)
     if seen.audit not in (seen.manifest, SourceAnswer.NOT_KEPT):
-        return _outcome("A6", Verdict.FAILURE, task=FollowUp.BIT_ERROR)
-    return _outcome(row, Verdict.SUCCESS)
+        return _outcome("A6", CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
+    return _outcome(row, CheckVerdict.SUCCESS)
 
 
 def _vanished(seen: Observation) -> BitCheckOutcome:
     if seen.attempt < LAST_ATTEMPT:
         return _retry("B3V", seen)
     if seen.manifest is None:
-        return _outcome("B3V", Verdict.IGNORE)
+        return _outcome("B3V", CheckVerdict.IGNORE)
     if seen.read_only:
-        return _outcome("B30", Verdict.FAILURE, ManifestAction.MARK_MISSING)
+        return _outcome("B30", CheckVerdict.FAILURE, ManifestAction.MARK_MISSING)
     return _fail("B3V", seen, ManifestAction.MARK_MISSING)
 
 
@@ -364,7 +364,7 @@ def _fail_old(
     if seen.attempt < LAST_ATTEMPT:
         return _retry(early, seen)
     if seen.excused:
-        return _outcome("B11", Verdict.IGNORE)
+        return _outcome("B11", CheckVerdict.IGNORE)
     return _fail(late, seen, action, task)
 
 
@@ -372,10 +372,10 @@ def _fail(
     row: str, seen: Observation, action: ManifestAction = ManifestAction.KEEP, task: FollowUp = FollowUp.NONE
 ) -> BitCheckOutcome:
     default = FollowUp.REPAIR if seen.elsewhere else FollowUp.BIT_ERROR
-    return _outcome(row, Verdict.FAILURE, action, default if task == FollowUp.NONE else task)
+    return _outcome(row, CheckVerdict.FAILURE, action, default if task == FollowUp.NONE else task)
 
 
-def _settle(seen: Observation, row: str, verdict: Verdict, task: FollowUp = FollowUp.BIT_ERROR) -> BitCheckOutcome:
+def _settle(seen: Observation, row: str, verdict: CheckVerdict, task: FollowUp = FollowUp.BIT_ERROR) -> BitCheckOutcome:
     if seen.attempt < LAST_ATTEMPT:
         return _retry(row, seen)
     return _outcome(row, verdict, task=task)
@@ -383,12 +383,12 @@ def _settle(seen: Observation, row: str, verdict: Verdict, task: FollowUp = Foll
 
 def _retry(row: str, seen: Observation) -> BitCheckOutcome:
     delay = RETRY_DELAY if seen.attempt == LAST_ATTEMPT - 1 else 0.0
-    return _outcome(row, Verdict.RETRY, delay=delay)
+    return _outcome(row, CheckVerdict.RETRY, delay=delay)
 
 
 def _outcome(
     row: str,
-    verdict: Verdict,
+    verdict: CheckVerdict,
     manifest: ManifestAction = ManifestAction.KEEP,
     task: FollowUp = FollowUp.NONE,
     delay: float = 0.0,

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.mill.check_outcomes import BitCheckOutcome, ManifestAction, Verdict
+from millstream.mill.check_outcomes import BitCheckOutcome, CheckVerdict, ManifestAction
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -123,7 +123,7 @@ class CheckResult(msgspec.Struct, frozen=True, gc=False):
     store: str
     space: str
     content_id: str
-    verdict: Verdict
+    verdict: CheckVerdict
     row: str
     kind: str
     detail: str
@@ -170,12 +170,12 @@ def last_check(row: ManifestRow) -> CheckResult | None:
         return None
     name, _, detail = (row.detail or "").partition(": ")
     number, _, kind = name.partition(" ")
-    intact = row.sha256 if row.outcome == Verdict.SUCCESS else None
+    intact = row.sha256 if row.outcome == CheckVerdict.SUCCESS else None
     return CheckResult(
         store=row.store,
         space=row.space,
         content_id=row.content_id,
-        verdict=Verdict(row.outcome),
+        verdict=CheckVerdict(row.outcome),
         row=number,
         kind=kind,
         detail=detail,

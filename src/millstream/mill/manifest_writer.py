@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, writing
-from millstream.mill.check_outcomes import ManifestAction, Verdict
+from millstream.mill.check_outcomes import CheckVerdict, ManifestAction
 from millstream.mill.manifest_table import AddedItems, CheckResult, IntactItems, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
 from millstream.mill.merge_join import groups
@@ -47,7 +47,7 @@ class ManifestWriter:
         A result that was observed under another manifest sum than the row has now, or whose row is a tombstone by now,
         is dropped: it speaks of a version that is gone.
         """
-        settled = [result for result in results if result.verdict != Verdict.RETRY]
+        settled = [result for result in results if result.verdict != CheckVerdict.RETRY]
         created = [_created_row(result) for result in settled if result.action == ManifestAction.CREATE]
         noted = [_noted_row(result) for result in settled if result.action != ManifestAction.CREATE]
         self._insert(created, _CREATE_COLUMNS)
@@ -122,7 +122,7 @@ def _created_row(result: CheckResult) -> tuple[Any, ...]:
 
 def _noted_row(result: CheckResult) -> tuple[Any, ...]:
     found = result.provider if result.action == ManifestAction.SET_TO_STORE else None
-    verified = result.verdict == Verdict.SUCCESS and result.content == result.manifest
+    verified = result.verdict == CheckVerdict.SUCCESS and result.content == result.manifest
     missing = result.action == ManifestAction.MARK_MISSING
     place, at = (result.store, result.space, result.content_id), result.checked_at
     explained = (result.verdict.value, result.note)

@@ -13,13 +13,13 @@ import msgspec
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup, add_missed
 from millstream.mill.audit.audit_processor import manifest_event
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.manifest_table import last_check
 from millstream.mill.merge_join import groups, outer_join
-from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 
 _GROUP = 1000
@@ -41,7 +41,7 @@ class RebuildCounts(msgspec.Struct, frozen=True):
 
 
 def rebuild_content_index(
-    providers: Providers, manifest: Manifest, log: AuditLog, store: str, space: str, *, audited: bool
+    providers: ConfiguredStores, manifest: Manifest, log: AuditLog, store: str, space: str, *, audited: bool
 ) -> RebuildCounts:
     """Write the rows of a space again: from the audit log where it is *audited*, else from what the provider recorded.
 
@@ -61,7 +61,13 @@ def rebuild_content_index(
 
 
 def rebuild_audit_log(
-    providers: Providers, log: AuditLog, outbox: AuditOutbox, audit_lookup: AuditLookup, *, store: str, space: str
+    providers: ConfiguredStores,
+    log: AuditLog,
+    outbox: AuditOutbox,
+    audit_lookup: AuditLookup,
+    *,
+    store: str,
+    space: str,
 ) -> RebuildCounts:
     """Put an event on its way for every listed item that the log does not know, with the sum its provider recorded."""
     looked_at = written = left_out = right = 0
@@ -91,7 +97,7 @@ def _is_known(event: AuditEvent | None) -> bool:
     return event is not None and event.action != AuditAction.DELETE_CONTENT
 
 
-def _added(providers: Providers, audit_lookup: AuditLookup, place: ItemRef) -> AuditEvent | None:
+def _added(providers: ConfiguredStores, audit_lookup: AuditLookup, place: ItemRef) -> AuditEvent | None:
     info = providers.find(place)
     if info is None or info.checksum() is None:
         return None

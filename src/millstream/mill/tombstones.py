@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from millstream.core.errors import InputError
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.merge_join import groups
-from millstream.mill.providers import Providers
 
 _GROUP = 1000
 
@@ -18,7 +18,7 @@ class NotDeletedError(MillError, InputError):
 
 
 def record_deletions(
-    providers: Providers, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
+    providers: ConfiguredStores, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
 ) -> Sequence[str]:
     """Leave a tombstone for each of *content_ids* of a space in *store*; returns those that it was left for.
 
@@ -46,7 +46,7 @@ def record_deletions(
 
 
 def _unknown(
-    providers: Providers, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
+    providers: ConfiguredStores, manifest: Manifest, store: str, space: str, content_ids: Sequence[str]
 ) -> Collection[str]:
     """Those of *content_ids* that no other store than *store* has, or is recorded to have."""
     unknown = {name for name in content_ids if not manifest.replicas(space, name)}

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from millstream.core.cached import locked_cached_property
+from millstream.mill.configured_stores import is_system
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.superseded import recheck_superseded
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
-from millstream.mill.providers import is_system
 from millstream.node.audit import AuditPart
 from millstream.node.databases import DatabasesPart
 from millstream.node.stores import StoresPart

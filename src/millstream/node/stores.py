@@ -6,10 +6,10 @@ from collections.abc import Container
 
 from millstream.core.cached import locked_cached_property
 from millstream.mill.adoption.adopted_store import with_adopted_sources
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.manifest import Manifest
 from millstream.mill.mount_check import MountCheck
-from millstream.mill.providers import Providers
 from millstream.mill.reports.statistics import SpaceStatisticsTable
 from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
@@ -27,7 +27,7 @@ class StoresPart:
         self._databases = databases
 
     @locked_cached_property
-    def providers(self) -> Providers:
+    def providers(self) -> ConfiguredStores:
         """The storage providers by id. None of their folders is made here: see :class:`DatabasesPart`."""
         settings, clock = self._context.settings, self._context.clock
         mount_check = MountCheck(self.manifest, clock)
@@ -36,7 +36,7 @@ class StoresPart:
         stores = with_adopted_sources(stores, lambda: self._databases.own)
         audited = {name: self.audited(name, store) for name, store in stores.items()}
         settle_ended(audited.values())
-        return Providers(audited, clock, mount_check=mount_check)
+        return ConfiguredStores(audited, clock, mount_check=mount_check)
 
     @locked_cached_property
     def manifest(self) -> Manifest:

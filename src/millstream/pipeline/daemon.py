@@ -16,8 +16,8 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import millstream.pipeline.jobs.shard_task
-import millstream.pipeline.jobs.sweep_task  # noqa: F401
+import millstream.pipeline.tasks.shard_task
+import millstream.pipeline.tasks.sweep_task  # noqa: F401
 
 
 def main() -> None:

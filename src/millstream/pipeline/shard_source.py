@@ -25,10 +25,10 @@ from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
+from millstream.pipeline.data_source_registration import register_source
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.reachable import require_identity
 from millstream.pipeline.read_options import OPTIONS, LogReadOptions, required, whole
-from millstream.pipeline.registration import register_source
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts, shard_of, shares_of, write_share
 from millstream.pipeline.trigger_limits import TriggerLimitedReader

@@ -27,16 +27,16 @@ from millstream.anchoring.log_ledger import LEDGER_LOG
 from millstream.batching.batch_log_origin import BatchLogOrigin, read_origin
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, system_log
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs.audit_task import ANCHOR_SCHEMA, ENTRY_SCHEMA, open_cas, read_part
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, read_record
 from millstream.pipeline.jobs.report import RESULT_SCHEMA
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
-from millstream.pipeline.jobs.sweep_task import FACT_SCHEMA
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, read_record
 from millstream.pipeline.schema import read_parquet, spark_schema
 from millstream.pipeline.source import read_log
 from millstream.pipeline.task_rates import task_url
+from millstream.pipeline.tasks.audit_task import ANCHOR_SCHEMA, ENTRY_SCHEMA, open_cas, read_part
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA
+from millstream.pipeline.tasks.sweep_task import FACT_SCHEMA
 from millstream.stores.tiers import open_log_store
 
 _HEADER = ("source", "start", "end", "closed_at", "cut", "kind", "amends", "ids")
@@ -159,7 +159,7 @@ def read_findings(spark: SparkSession, jobs: Path | str, *, sweep: str = "") -> 
     """
     named = [(run, run.record.inputs["sweep"]["sweep"]) for run in _runs(Path(jobs), "report")]
     chosen = [(run, name) for run, name in named if sweep in ("", name)]
-    fine = [Verdict.SUCCESS.value, Verdict.IGNORE.value]
+    fine = [CheckVerdict.SUCCESS.value, CheckVerdict.IGNORE.value]
     return _of_sweeps(spark, Path(jobs), sweep, chosen, FINDINGS).where(~F.col("verdict").isin(fine))
 
 

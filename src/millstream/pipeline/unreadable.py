@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.core.canonical import canonical_json
 from millstream.log.gap import Gap
-from millstream.mill.providers import QUARANTINE
+from millstream.mill.configured_stores import QUARANTINE
 from millstream.stores import Store, all_entries, open_provider
 
 

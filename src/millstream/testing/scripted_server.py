@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.methods import SERVICE, Method, methods
+from millstream.messaging.protocol.descriptor_methods import SERVICE, Method, methods
 
 if TYPE_CHECKING:
     import grpc

@@ -10,9 +10,9 @@ from adopted_folder import SPACE, SourceFolder
 
 from millstream.mill.adoption.deletions import forget_renamed
 from millstream.mill.adoption.renames import copy_renamed
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.manifest import CheckResult, ManifestEvent
-from millstream.mill.providers import Providers
 from millstream.stores import MemoryStore
 
 
@@ -21,7 +21,7 @@ class Copy:
 
     def __init__(self, folder: SourceFolder) -> None:
         self.folder, self.store = folder, MemoryStore(clock=folder.clock)
-        self.providers = Providers({"there": self.store}, folder.clock)
+        self.providers = ConfiguredStores({"there": self.store}, folder.clock)
         folder.write("before", b"grain")
         folder.adopt()
         self.store.create_space(SPACE)
@@ -71,7 +71,18 @@ def test_the_old_name_is_forgotten_only_once_the_new_copy_was_read_and_is_good(c
     assert forget_renamed(target, SPACE, ["there"]) == []
     sha256 = copy.folder.item("before").sha256
     checked = CheckResult(
-        "there", SPACE, "after", Verdict.SUCCESS, "B1", "intact", "", copy.folder.clock.now(), 5, sha256, sha256, sha256
+        "there",
+        SPACE,
+        "after",
+        CheckVerdict.SUCCESS,
+        "B1",
+        "intact",
+        "",
+        copy.folder.clock.now(),
+        5,
+        sha256,
+        sha256,
+        sha256,
     )
     copy.folder.manifest.writer.apply([checked])
     assert forget_renamed(target, SPACE, ["there", "elsewhere"]) == []

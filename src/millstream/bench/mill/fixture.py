@@ -23,6 +23,7 @@ from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.audit.audit_queue import AuditQueue
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.differences import DuplicationPlan
 from millstream.mill.duplication.direct import DirectDuplicator
 from millstream.mill.duplication.duplicator import DuplicationProcessor
@@ -35,7 +36,6 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
-from millstream.mill.providers import Providers
 from millstream.mill.reports.report import ReportResult, SpaceTally
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import Audit, Duplicate, QueueName
@@ -142,7 +142,7 @@ class MillFixture:
         self.outbox = AuditOutbox(self.engine, self.clock)
         self._processes = processes = self._resources.enter_context(BulkProcesses())
         copy = AuditedStore(LocalStore(folder / COPY, processes=processes), self.outbox, COPY)
-        self.providers = Providers({SOURCE: LocalStore(source, processes=processes), COPY: copy}, self.clock)
+        self.providers = ConfiguredStores({SOURCE: LocalStore(source, processes=processes), COPY: copy}, self.clock)
         lookup = AuditLookup(self.audit_log, self.outbox, [COPY])
         self.checker = BitChecker(self.providers, self.manifest, lookup)
         self.writer = CheckWriter(self.manifest, BitLog(self.engine))

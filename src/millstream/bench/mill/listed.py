@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from millstream.bench.mill.fixture import COPY, PAIR, SOURCE
 from millstream.core.clock import SystemClock
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.planning import plan_space_duplication
 from millstream.mill.manifest import Manifest, ManifestEvent
-from millstream.mill.providers import Providers
 from millstream.stores import Entry, MemoryStore, Store
 
 SPACE = "many"
@@ -56,7 +56,7 @@ def loop(folder: Path, items: int) -> tuple[float, float, float]:
     clock = SystemClock()
     stores = {name: cast(Store, ListedStore(name, items)) for name in (SOURCE, COPY)}
     engine = _engine(folder)
-    providers, manifest = Providers(stores, clock), Manifest(engine)
+    providers, manifest = ConfiguredStores(stores, clock), Manifest(engine)
     began, used = clock.monotonic(), _processor_seconds()
     plan = plan_space_duplication(providers, manifest, PAIR, SPACE, None, record=True)
     seconds = clock.monotonic() - began

@@ -13,7 +13,7 @@ from millstream.messaging.client.signing import Headers, Signer
 from millstream.messaging.errors import MissingExtraError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND, BatchMethod
-from millstream.messaging.protocol.methods import Method, methods
+from millstream.messaging.protocol.descriptor_methods import Method, methods
 
 if TYPE_CHECKING:
     pass

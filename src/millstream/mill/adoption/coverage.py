@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptionCatalog, ChecksumEvidence, is_listed, items_table
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.reports.report import AdoptedShare, CopyFinding
 
@@ -92,7 +92,7 @@ def name_uncovered(
 
 def _damage(content_id: str, outcome: str | None, detail: str | None) -> CopyFinding:
     """What the last check of a copy said of it."""
-    if outcome in (None, Verdict.SUCCESS) or not detail:
+    if outcome in (None, CheckVerdict.SUCCESS) or not detail:
         return CopyFinding(content_id, "not read", "it was not read since it was written")
     name, _, text = detail.partition(": ")
     return CopyFinding(content_id, name.partition(" ")[2], text)

@@ -33,12 +33,12 @@ from millstream.mill.adoption.unknown_copies import (
 from millstream.mill.adoption.verification import CopyChecker
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan, count_differences
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import CopyFinding
@@ -134,7 +134,7 @@ class DryRun:
             if found.listed:
                 forget_followed(target, space)
             stores = {self._store: AdoptedStore(self._source, self._store, catalog), **self._copies}
-            providers = Providers(stores, self._clock)
+            providers = ConfiguredStores(stores, self._clock)
             guard = ChangeGuard(engine, self._clock, manifest.count, self._budgets)
             unknown = dict[str, UnknownCopies]()
             if reading == Reading.ALL:
@@ -171,7 +171,7 @@ class DryRun:
             )
 
     def _take_over(
-        self, target: AdoptionTarget, providers: Providers, space: str, threads: int
+        self, target: AdoptionTarget, providers: ConfiguredStores, space: str, threads: int
     ) -> dict[str, UnknownCopies]:
         """What lies in the copies without a record, recorded in the copied tables as a run would record it."""
         record_source(target, space)
@@ -181,7 +181,7 @@ class DryRun:
         return unknown
 
     def _forecaster(
-        self, engine: sa.Engine, target: AdoptionTarget, providers: Providers, space: str
+        self, engine: sa.Engine, target: AdoptionTarget, providers: ConfiguredStores, space: str
     ) -> RepairForecast:
         lookup = AuditLookup(AuditLog(engine), AuditOutbox(engine, self._clock), self._audited & {*self._copies})
         checker = CopyChecker(target, BitChecker(providers, target.manifest, lookup))

@@ -12,10 +12,10 @@ from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.lost_copies import find_lost
 from millstream.mill.adoption.verification import PROPERTIES, CopyChecker, is_bad, stray_finding
 from millstream.mill.check_outcomes import SHARED_FILE
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.sweep import ItemToCheck, listed_or_known
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
-from millstream.mill.providers import Providers
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import CopyFinding
 
@@ -34,7 +34,7 @@ class RepairForecast:
     """Reads the copies of *space* as a run that reads all of them does, and asks *repairer* for its plans."""
 
     def __init__(
-        self, target: AdoptionTarget, providers: Providers, checker: CopyChecker, repairer: Repairer, space: str
+        self, target: AdoptionTarget, providers: ConfiguredStores, checker: CopyChecker, repairer: Repairer, space: str
     ) -> None:
         self._target, self._providers, self._space = target, providers, space
         self._checker, self._repairer = checker, repairer

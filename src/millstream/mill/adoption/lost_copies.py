@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millstream.mill.check_outcomes import ROWS, Verdict
+from millstream.mill.check_outcomes import ROWS, CheckVerdict
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.sweep import listed_or_known
 from millstream.mill.manifest import Manifest, ManifestRow
-from millstream.mill.providers import Providers
 from millstream.mill.reports.report import CopyFinding
 
 
-def find_lost(providers: Providers, manifest: Manifest, store: str, space: str) -> Iterator[CopyFinding]:
+def find_lost(providers: ConfiguredStores, manifest: Manifest, store: str, space: str) -> Iterator[CopyFinding]:
     """The copies in *store* that are recorded and not listed, or listed with another size than is recorded.
 
     No copy is read. Raises :class:`~millstream.stores.StoreError` where the store cannot be listed.
@@ -34,4 +34,4 @@ def repaired(manifest: Manifest, store: str, space: str, lost: Sequence[CopyFind
 
 def _is_good(row: ManifestRow) -> bool:
     is_read = row.verified_at is not None and row.verified_at >= row.modified
-    return is_read and not row.deleted and not row.missing and row.outcome == Verdict.SUCCESS
+    return is_read and not row.deleted and not row.missing and row.outcome == CheckVerdict.SUCCESS

@@ -28,13 +28,13 @@ from millstream.mill.adoption.unknown_copies import (
     take_over,
 )
 from millstream.mill.adoption.verification import CopyVerifier, Verified, due_since
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.direct import DirectDuplicator
 from millstream.mill.duplication.planning import GROUP, plan_space_duplication, put_items
 from millstream.mill.integrity.space_reports import Reporter
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.mill.reports.report import CopyFinding
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.queue.protocol import WorkQueue
@@ -131,7 +131,7 @@ class ProtectionParts(NamedTuple):
     """What a run is made of; *work* does the tasks on *queue* to their end, *direct* what needs no queue."""
 
     target: AdoptionTarget
-    providers: Providers
+    providers: ConfiguredStores
     guard: ChangeGuard
     queue: WorkQueue
     work: Callable[[], object]

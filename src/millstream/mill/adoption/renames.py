@@ -5,13 +5,13 @@ from __future__ import annotations
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent
-from millstream.mill.providers import Providers
 
 
-def copy_renamed(target: AdoptionTarget, providers: Providers, space: str, destination: str) -> int:
+def copy_renamed(target: AdoptionTarget, providers: ConfiguredStores, space: str, destination: str) -> int:
     """Copy renamed items within *destination* to their new names; returns how many were.
 
     Only where the old copy is as it was recorded, and nothing has the new name yet; all others are copied from the
@@ -27,7 +27,7 @@ def copy_renamed(target: AdoptionTarget, providers: Providers, space: str, desti
 
 
 def _copy(
-    target: AdoptionTarget, providers: Providers, item: AdoptedItem, renamed: AdoptedItem, destination: str
+    target: AdoptionTarget, providers: ConfiguredStores, item: AdoptedItem, renamed: AdoptedItem, destination: str
 ) -> bool:
     """Copy *item* to the name under which it is *renamed*."""
     before, after = item.content_id, renamed.content_id

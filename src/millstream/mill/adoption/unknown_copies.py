@@ -17,11 +17,11 @@ from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionFinding
 from millstream.mill.check_outcomes import ROWS
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.transfer import quarantine
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups, outer_join
-from millstream.mill.providers import Providers
 from millstream.mill.reports.report import CopyFinding
 from millstream.stores.protocol import Entry, StoreError
 
@@ -56,7 +56,7 @@ def record_source(target: AdoptionTarget, space: str) -> int:
 
 
 def examine_unknown(
-    target: AdoptionTarget, providers: Providers, space: str, destination: str, *, threads: int = 4
+    target: AdoptionTarget, providers: ConfiguredStores, space: str, destination: str, *, threads: int = 4
 ) -> UnknownCopies:
     """Read the items of *destination* that the manifest does not know there, and compare them with the adopted ones.
 
@@ -92,7 +92,7 @@ def take_over(target: AdoptionTarget, space: str, destination: str, found: Unkno
         target.manifest.writer.record([_event(destination, item, now) for item in items])
 
 
-def set_aside_outdated(providers: Providers, space: str, destination: str, found: UnknownCopies) -> None:
+def set_aside_outdated(providers: ConfiguredStores, space: str, destination: str, found: UnknownCopies) -> None:
     """Keep what will be replaced, and can be read, in quarantine. Raises :class:`~millstream.stores.StoreError`."""
     for one in found.outdated:
         if one.kind == _UNREADABLE:
@@ -110,7 +110,7 @@ def _is_recorded(target: AdoptionTarget, item: AdoptedItem) -> bool:
 
 
 def _compare(
-    providers: Providers, store: str, space: str, pairs: Sequence[tuple[Entry, AdoptedItem]]
+    providers: ConfiguredStores, store: str, space: str, pairs: Sequence[tuple[Entry, AdoptedItem]]
 ) -> list[tuple[AdoptedItem, str]]:
     """The items of *pairs* that are there, each with what its copy hashes to, or with a word in place of that."""
     alike = [item.content_id for entry, item in pairs if entry.size == item.size]
@@ -126,7 +126,7 @@ def _compare(
     return compared
 
 
-def _hash(providers: Providers, place: ItemRef) -> str | None:
+def _hash(providers: ConfiguredStores, place: ItemRef) -> str | None:
     """The SHA-256 of a copy, or that it cannot be read; None where it has vanished."""
     try:
         return providers.hash(place).sha256

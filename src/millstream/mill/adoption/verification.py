@@ -12,7 +12,8 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
-from millstream.mill.check_outcomes import ROWS, SourceAnswer, Verdict
+from millstream.mill.check_outcomes import ROWS, CheckVerdict, SourceAnswer
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
@@ -21,7 +22,6 @@ from millstream.mill.integrity.sweep import ItemToCheck, is_lately_verified, lis
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
-from millstream.mill.providers import Providers
 from millstream.mill.repair.repairer import Repairer
 from millstream.mill.reports.report import CopyFinding, SpaceTally
 
@@ -62,7 +62,7 @@ class CopyChecker:
         """The results of *items*: those that can be read together first, the others one by one."""
         rows = {item.content_id: item.row for item in items}
         together = self._checker.check_many(store, space, [item.content_id for item in items if item.entry])
-        checked = {one.result.content_id: one for one in together if one.outcome.verdict == Verdict.SUCCESS}
+        checked = {one.result.content_id: one for one in together if one.outcome.verdict == CheckVerdict.SUCCESS}
         for name, row in rows.items():
             if name not in checked:
                 checked[name] = self._checker.sweep(ItemRef(store, space, name), row)
@@ -77,7 +77,7 @@ class CopyChecker:
     def _whole(self, checked: CheckedItem, adopted: AdoptedItem | None) -> CheckResult:
         """What was *checked*, or that a copy with good bytes has other properties."""
         found = checked.result
-        if found.verdict != Verdict.SUCCESS:
+        if found.verdict != CheckVerdict.SUCCESS:
             return found
         if adopted is None or adopted.sha256 != found.content or checked.properties is None:
             return found
@@ -103,7 +103,7 @@ class CopyVerifier:
     def __init__(
         self,
         target: AdoptionTarget,
-        providers: Providers,
+        providers: ConfiguredStores,
         checker: CopyChecker,
         writer: CheckWriter,
         repairer: Repairer,
@@ -133,7 +133,7 @@ class CopyVerifier:
                 due = [item for item in group if not _is_good(item, since, until)]
                 for item in group:
                     if _is_good(item, since, until):
-                        verified.tally.count(Verdict.SUCCESS, LATELY)
+                        verified.tally.count(CheckVerdict.SUCCESS, LATELY)
                 parts = pool.map(lambda some: self._checker.check_many(store, space, some), groups(due, _TOGETHER))
                 for results in parts:
                     self._record(verified, results)
@@ -193,7 +193,7 @@ class CopyVerifier:
 
 
 def _failed(found: CheckResult, row: str, kind: str, detail: str) -> CheckResult:
-    return msgspec.structs.replace(found, verdict=Verdict.FAILURE, row=row, kind=kind, detail=detail)
+    return msgspec.structs.replace(found, verdict=CheckVerdict.FAILURE, row=row, kind=kind, detail=detail)
 
 
 def _differing(adopted: Mapping[str, str], copied: Mapping[str, str]) -> str:
@@ -228,4 +228,4 @@ def _is_good(item: ItemToCheck, since: int, until: int) -> bool:
 
 def is_bad(result: CheckResult) -> bool:
     """Whether the copy is not as it should be; what is rightly gone is explained."""
-    return result.verdict != Verdict.SUCCESS and result.row not in ("B20", "B21")
+    return result.verdict != CheckVerdict.SUCCESS and result.row not in ("B20", "B21")

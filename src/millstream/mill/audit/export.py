@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from millstream.mill.audit.audit_log import AuditLog, tsv_lines
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
-from millstream.mill.providers import Providers
 from millstream.mill.reports.folder import encode_name
 from millstream.stores.audit import AuditEvent, AuditOutbox, settle_ended
 from millstream.stores.protocol import Entry, ItemInfo
@@ -47,7 +47,7 @@ class AuditExport:
     An event is exported once all before it are in the log: *outbox* has those that are not.
     """
 
-    def __init__(self, providers: Providers, log: AuditLog, outbox: AuditOutbox, store: str, space: str) -> None:
+    def __init__(self, providers: ConfiguredStores, log: AuditLog, outbox: AuditOutbox, store: str, space: str) -> None:
         self._providers, self._log, self._outbox = providers, log, outbox
         self._store, self._space = store, space
 

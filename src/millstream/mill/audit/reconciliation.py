@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.mill.audit.audit_log import AuditLog
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import outer_join
-from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditAction, AuditEvent, AuditOutbox
 from millstream.stores.protocol import Entry, StoreError
 
@@ -34,7 +34,7 @@ class UncomparedItem(msgspec.Struct, frozen=True):
 
 
 def missing_events(
-    providers: Providers, log: AuditLog, outbox: AuditOutbox, store: str, space: str
+    providers: ConfiguredStores, log: AuditLog, outbox: AuditOutbox, store: str, space: str
 ) -> Iterator[MissingEvent | UncomparedItem]:
     """The events that the audit of a space lacks, and the items that could not be compared, in the order of the ids.
 
@@ -60,7 +60,7 @@ def missing_events(
 
 
 def _judge(
-    providers: Providers, place: ItemRef, entry: Entry | None, event: AuditEvent | None
+    providers: ConfiguredStores, place: ItemRef, entry: Entry | None, event: AuditEvent | None
 ) -> tuple[AuditAction, str] | None:
     exists = event is not None and event.action != AuditAction.DELETE_CONTENT
     if entry is None:
@@ -77,6 +77,6 @@ def _judge(
     return None
 
 
-def _is_other(providers: Providers, place: ItemRef, event: AuditEvent) -> bool:
+def _is_other(providers: ConfiguredStores, place: ItemRef, event: AuditEvent) -> bool:
     info = providers.find(place)
     return info is not None and info.checksum() != event.sha256

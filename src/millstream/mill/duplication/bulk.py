@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.decision_table import (
     DuplicationAct,
     DuplicationAction,
@@ -21,7 +22,6 @@ from millstream.mill.duplication.decision_table import (
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
 from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of, folder_of, listed_infos, takes_files
@@ -41,7 +41,7 @@ AuditSums = Callable[[str, str, Sequence[str]], Mapping[str, str | None]]
 
 
 def duplicate_group(
-    providers: Providers, manifest: Manifest, tasks: Sequence[Duplicate], audit_sums: AuditSums
+    providers: ConfiguredStores, manifest: Manifest, tasks: Sequence[Duplicate], audit_sums: AuditSums
 ) -> Sequence[TaskResult | None]:
     """What each of *tasks* came to; None for one that has to be done alone.
 
@@ -67,7 +67,7 @@ def duplicate_group(
 
 
 def copy_group(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     pair: Pair,
     space: str,
@@ -97,7 +97,12 @@ class _BulkGroup:
     """Items of one space of two stores that can do many at once."""
 
     def __init__(
-        self, providers: Providers, manifest: Manifest, ends: tuple[Bulk, Bulk], stores: tuple[str, str], space: str
+        self,
+        providers: ConfiguredStores,
+        manifest: Manifest,
+        ends: tuple[Bulk, Bulk],
+        stores: tuple[str, str],
+        space: str,
     ) -> None:
         self._providers, self._manifest, self._space = providers, manifest, space
         self._from, self._to = ends

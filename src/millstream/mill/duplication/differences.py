@@ -11,12 +11,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from millstream.mill.column_join import ItemColumns, join_columns
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.source_recorder import is_unchanged, record_columns
 from millstream.mill.manifest import Manifest
 from millstream.mill.manifest_table import COMPARISON_COLUMNS, ComparisonRow
 from millstream.mill.merge_join import groups, map_ahead
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import ItemInfo
 
@@ -102,7 +102,7 @@ class DuplicationPlan(msgspec.Struct, frozen=True):
 
 
 def differences(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     pair: Pair,
     space: str,
@@ -132,7 +132,7 @@ def differences(
 
 
 def count_differences(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     pair: Pair,
     space: str,
@@ -198,7 +198,9 @@ def count_differences(
     )
 
 
-def _joined(providers: Providers, manifest: Manifest, pair: Pair, space: str, after: str) -> Iterator[ItemColumns]:
+def _joined(
+    providers: ConfiguredStores, manifest: Manifest, pair: Pair, space: str, after: str
+) -> Iterator[ItemColumns]:
     """What both ends list and what the manifest has of each, with the columns of :func:`_is_same`."""
     source, destination = pair.source, pair.destination
     listed, recorded = 2, len(COMPARISON_COLUMNS) - 1
@@ -215,7 +217,7 @@ def _joined(providers: Providers, manifest: Manifest, pair: Pair, space: str, af
 
 
 def _recorded(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     source: str,
     space: str,

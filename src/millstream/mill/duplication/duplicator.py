@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.bulk import copy_group, duplicate_group
 from millstream.mill.duplication.change_guard import ChangeGuard, ChangeKind
 from millstream.mill.duplication.decision_table import (
@@ -26,7 +27,6 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.mill.policies.repository import Policies
-from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import Duplicate
 from millstream.stores.audit import AuditOutbox
@@ -62,7 +62,7 @@ class DuplicationProcessor:
 
     def __init__(
         self,
-        providers: Providers,
+        providers: ConfiguredStores,
         manifest: Manifest,
         change_guard: ChangeGuard | None = None,
         *,

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import (
     DuplicationPlan,
@@ -18,7 +19,6 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
-from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditOutbox
@@ -29,7 +29,7 @@ GROUP = 1000
 
 
 def plan_space_duplication(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     pair: Pair,
     space: str,
@@ -82,7 +82,7 @@ def plan_space_duplication(
 
 
 def put_deletes(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     pair: Pair,
     space: str,
@@ -105,7 +105,7 @@ def put_items(pair: Pair, space: str, names: Sequence[str], queue: WorkQueue) ->
         queue.put([encode_task(Duplicate(pair.source, pair.destination, space, name)) for name in names])
 
 
-def put_space(providers: Providers, pair: Pair, space: str, queue: WorkQueue) -> bool:
+def put_space(providers: ConfiguredStores, pair: Pair, space: str, queue: WorkQueue) -> bool:
     """A task for the space itself where one end has not got it; whether there was one."""
     lacking = not all(_has_space(providers, store, space) for store in (pair.source, pair.destination))
     if lacking:
@@ -114,7 +114,7 @@ def put_space(providers: Providers, pair: Pair, space: str, queue: WorkQueue) ->
 
 
 def duplication_rounds(
-    policies: Policies, providers: Providers, space: str | None = None, *, unlisted: dict[str, str] | None = None
+    policies: Policies, providers: ConfiguredStores, space: str | None = None, *, unlisted: dict[str, str] | None = None
 ) -> Sequence[Sequence[tuple[Pair, str]]]:
     """What the policies ask to be copied: pairs of stores with a space of at least one of them, in rounds.
 
@@ -134,7 +134,7 @@ def duplication_rounds(
     return [list(dict.fromkeys(rounds[depth])) for depth in sorted(rounds)]
 
 
-def _spaces(policy: Policy, providers: Providers, unlisted: dict[str, str] | None) -> set[str]:
+def _spaces(policy: Policy, providers: ConfiguredStores, unlisted: dict[str, str] | None) -> set[str]:
     found = set[str]()
     for store in sorted({store for pair in policy.pairs for store in (pair.source, pair.destination)}):
         try:
@@ -152,5 +152,5 @@ def _depth(pair: Pair, pairs: Sequence[Pair], seen: frozenset[Pair] = frozenset(
     return max((1 + _depth(other, pairs, seen | {pair}) for other in feeding), default=0)
 
 
-def _has_space(providers: Providers, store: str, space: str) -> bool:
+def _has_space(providers: ConfiguredStores, store: str, space: str) -> bool:
     return providers.call(lambda: providers[store].has_space(space))

@@ -8,10 +8,10 @@ from operator import le
 import msgspec
 
 from millstream.mill.column_join import ItemColumns, join_columns
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.manifest_table import COMPARISON_COLUMNS, ComparisonRow
 from millstream.mill.merge_join import groups
-from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditedStore
 from millstream.stores.protocol import ItemInfo
 
@@ -24,7 +24,7 @@ class RecordingCounts(msgspec.Struct, frozen=True):
     without_checksum: int
 
 
-def record_space(providers: Providers, manifest: Manifest, store: str, space: str) -> RecordingCounts:
+def record_space(providers: ConfiguredStores, manifest: Manifest, store: str, space: str) -> RecordingCounts:
     """Record every item of a space that the manifest does not know in its present version.
 
     The checksum is the one that the provider recorded when the bytes arrived, never one of the bytes as they are now:
@@ -46,7 +46,7 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
 
 
 def record_columns(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     store: str,
     space: str,

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, cast
 
 from millstream.core.errors import NotFoundError
+from millstream.mill.configured_stores import QUARANTINE, ConfiguredStores
 from millstream.mill.errors import DuplicationError
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.providers import QUARANTINE, Providers
 from millstream.stores.protocol import ChecksumMismatchError, ItemInfo, StoreError
 
 READ_ATTEMPTS = 3
@@ -50,7 +50,7 @@ class HashingReader(io.RawIOBase):
 
 
 def transfer(
-    providers: Providers,
+    providers: ConfiguredStores,
     source: ItemRef,
     destination: ItemRef,
     sha256: str,
@@ -88,7 +88,7 @@ def transfer(
     )
 
 
-def set_aside(providers: Providers, place: ItemRef, reason: str) -> ItemRef | None:
+def set_aside(providers: ConfiguredStores, place: ItemRef, reason: str) -> ItemRef | None:
     """Move what lies at *place* into the quarantine of its store; where it went, or None where nothing was there."""
     kept = quarantine(providers, place, reason)
     if kept is not None:
@@ -96,7 +96,7 @@ def set_aside(providers: Providers, place: ItemRef, reason: str) -> ItemRef | No
     return kept
 
 
-def quarantine(providers: Providers, place: ItemRef, reason: str) -> ItemRef | None:
+def quarantine(providers: ConfiguredStores, place: ItemRef, reason: str) -> ItemRef | None:
     """Copy what lies at *place* into the quarantine of its store, whatever its bytes are; None where nothing is there.
 
     Its name is ``<space>/<content id>/<microseconds>`` (with the id's SHA-256 where that is too long); its properties
@@ -127,7 +127,7 @@ def _quarantine_id(place: ItemRef, now: int) -> str:
 
 
 def _copy_once(
-    providers: Providers, source: ItemRef, destination: ItemRef, sha256: str, **described: Any
+    providers: ConfiguredStores, source: ItemRef, destination: ItemRef, sha256: str, **described: Any
 ) -> tuple[ItemInfo | None, str]:
     """What the destination stored (None where it refused the bytes), and the checksum of what was read."""
 
@@ -149,7 +149,7 @@ def _copy_once(
     return providers.call(copy)
 
 
-def _confirmed(providers: Providers, place: ItemRef, stored: ItemInfo) -> str | None:
+def _confirmed(providers: ConfiguredStores, place: ItemRef, stored: ItemInfo) -> str | None:
     confirmed = stored.checksum()
     if confirmed is not None:
         return confirmed

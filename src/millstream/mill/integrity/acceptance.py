@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 from millstream.core.errors import InputError
 from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import MillError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestEvent
-from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import ItemNotFoundError
 
@@ -19,7 +19,7 @@ class NotAcceptedError(MillError, InputError):
 
 
 def accept_bytes(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     place: ItemRef,
     *,

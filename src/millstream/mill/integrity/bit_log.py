@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, make_tables, writing
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
 from millstream.mill.merge_join import groups
@@ -132,4 +132,4 @@ _values: Callable[[CheckResult], tuple[Any, ...]] = operator.attrgetter(*_FIELDS
 
 def _result(row: Any) -> CheckResult:
     values = {name: row[name] for name in _FIELDS}
-    return CheckResult(**values | {"verdict": Verdict(row["verdict"])})
+    return CheckResult(**values | {"verdict": CheckVerdict(row["verdict"])})

@@ -14,21 +14,21 @@ from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.check_outcomes import (
     LAST_ATTEMPT,
     BitCheckOutcome,
+    CheckVerdict,
     FollowUp,
     ManifestAction,
     Observation,
     SourceAnswer,
-    Verdict,
     decide_bit_check,
     is_fresh,
     shared_file_outcome,
 )
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import ChangedSinceAdoptionError, UnknownStoreError
 from millstream.mill.integrity.shared_files import find_shared_store
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, ComparisonRow, Manifest, ManifestRow
 from millstream.mill.manifest_table import IntactItems
-from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
 from millstream.stores.audit import AuditEvent
@@ -64,7 +64,9 @@ class ItemReading(msgspec.Struct, frozen=True, gc=False):
 class BitChecker:
     """Checks single content items against the manifest."""
 
-    def __init__(self, providers: Providers, manifest: Manifest, audit_lookup: AuditLookup | None = None) -> None:
+    def __init__(
+        self, providers: ConfiguredStores, manifest: Manifest, audit_lookup: AuditLookup | None = None
+    ) -> None:
         self._providers = providers
         self._manifest = manifest
         self._audit_lookup = audit_lookup
@@ -141,7 +143,7 @@ class BitChecker:
         item just now is not looked at first.
         """
         checked = self.check_row(place, row, audit, seen=seen)
-        if checked.outcome.verdict == Verdict.SUCCESS:
+        if checked.outcome.verdict == CheckVerdict.SUCCESS:
             return checked
         again = self.check(place)
         return checked if (checked.outcome.kind, again.outcome.kind) == ("checksum-mismatch", "missing") else again
@@ -173,7 +175,12 @@ class BitChecker:
         if self._is_deletion_waiting(place, row, seen):
             observation = msgspec.structs.replace(observation, deleted=True)
         outcome = decide_bit_check(observation)
-        if observation.fresh and row is not None and outcome.verdict == Verdict.FAILURE and self._is_pending(place):
+        if (
+            observation.fresh
+            and row is not None
+            and outcome.verdict == CheckVerdict.FAILURE
+            and self._is_pending(place)
+        ):
             observation = msgspec.structs.replace(observation, pending=True)
             outcome = decide_bit_check(observation)
         if outcome.manifest == ManifestAction.SET_TO_STORE and not self._is_missed(place, row):
@@ -185,7 +192,7 @@ class BitChecker:
             outcome = decide_bit_check(msgspec.structs.replace(observation, contradicted=True))
         if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(place, row, audit):
             outcome = decide_bit_check(msgspec.structs.replace(observation, elsewhere=True))
-        if outcome.verdict == Verdict.SUCCESS and (other := find_shared_store(self._providers, place)) is not None:
+        if outcome.verdict == CheckVerdict.SUCCESS and (other := find_shared_store(self._providers, place)) is not None:
             outcome = shared_file_outcome(other)
         result = _result(place, observation, seen, outcome, now)
         missed = None
@@ -343,7 +350,7 @@ class BitCheckProcessor:
     def process(self, task: BitCheck, attempt: int) -> TaskResult:
         """Check the item for the *attempt*-th time."""
         checked = self._checker.check(ItemRef(task.store, task.space, task.content_id), attempt=attempt)
-        if checked.outcome.verdict == Verdict.RETRY:
+        if checked.outcome.verdict == CheckVerdict.RETRY:
             return TaskResult(_summary(checked), again=checked.outcome.delay)
         return TaskResult(
             _summary(checked),
@@ -358,7 +365,7 @@ class BitCheckProcessor:
         wanted = sorted(set(tasks), key=lambda task: (task.store, task.space))
         for (store, space), some in groupby(wanted, key=lambda task: (task.store, task.space)):
             for checked in self._checker.check_many(store, space, [task.content_id for task in some]):
-                if checked.outcome.verdict == Verdict.SUCCESS and checked.task is None and checked.missed is None:
+                if checked.outcome.verdict == CheckVerdict.SUCCESS and checked.task is None and checked.missed is None:
                     task = BitCheck(store, space, checked.result.content_id)
                     results[task] = TaskResult(_summary(checked), checks=(checked.result,))
         return [results.get(task) for task in tasks]

@@ -6,8 +6,8 @@ import os
 import stat
 from typing import Protocol, runtime_checkable
 
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.item_ref import ItemRef
-from millstream.mill.providers import Providers
 from millstream.stores.protocol import Store, StoreError
 from millstream.stores.sources import is_source_url
 
@@ -21,7 +21,7 @@ class FileBackedStore(Protocol):
         ...
 
 
-def find_shared_store(providers: Providers, place: ItemRef, *, of_each: bool = False) -> str | None:
+def find_shared_store(providers: ConfiguredStores, place: ItemRef, *, of_each: bool = False) -> str | None:
     """The store whose file of the item is the file at *place*, too; None where it is a file of its own.
 
     Of several stores that share a file one counts as its owner: the source, or else the first. For that one the answer

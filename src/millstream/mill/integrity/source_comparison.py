@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from millstream.mill.check_outcomes import SourceAnswer
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.manifest import Manifest
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.repository import Policies
-from millstream.mill.providers import Providers
 from millstream.mill.reports.report import ItemSet, SourceDifferences
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import StoreError
@@ -33,7 +33,7 @@ class SourceComparison:
 
     def __init__(
         self,
-        providers: Providers,
+        providers: ConfiguredStores,
         manifest: Manifest,
         bit_log: BitLog,
         *,

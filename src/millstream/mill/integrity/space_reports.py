@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.source_comparison import SourceComparison
@@ -16,7 +17,6 @@ from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.manifest_table import last_check
 from millstream.mill.merge_join import outer_join
 from millstream.mill.notices.receivers import BadReport, NoticeReceiver
-from millstream.mill.providers import Providers
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.report import (
     AdoptedShare,
@@ -113,7 +113,7 @@ class BitReportProcessor:
 
     def __init__(
         self,
-        providers: Providers,
+        providers: ConfiguredStores,
         manifest: Manifest,
         bit_log: BitLog,
         checker: BitChecker,
@@ -134,7 +134,7 @@ class BitReportProcessor:
             for content_id, entry, row, found in self._joined(task):
                 place = ItemRef(task.store, task.space, content_id)
                 if found is None and row is not None and _is_good(task, entry, row, until):
-                    tally.count(Verdict.SUCCESS, LATELY)
+                    tally.count(CheckVerdict.SUCCESS, LATELY)
                     continue
                 if found is None and entry is not None:
                     tally.add([_noted(task, row) or self._unchecked(place)])
@@ -172,7 +172,7 @@ class BitReportProcessor:
     def _unchecked(self, place: ItemRef) -> CheckResult:
         now, detail = self._providers.clock.now(), "listed, and no check of it has ended"
         return CheckResult(
-            place.store, place.space, place.content_id, Verdict.ERROR, "–", "unchecked", detail, checked_at=now
+            place.store, place.space, place.content_id, CheckVerdict.ERROR, "–", "unchecked", detail, checked_at=now
         )
 
 
@@ -202,7 +202,7 @@ def _noted(task: BitReport, row: ManifestRow | None) -> CheckResult | None:
 
 def _is_outdated(found: CheckResult, row: ManifestRow | None) -> bool:
     """Whether a finding was made under another manifest row than there is now."""
-    if found.verdict in (Verdict.SUCCESS, Verdict.IGNORE):
+    if found.verdict in (CheckVerdict.SUCCESS, CheckVerdict.IGNORE):
         return False
     return row is not None and (row.deleted or (row.sha256 != found.manifest and row.modified > found.checked_at))
 

@@ -11,8 +11,9 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.column_join import ItemColumns, join_columns
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedGroup, CheckedItem, ItemReading
 from millstream.mill.integrity.intact_items import ItemsToCheck, expected_sums, find_intact
@@ -20,7 +21,6 @@ from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.manifest_table import COMPARISON_COLUMNS
 from millstream.mill.merge_join import groups, one_behind, outer_join
-from millstream.mill.providers import Providers
 from millstream.mill.reports.report import SpaceTally
 from millstream.stores.protocol import Entry, StoreError
 
@@ -35,7 +35,7 @@ OnChecked = Callable[[CheckedGroup], None]
 
 
 def check_space(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     store: str,
     space: str,
@@ -115,7 +115,7 @@ class ItemToCheck(NamedTuple):
 
 
 def items_to_check(
-    providers: Providers, manifest: Manifest, store: str, space: str, audit_lookup: AuditLookup | None = None
+    providers: ConfiguredStores, manifest: Manifest, store: str, space: str, audit_lookup: AuditLookup | None = None
 ) -> Iterator[ItemColumns]:
     """What there is to check: all that is listed, and all that our own records say should be; in order.
 
@@ -157,7 +157,7 @@ def _in_groups(runs: Iterable[ItemColumns], size: int) -> Iterator[ItemColumns]:
 
 
 def listed_or_known(
-    providers: Providers,
+    providers: ConfiguredStores,
     manifest: Manifest,
     store: str,
     space: str,
@@ -180,7 +180,7 @@ def is_lately_verified(entry: Entry | None, row: ManifestRow | None, since: int,
     Nothing that the listing shows may speak against them: they have the size that is recorded, and were not changed
     after the check. A check that is dated later than *until*, the present, is of a clock that was wrong.
     """
-    if entry is None or row is None or row.deleted or row.outcome != Verdict.SUCCESS or row.verified_at is None:
+    if entry is None or row is None or row.deleted or row.outcome != CheckVerdict.SUCCESS or row.verified_at is None:
         return False
     unchanged = entry.modified is None or entry.modified <= row.verified_at
     dated = since <= row.verified_at <= until and row.verified_at == row.checked_at

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from millstream.mill.configured_stores import is_system
 from millstream.mill.policies.policy import DEFAULTS, Pair, Policy, PolicyPositions, PolicyWarning
 from millstream.mill.policies.repository import Policies
-from millstream.mill.providers import is_system
 
 
 class _Step(NamedTuple):

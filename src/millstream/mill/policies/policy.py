@@ -13,9 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.core.canonical import canonical_json
+from millstream.mill.configured_stores import is_system
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.located_json import JsonArray, JsonObject, JsonString, Node, SourcePosition, parse_located
-from millstream.mill.providers import is_system
 
 SPACES, DEFAULTS, IGNORED = "spaceDuplicationStorePolicies", "defaultPolicies", "spacesToIgnore"
 SOURCE, DESTINATION = "srcStoreId", "destStoreId"

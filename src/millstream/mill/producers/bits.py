@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.configured_stores import ConfiguredStores, is_system
 from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
 from millstream.mill.manifest import Manifest
@@ -20,7 +21,6 @@ from millstream.mill.producers.producer_loop import Chunk, LoopFailure
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.mill.producers.spaces import list_spaces
 from millstream.mill.producers.state import AnyMorsel
-from millstream.mill.providers import Providers, is_system
 from millstream.mill.tasks import BitCheck, BitReport, encode_task
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.protocol import StoreError
@@ -64,7 +64,7 @@ class BitProducer:
 
     def __init__(
         self,
-        providers: Providers,
+        providers: ConfiguredStores,
         manifest: Manifest,
         queue: WorkQueue,
         reports: WorkQueue,

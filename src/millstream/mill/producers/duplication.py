@@ -12,6 +12,7 @@ from itertools import chain, islice, zip_longest
 
 import msgspec
 
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan, ItemDifference, count_differences, differences
 from millstream.mill.duplication.planning import GROUP, put_deletes, put_items, put_space
@@ -22,7 +23,6 @@ from millstream.mill.producers.producer_loop import Chunk, LoopFailure
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.mill.producers.spaces import list_spaces
 from millstream.mill.producers.state import AnyMorsel
-from millstream.mill.providers import Providers
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditOutbox
 from millstream.stores.protocol import StoreUnavailableError
@@ -65,7 +65,7 @@ class DuplicationProducer:
     def __init__(
         self,
         policies: Callable[[], Policies],
-        providers: Providers,
+        providers: ConfiguredStores,
         manifest: Manifest,
         queue: WorkQueue,
         *,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.manifest import Manifest
 from millstream.mill.producers.producer_loop import LoopFailure
-from millstream.mill.providers import Providers
 from millstream.stores.protocol import StoreError
 
 
 def list_spaces(
-    providers: Providers, manifest: Manifest, stores: Iterable[str]
+    providers: ConfiguredStores, manifest: Manifest, stores: Iterable[str]
 ) -> tuple[Mapping[str, frozenset[str]], Sequence[LoopFailure]]:
     """The spaces of each of *stores*, and a failure for each that cannot be listed: of it those in *manifest*.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from millstream.mill.configured_stores import is_system
 from millstream.mill.manifest import Manifest
 from millstream.mill.producers.producer_loop import Chunk, LoopFailure
 from millstream.mill.producers.space_filter import SpaceFilter
 from millstream.mill.producers.state import AnyMorsel
-from millstream.mill.providers import is_system
 from millstream.mill.reports.statistics import SpaceStatisticsTable
 from millstream.mill.tasks import StorageStatistics, encode_task
 from millstream.queue.protocol import WorkQueue

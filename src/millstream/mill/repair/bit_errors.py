@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.errors import UnresolvedError
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.item_ref import ItemRef
@@ -36,7 +36,7 @@ class BitErrorProcessor:
             raise UnresolvedError(f"{place}: {task.detail}" if task.store else f"{task.content_id!r}: {task.detail}")
         checked = self._checker.check(place)
         found = checked.result
-        if checked.outcome.verdict in (Verdict.SUCCESS, Verdict.IGNORE):
+        if checked.outcome.verdict in (CheckVerdict.SUCCESS, CheckVerdict.IGNORE):
             return TaskResult(f"{place} is in order by now: {found.row} {found.kind}", checks=(found,))
         if checked.outcome.row == _AUDIT and self._audit_lookup is not None:
             missed = self._audit_lookup.missing_event(found, checked.mimetype)

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from millstream.mill.audit.audit_lookup import AuditLookup
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
-from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditAction, AuditEvent
 
 
 class OwnRecords:
     """What *manifest*, and the audit where there is one, have recorded of items in the stores of *providers*."""
 
-    def __init__(self, providers: Providers, manifest: Manifest, audit_lookup: AuditLookup | None = None) -> None:
+    def __init__(
+        self, providers: ConfiguredStores, manifest: Manifest, audit_lookup: AuditLookup | None = None
+    ) -> None:
         self._providers, self._manifest, self._audit_lookup = providers, manifest, audit_lookup
 
     def sums(self, space: str, content_id: str, sources: Collection[str]) -> Mapping[str, frozenset[str]]:

@@ -9,7 +9,8 @@ import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import ROWS, SourceAnswer, Verdict
+from millstream.mill.check_outcomes import ROWS, CheckVerdict, SourceAnswer
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.duplication.transfer import quarantine, transfer
 from millstream.mill.errors import RepairError
@@ -17,7 +18,6 @@ from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.shared_files import find_shared_store
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest
-from millstream.mill.providers import Providers
 from millstream.mill.repair.own_records import OwnRecords
 from millstream.mill.repair.repair_log import RepairEvent, RepairLog
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
@@ -57,7 +57,7 @@ class Repairer:
 
     def __init__(
         self,
-        providers: Providers,
+        providers: ConfiguredStores,
         manifest: Manifest,
         log: RepairLog,
         *,
@@ -326,7 +326,7 @@ def _check_result(event: RepairEvent) -> CheckResult:
         store=event.store,
         space=event.space,
         content_id=event.content_id,
-        verdict=Verdict.SUCCESS,
+        verdict=CheckVerdict.SUCCESS,
         row="B1",
         kind=ROWS["B1"].kind,
         detail=f"repaired from store {event.good}: {event.reason}",

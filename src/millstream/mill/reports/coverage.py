@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest import ManifestRow, manifest_table
 
 
@@ -40,8 +40,8 @@ class SpaceCoverage(msgspec.Struct, frozen=True):
 def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
     """Every space of every store that has live items, by store and space."""
     row, count = manifest_table.c, sa.func.count
-    failed = row.outcome == Verdict.FAILURE.value
-    checked_at = sa.case((row.outcome.in_([Verdict.SUCCESS.value, Verdict.FAILURE.value]), row.checked_at))
+    failed = row.outcome == CheckVerdict.FAILURE.value
+    checked_at = sa.case((row.outcome.in_([CheckVerdict.SUCCESS.value, CheckVerdict.FAILURE.value]), row.checked_at))
     query = (
         sa.select(
             row.store,
@@ -49,7 +49,7 @@ def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
             count(),
             sa.func.coalesce(sa.func.sum(row.size), 0),
             count(checked_at),
-            count(sa.case((row.outcome == Verdict.SUCCESS.value, 1))),
+            count(sa.case((row.outcome == CheckVerdict.SUCCESS.value, 1))),
             count(sa.case((failed, 1))),
             count(sa.case((row.missing, 1))),
             sa.func.min(checked_at),
@@ -66,7 +66,7 @@ def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
 def findings_of(engine: sa.Engine, limit: int) -> Sequence[ManifestRow]:
     """Up to *limit* items whose last check found a fault or came to no end, by store, space and id."""
     row = manifest_table.c
-    bad = row.outcome.not_in([Verdict.SUCCESS.value, Verdict.IGNORE.value])
+    bad = row.outcome.not_in([CheckVerdict.SUCCESS.value, CheckVerdict.IGNORE.value])
     query = sa.select(manifest_table).where(row.deleted.is_(False), row.outcome.is_not(None), bad)
     query = query.order_by(row.store, row.space, row.content_id).limit(limit)
     with engine.connect() as connection:

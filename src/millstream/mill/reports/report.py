@@ -18,7 +18,7 @@ import msgspec
 
 from millstream.core.amounts import share_text, size_text
 from millstream.core.canonical import canonical_json
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
 
@@ -169,7 +169,7 @@ class SpaceTally:
         """Count *results*; what is neither in order nor explained becomes a finding."""
         for result in results:
             self.count(result.verdict, f"{result.row} {result.kind}", size=result.size)
-            if result.verdict not in (Verdict.SUCCESS, Verdict.IGNORE):
+            if result.verdict not in (CheckVerdict.SUCCESS, CheckVerdict.IGNORE):
                 self.findings.append(_finding(result))
 
     def add_intact(self, items: IntactItems) -> None:
@@ -179,7 +179,7 @@ class SpaceTally:
         if items.sizes:
             self.count(outcome.verdict, kind, number=len(items.sizes), size=sum(items.sizes))
 
-    def count(self, verdict: Verdict, kind: str, *, number: int = 1, size: int = 0) -> None:
+    def count(self, verdict: CheckVerdict, kind: str, *, number: int = 1, size: int = 0) -> None:
         """Count *number* items of *size* bytes together that came out alike, as a job that aggregates has them."""
         self.outcomes[verdict.value] += number
         self.kinds[kind] += number
@@ -203,17 +203,17 @@ class SpaceTally:
     @property
     def checked(self) -> int:
         """Items whose state was found out, good or bad."""
-        return self.outcomes[Verdict.SUCCESS] + self.outcomes[Verdict.FAILURE]
+        return self.outcomes[CheckVerdict.SUCCESS] + self.outcomes[CheckVerdict.FAILURE]
 
     @property
     def explained(self) -> int:
         """Items that there was a known reason not to compare."""
-        return self.outcomes[Verdict.IGNORE]
+        return self.outcomes[CheckVerdict.IGNORE]
 
     @property
     def failed(self) -> int:
         """Items that were found damaged, missing or unrecorded."""
-        return self.outcomes[Verdict.FAILURE]
+        return self.outcomes[CheckVerdict.FAILURE]
 
     @property
     def coverage(self) -> float | None:

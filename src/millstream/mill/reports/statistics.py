@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.sql import make_tables
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.manifest import Manifest
-from millstream.mill.providers import Providers
 from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import StorageStatistics
 
@@ -113,7 +113,7 @@ class SpaceStatisticsTable:
 class StatisticsProcessor:
     """Takes :class:`StorageStatistics` tasks to their end."""
 
-    def __init__(self, manifest: Manifest, statistics: SpaceStatisticsTable, providers: Providers) -> None:
+    def __init__(self, manifest: Manifest, statistics: SpaceStatisticsTable, providers: ConfiguredStores) -> None:
         self._manifest = manifest
         self._statistics = statistics
         self._clock = providers.clock

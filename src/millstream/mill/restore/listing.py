@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import ChangePendingError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups
-from millstream.mill.providers import Providers
 from millstream.mill.repair.own_records import OwnRecords
 from millstream.stores.sources import is_source_url, local_folder
 
@@ -44,7 +44,7 @@ class ItemListing:
 
     def __init__(
         self,
-        providers: Providers,
+        providers: ConfiguredStores,
         manifest: Manifest,
         space: str,
         *,
@@ -79,7 +79,7 @@ class ItemListing:
 
         def rank(place: ItemRef) -> tuple[bool, int]:
             row = rows.get(place.store)
-            return row is not None and row.outcome not in (None, Verdict.SUCCESS), self._ranks[place.store]
+            return row is not None and row.outcome not in (None, CheckVerdict.SUCCESS), self._ranks[place.store]
 
         return tuple(sorted(places, key=rank))
 

@@ -13,11 +13,11 @@ from typing import BinaryIO, cast
 
 import msgspec
 
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.transfer import HashingReader
 from millstream.mill.errors import MillError
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.merge_join import groups, one_behind
-from millstream.mill.providers import Providers
 from millstream.mill.restore.listing import RestorableItem
 from millstream.mill.restore.targets import RestoreTarget, TargetState
 from millstream.stores.protocol import AlreadyExistsError, ChecksumMismatchError, ItemInfo, StoreError
@@ -101,7 +101,7 @@ class Restorer:
     """
 
     def __init__(
-        self, providers: Providers, target: RestoreTarget | None, *, overwrite: bool = False, threads: int = 8
+        self, providers: ConfiguredStores, target: RestoreTarget | None, *, overwrite: bool = False, threads: int = 8
     ) -> None:
         self._providers, self._target, self._overwrite, self._threads = providers, target, overwrite, threads
 

@@ -1,1 +1,1 @@
-"""The jobs: what they read, what they write, and the record that says that they are done."""
+"""The jobs that users start, a module each."""

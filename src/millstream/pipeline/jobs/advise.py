@@ -15,10 +15,10 @@ from millstream.batching.columns import FARTHEST
 from millstream.batching.simulation import SimulationMetrics, simulate, total
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.history import share_range
-from millstream.pipeline.jobs.hot_sources import SourceGaps
-from millstream.pipeline.jobs.job_folder import JobRecord, log_record
-from millstream.pipeline.jobs.log_range import LogRange, plan_range
+from millstream.pipeline.history import share_range
+from millstream.pipeline.output.job_folder import JobRecord, log_record
+from millstream.pipeline.planning.hot_sources import SourceGaps
+from millstream.pipeline.planning.log_range import LogRange, plan_range
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import events_of, read_share
 from millstream.pipeline.spark_errors import spark_errors_explained

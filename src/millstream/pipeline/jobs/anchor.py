@@ -22,9 +22,9 @@ from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.batch import BatchJob
-from millstream.pipeline.jobs.cut_packing import Packer
-from millstream.pipeline.jobs.cut_plans import CutRows, plan_cuts, read_plan
-from millstream.pipeline.jobs.job_folder import JobRecord, log_record
+from millstream.pipeline.output.job_folder import JobRecord, log_record
+from millstream.pipeline.planning.cut_plans import CutRows, plan_cuts, read_plan
+from millstream.pipeline.tasks.cut_packing import Packer
 
 _MOST_REJECTS = 100_000
 

@@ -26,7 +26,12 @@ from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
 from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.ledger import checked_chain
 from millstream.core.clock import Clock, SystemClock
-from millstream.pipeline.jobs.audit_task import (
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, log_record, parquet_rows
+from millstream.pipeline.output.shared_output import write_output
+from millstream.pipeline.schema import read_parquet, spark_schema
+from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.pipeline.task_rates import task_url
+from millstream.pipeline.tasks.audit_task import (
     ANCHOR_SCHEMA,
     DID_SCHEMA,
     ENTRY_SCHEMA,
@@ -36,11 +41,6 @@ from millstream.pipeline.jobs.audit_task import (
     resolve_part,
     state_digest,
 )
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, log_record, parquet_rows
-from millstream.pipeline.jobs.shared_output import write_output
-from millstream.pipeline.schema import read_parquet, spark_schema
-from millstream.pipeline.spark_errors import spark_errors_explained
-from millstream.pipeline.task_rates import task_url
 
 if TYPE_CHECKING:
     from millstream.anchoring.registry.history import OperationHistory

@@ -27,12 +27,12 @@ from millstream.batching.snapshot_split import join_snapshots
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs.cut_plans import ENCODED, NamedBatches, encoded_batches
-from millstream.pipeline.jobs.history import write_range
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
-from millstream.pipeline.jobs.log_range import plan_range
-from millstream.pipeline.jobs.replaced_batches import ReplacedBatches, replaced_ids, write_replaced
+from millstream.pipeline.history import write_range
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
+from millstream.pipeline.planning.cut_plans import ENCODED, NamedBatches, encoded_batches
+from millstream.pipeline.planning.log_range import plan_range
 from millstream.pipeline.result_parts import locations
+from millstream.pipeline.tasks.replaced_batches import ReplacedBatches, replaced_ids, write_replaced
 
 
 class BatchInputs(msgspec.Struct, frozen=True):

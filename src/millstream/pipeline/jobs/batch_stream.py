@@ -28,14 +28,14 @@ from millstream.core.durable import write_durably
 from millstream.core.metrics_collector import MetricsCollector
 from millstream.log import Log, LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.batch_sink import BatchSink, Trigger
-from millstream.pipeline.jobs.checkpoint import last_done, read_progress
-from millstream.pipeline.jobs.job_folder import JobRecord, log_record
-from millstream.pipeline.jobs.shard_processor import STATE, ShardBatchProcessor, closed_schema
-from millstream.pipeline.jobs.streaming_queries import INTERVAL, await_query, start_query
+from millstream.pipeline.output.batch_sink import BatchSink, Trigger
+from millstream.pipeline.output.checkpoint import last_done, read_progress
+from millstream.pipeline.output.job_folder import JobRecord, log_record
+from millstream.pipeline.output.streaming_queries import INTERVAL, await_query, start_query
 from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.shard_source import NAME, register
 from millstream.pipeline.spark_errors import spark_errors_explained
+from millstream.pipeline.tasks.shard_processor import STATE, ShardBatchProcessor, closed_schema
 from millstream.stores.tiers import open_log_store
 
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

@@ -15,9 +15,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.shared_output import write_output
+from millstream.pipeline.jobs.inventory import Inventory, Unlisted
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.output.shared_output import write_output
+from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA
 from millstream.pipeline.schema import read_parquet
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"

@@ -29,7 +29,10 @@ from millstream.mill.duplication.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.bins import (
+from millstream.pipeline.jobs.inventory import run_inventory
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
+from millstream.pipeline.output.shared_output import driver_file, write_output
+from millstream.pipeline.planning.bins import (
     BIN_BYTES,
     BinnedPlan,
     Bins,
@@ -40,13 +43,10 @@ from millstream.pipeline.jobs.bins import (
     plan_folder,
     work_off,
 )
-from millstream.pipeline.jobs.copy_comparison import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
-from millstream.pipeline.jobs.copy_task import copy_part, decode_events
-from millstream.pipeline.jobs.inventory import run_inventory
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
-from millstream.pipeline.jobs.shared_output import driver_file, write_output
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
+from millstream.pipeline.tasks.copy_comparison import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
+from millstream.pipeline.tasks.copy_task import copy_part, decode_events
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditOutbox
 

@@ -22,14 +22,14 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, LogStore, Writer
 from millstream.pipeline.errors import PipelineInputError, UnusableFileError
-from millstream.pipeline.jobs.file_parsing import ParsingRules, RefusedRow, parse_split, refused_message, staged
-from millstream.pipeline.jobs.job_folder import JobRecord, log_record
-from millstream.pipeline.jobs.source_files import FileContent, SourceFile, Split, file_content, splits_of
+from millstream.pipeline.output.job_folder import JobRecord, log_record
+from millstream.pipeline.planning.source_files import FileContent, SourceFile, Split, file_content, splits_of
 from millstream.pipeline.reachable import check_files, check_reachable
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.staging import StagedPart, Staging
+from millstream.pipeline.tasks.file_parsing import ParsingRules, RefusedRow, parse_split, refused_message, staged
 from millstream.stores.tiers import open_log_store
 
 FILES, REJECTS = "files", "rejects"

@@ -22,7 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.mill.manifest import MANIFEST_SCHEMA
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.bins import (
+from millstream.pipeline.jobs.inventory import Inventory, Unlisted, run_inventory
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.output.shared_output import driver_file, write_output
+from millstream.pipeline.planning.bins import (
     BIN_BYTES,
     BinnedPlan,
     Bins,
@@ -33,7 +36,7 @@ from millstream.pipeline.jobs.bins import (
     plan_folder,
     work_off,
 )
-from millstream.pipeline.jobs.due_items import (
+from millstream.pipeline.planning.due_items import (
     EVERYTHING,
     DeferredItems,
     DueRule,
@@ -42,13 +45,11 @@ from millstream.pipeline.jobs.due_items import (
     within_budget,
     write_deferred,
 )
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted, run_inventory
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.shared_output import driver_file, write_output
-from millstream.pipeline.jobs.sweep_task import PLAN_SCHEMA, sweep_part
+from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA
 from millstream.pipeline.result_parts import discard_tables
 from millstream.pipeline.schema import read_parquet
 from millstream.pipeline.task_rates import task_urls
+from millstream.pipeline.tasks.sweep_task import PLAN_SCHEMA, sweep_part
 
 _KEY = ("store", "space", "content_id")
 _SIGNS = ("listed_size", "recorded_size", "listed_modified", "verified_at", "outcome")

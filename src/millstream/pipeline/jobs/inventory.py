@@ -20,28 +20,15 @@ from pyspark.sql import Row, SparkSession
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
-from millstream.mill.providers import is_system
+from millstream.mill.configured_stores import is_system
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.bins import SUMMARY_SCHEMA, BinTarget, bins_done, fill_bin, finish_bins, open_bins
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.space_listing import ContentIdRange, cut_space, entries_within
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.planning.bins import SUMMARY_SCHEMA, BinTarget, bins_done, fill_bin, finish_bins, open_bins
+from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA, ContentIdRange, cut_space, entries_within
 from millstream.pipeline.schema import open_parquet, spark_schema
 from millstream.pipeline.task_rates import task_url
 from millstream.stores import open_provider
 from millstream.stores.protocol import Entry, Store, StoreError
-
-INVENTORY_SCHEMA = pa.schema(
-    [
-        pa.field("store", pa.string(), nullable=False),
-        pa.field("space", pa.string(), nullable=False),
-        pa.field("content_id", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("modified", pa.int64()),
-        pa.field("error", pa.string()),
-    ]
-)
-"""One row a listed content item. ``store`` is the configured id; ``size`` in bytes, ``modified`` in microseconds since
-the epoch, UTC, null where the provider has none. A row with ``error`` is not an item: there a listing broke off."""
 
 PLACE_SCHEMA = pa.schema(
     [
@@ -49,7 +36,7 @@ PLACE_SCHEMA = pa.schema(
         *(pa.field(name, pa.string()) for name in ("store", "url", "space", "error", "after", "until")),
     ]
 )
-"""One row per space or range of one (:class:`~millstream.pipeline.jobs.space_listing.ContentIdRange`), from 0;
+"""One row per space or range of one (:class:`~millstream.pipeline.planning.space_listing.ContentIdRange`), from 0;
 with ``error`` (and an empty ``space``) a store that did not say what spaces it has."""
 
 RANGES = 64

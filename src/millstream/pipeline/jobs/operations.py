@@ -34,8 +34,8 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.job_folder import JobRecord, log_record
-from millstream.pipeline.jobs.streaming_queries import await_query, start_query
+from millstream.pipeline.output.job_folder import JobRecord, log_record
+from millstream.pipeline.output.streaming_queries import await_query, start_query
 from millstream.pipeline.reachable import check_reachable
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import follow_log

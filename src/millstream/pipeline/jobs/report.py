@@ -22,21 +22,21 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.mill.check_outcomes import (
     BitCheckOutcome,
+    CheckVerdict,
     ManifestAction,
     Observation,
-    Verdict,
     decide_bit_check,
     is_fresh,
 )
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.report import IntegrityReport, SpaceTally, build_report
-from millstream.pipeline.jobs.due_items import DeferredItems
 from millstream.pipeline.jobs.integrity import Sweep
 from millstream.pipeline.jobs.inventory import Unlisted
-from millstream.pipeline.jobs.job_folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.shared_output import write_output
-from millstream.pipeline.jobs.sweep_task import FACT_SCHEMA
+from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.output.shared_output import write_output
+from millstream.pipeline.planning.due_items import DeferredItems
 from millstream.pipeline.schema import read_parquet, spark_schema
+from millstream.pipeline.tasks.sweep_task import FACT_SCHEMA
 
 RESULT_SCHEMA = pa.schema(
     [
@@ -52,7 +52,7 @@ RESULT_SCHEMA = pa.schema(
 
 _RESULT_FIELDS = [name for name in RESULT_SCHEMA.names if name != "seconds"]
 _ALIKE = ("verdict", "row", "kind")
-_IN_ORDER = (Verdict.SUCCESS.value, Verdict.IGNORE.value)
+_IN_ORDER = (CheckVerdict.SUCCESS.value, CheckVerdict.IGNORE.value)
 
 
 NOT_DUE, POSTPONED = "not due", "over budget"
@@ -126,7 +126,7 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
         folder.begin()
         began = clock.monotonic()
         verdicts = TaskFigures()
-        counted = [F.count_if(F.col("verdict") == verdict.value).alias(verdict.value) for verdict in Verdict]
+        counted = [F.count_if(F.col("verdict") == verdict.value).alias(verdict.value) for verdict in CheckVerdict]
         rows = judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).observe(verdicts, *counted)
         write_output(rows, folder.data)
         record = _record(folder, sweep, verdicts.get, round(clock.monotonic() - began, 3))
@@ -258,7 +258,7 @@ class _SpaceTally:
     def add(self, group: Mapping[str, Any]) -> None:
         kind = f"{group['row']} {group['kind']}"
         number, size = group["size_count"], group["size_sum"]
-        self._counts.count(Verdict(group["verdict"]), kind, number=number, size=size)
+        self._counts.count(CheckVerdict(group["verdict"]), kind, number=number, size=size)
         self.found += 0 if group["verdict"] in _IN_ORDER else number
         self._seconds += group["seconds_sum"]
         self._checked(group["checked_at_min"], group["checked_at_max"])
@@ -295,9 +295,9 @@ class _SpaceTally:
     def leave(self, left: DeferredItems) -> None:
         """Count what was not read: what is not due is explained, what was over the budget is not."""
         if left.not_due:
-            self._counts.count(Verdict.IGNORE, NOT_DUE, number=left.not_due)
+            self._counts.count(CheckVerdict.IGNORE, NOT_DUE, number=left.not_due)
         if left.postponed:
-            self._counts.count(Verdict.ERROR, POSTPONED, number=left.postponed)
+            self._counts.count(CheckVerdict.ERROR, POSTPONED, number=left.postponed)
             self.fail(
                 f"{left.postponed:,} due items ({left.bytes:,} bytes) were postponed: they exceed the "
                 "budget of this sweep"
@@ -315,6 +315,6 @@ class _SpaceTally:
 
 
 def _check_result(row: dict[str, Any]) -> CheckResult:
-    row["verdict"] = Verdict(row["verdict"])
+    row["verdict"] = CheckVerdict(row["verdict"])
     row["action"] = ManifestAction(row["action"])
     return CheckResult(**row)

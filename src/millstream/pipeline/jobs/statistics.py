@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.changes import ADDED, CHANGED, REMOVED, compare_listings, listed_items
 from millstream.pipeline.jobs.inventory import Inventory
-from millstream.pipeline.jobs.job_folder import JobRecord, latest_attempt, log_record, read_record
+from millstream.pipeline.output.job_folder import JobRecord, latest_attempt, log_record, read_record
 from millstream.pipeline.spark_errors import spark_errors_explained
 
 

@@ -19,10 +19,10 @@ from millstream.batching.batch_log_origin import BatchLogOrigin, read_origin
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.batch_log_range import find_batch_log_range, last_received
-from millstream.pipeline.jobs.history import batch_range
-from millstream.pipeline.jobs.job_folder import JobRecord, log_record
-from millstream.pipeline.jobs.log_range import LogRange, plan_range
+from millstream.pipeline.history import batch_range
+from millstream.pipeline.output.job_folder import JobRecord, log_record
+from millstream.pipeline.planning.batch_log_range import find_batch_log_range, last_received
+from millstream.pipeline.planning.log_range import LogRange, plan_range
 from millstream.pipeline.source import read_log
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.stores.tiers import open_log_store

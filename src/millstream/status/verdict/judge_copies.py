@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.adoption.status import CopyStatus, SpaceStatus
-from millstream.mill.providers import is_system
+from millstream.mill.configured_stores import is_system
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import ReportResult

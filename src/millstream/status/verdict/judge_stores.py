@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlencode
 
 from millstream.core.amounts import size_text
-from millstream.mill.providers import QUARANTINE, is_system
+from millstream.mill.configured_stores import QUARANTINE, is_system
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import counted, make_issue, named
 from millstream.status.verdict.models import Issue

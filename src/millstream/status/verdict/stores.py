@@ -14,7 +14,7 @@ import msgspec
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adopted_store import AdoptedStore, find_adopted_store
-from millstream.mill.providers import Providers
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.stores.protocol import StoreError, StoreUnavailableError
 from millstream.stores.sources import absence_question, local_folder
 
@@ -60,7 +60,7 @@ class StoreWatch:
 
     def __init__(
         self,
-        providers: Providers,
+        providers: ConfiguredStores,
         clock: Clock,
         timeout: float,
         *,

@@ -27,7 +27,7 @@ from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import MessagingError, StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import BATCH_SERVICE, BatchMethod, write_answer
-from millstream.messaging.protocol.methods import SERVICE, Method, methods
+from millstream.messaging.protocol.descriptor_methods import SERVICE, Method, methods
 
 if TYPE_CHECKING:
     import grpc

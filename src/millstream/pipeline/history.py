@@ -12,9 +12,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.batching import Rulebook
-from millstream.pipeline.jobs.hot_sources import SourceGaps, find_cuts, gaps_of
-from millstream.pipeline.jobs.log_range import LogRange
-from millstream.pipeline.jobs.output_order import (
+from millstream.pipeline.output.shared_output import write_made, write_output
+from millstream.pipeline.planning.hot_sources import SourceGaps, find_cuts, gaps_of
+from millstream.pipeline.planning.log_range import LogRange
+from millstream.pipeline.reachable import check_reachable
+from millstream.pipeline.result_parts import ParquetLayout, TaskWork
+from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.shard_source import NAME, register
+from millstream.pipeline.tasks.output_order import (
     PARTED_SCHEMA,
     PartBounds,
     by_part,
@@ -22,12 +27,7 @@ from millstream.pipeline.jobs.output_order import (
     order_part,
     with_part,
 )
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA, batch_part, count_rows
-from millstream.pipeline.jobs.shared_output import write_made, write_output
-from millstream.pipeline.reachable import check_reachable
-from millstream.pipeline.result_parts import ParquetLayout, TaskWork
-from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.shard_source import NAME, register
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA, batch_part, count_rows
 
 SHARD_ROWS = 500_000
 """About how many messages a shard of a large log holds."""

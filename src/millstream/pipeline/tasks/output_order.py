@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.batching import Rulebook
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
-from millstream.pipeline.jobs.log_range import LogRange, sampled_ids
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
+from millstream.pipeline.planning.log_range import LogRange, sampled_ids
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import write_share
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA
 from millstream.stores.tiers import open_log_store
 
 PART_ROWS = 250_000

@@ -24,7 +24,7 @@ from millstream.ingest.errors import MalformedError
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.received_message import ReceivedMessage
 from millstream.pipeline.errors import UnusableFileError
-from millstream.pipeline.jobs.source_files import PACKED, SourceFile, Split
+from millstream.pipeline.planning.source_files import PACKED, SourceFile, Split
 
 Shape = Literal["message", "record"]
 Received = Literal["now", "event"]

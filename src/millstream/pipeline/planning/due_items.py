@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import replacing
-from millstream.mill.check_outcomes import Verdict
+from millstream.mill.check_outcomes import CheckVerdict
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.schema import open_parquet
 
@@ -82,7 +82,7 @@ def urgency(rule: DueRule, now: int) -> Column:
         | (F.col("listed_size") != F.col("recorded_size"))
         | (F.col("listed_modified") > F.col("verified_at"))
     )
-    failed = F.col("outcome").isNotNull() & (F.col("outcome") != Verdict.SUCCESS.value)
+    failed = F.col("outcome").isNotNull() & (F.col("outcome") != CheckVerdict.SUCCESS.value)
     age = (F.lit(now) - F.col("verified_at")) * F.when(F.col("elsewhere"), 1).otherwise(SOLE)
     by_age = F.when(age >= rule.older_than, F.greatest(F.floor(age / HOUR), F.lit(0))).otherwise(-1)
     return (

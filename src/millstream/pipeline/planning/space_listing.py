@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+import pyarrow as pa
 
 from millstream.stores.protocol import Entry, Store, all_entries
 
@@ -15,6 +16,19 @@ MOST_PROBES = 500
 """Requests that the cutting of a space may take."""
 
 _LAST = "\U0010ffff"
+
+INVENTORY_SCHEMA = pa.schema(
+    [
+        pa.field("store", pa.string(), nullable=False),
+        pa.field("space", pa.string(), nullable=False),
+        pa.field("content_id", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("modified", pa.int64()),
+        pa.field("error", pa.string()),
+    ]
+)
+"""One row a listed content item. ``store`` is the configured id; ``size`` in bytes, ``modified`` in microseconds since
+the epoch, UTC, null where the provider has none. A row with ``error`` is not an item: there a listing broke off."""
 
 
 class ContentIdRange(msgspec.Struct, frozen=True):

@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from millstream.anchoring import CutLimits
 from millstream.anchoring.packing import PackedCut, pack_cut
 from millstream.anchoring.records import EncodedBatch
-from millstream.pipeline.jobs.audit_task import open_cas
-from millstream.pipeline.jobs.cut_plans import CutRows, read_plan, task_plan
+from millstream.pipeline.planning.cut_plans import CutRows, read_plan, task_plan
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.spark_errors import spark_errors_explained
 from millstream.pipeline.task_rates import task_url
+from millstream.pipeline.tasks.audit_task import open_cas
 
 PLAN_SCHEMA = pa.schema(
     [

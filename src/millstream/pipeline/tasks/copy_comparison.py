@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.mill.duplication.differences import ItemDifference, compare
 from millstream.mill.manifest import MANIFEST_SCHEMA
 from millstream.mill.policies.policy import Pair
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
-from millstream.pipeline.jobs.row_groups import RowGroup, ValueRange, cut_spans, deal, read_span, row_groups
+from millstream.pipeline.planning.row_groups import RowGroup, ValueRange, cut_spans, deal, read_span, row_groups
+from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA
 from millstream.pipeline.schema import spark_schema
 
 DIFFERENCE_SCHEMA = pa.schema(

@@ -16,7 +16,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
 from millstream.mill.check_outcomes import SourceAnswer
-from millstream.pipeline.jobs.bins import BinTarget, Work, fill_bin
+from millstream.pipeline.planning.bins import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 
 PLAN_SCHEMA = pa.schema(
@@ -66,7 +66,7 @@ def sweep_part(
 ) -> Iterator[pa.RecordBatch]:
     """Check the items of one bin (rows of :data:`PLAN_SCHEMA` with ``bin``) and write its facts, whole or not at all.
 
-    *stores* gives the URL of each store id. Yields what :func:`~millstream.pipeline.jobs.bins.fill_bin` does.
+    *stores* gives the URL of each store id. Yields what :func:`~millstream.pipeline.planning.bins.fill_bin` does.
     """
 
     def begin() -> Work:

@@ -40,7 +40,7 @@ QUARANTINE = "x-quarantine"
 _CHUNK = 1000
 
 
-class Providers(Mapping[str, Store]):
+class ConfiguredStores(Mapping[str, Store]):
     """Stores by id. Looking up an id that is not configured raises :class:`UnknownStoreError`.
 
     *retry* says how often a call is made that fails for a transient reason; its pauses are taken on *clock*. With

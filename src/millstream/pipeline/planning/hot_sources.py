@@ -20,7 +20,7 @@ from millstream.batching import Rulebook
 from millstream.batching.window_boundaries import Integers
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec
-from millstream.pipeline.jobs.log_range import LogRange, sampled_ids
+from millstream.pipeline.planning.log_range import LogRange, sampled_ids
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shard_shares import Cuts
 from millstream.pipeline.source import read_log

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.log import Log
-from millstream.pipeline.jobs.log_range import LogRange
+from millstream.pipeline.planning.log_range import LogRange
 
 
 class _Body(msgspec.Struct, frozen=True):

@@ -16,11 +16,11 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import sync_folder
-from millstream.pipeline.jobs.job_folder import parquet_rows, sync_file
-from millstream.pipeline.jobs.shard_task import BATCH_SCHEMA
-from millstream.pipeline.jobs.shared_output import rows_in, write_output
+from millstream.pipeline.output.job_folder import parquet_rows, sync_file
+from millstream.pipeline.output.shared_output import rows_in, write_output
 from millstream.pipeline.result_parts import locations
 from millstream.pipeline.schema import read_parquet
+from millstream.pipeline.tasks.shard_task import BATCH_SCHEMA
 
 _COLUMNS = ["start", "batch"]
 _SCHEMA = pa.schema([BATCH_SCHEMA.field(name) for name in _COLUMNS])

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
 from millstream.core.errors import MillstreamError
+from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
-from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
-from millstream.pipeline.jobs.bins import BinTarget, Work, fill_bin
+from millstream.pipeline.planning.bins import BinTarget, Work, fill_bin
 from millstream.stores import open_provider
 
 COPIED_SCHEMA = pa.schema(
@@ -40,12 +40,12 @@ def copy_part(
     """Copy the items of one bin from the source of *pair* to its destination, as a worker would; write what came of it.
 
     The manifest is the driver's; here none is at hand, so that nothing can be taken for deleted (promise P8). Results
-    are :data:`COPIED_SCHEMA`; yields what :func:`~millstream.pipeline.jobs.bins.fill_bin` does.
+    are :data:`COPIED_SCHEMA`; yields what :func:`~millstream.pipeline.planning.bins.fill_bin` does.
     """
     engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
 
     def begin() -> Work:
-        providers = Providers({name: open_provider(url) for name, url in stores.items()}, SystemClock())
+        providers = ConfiguredStores({name: open_provider(url) for name, url in stores.items()}, SystemClock())
         processor = DuplicationProcessor(providers, Manifest(engine))
 
         def copy(part: pa.RecordBatch) -> list[pa.RecordBatch]:
