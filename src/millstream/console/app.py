@@ -13,7 +13,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millstream.console import batch_pages, data_pages, integrity_pages, policy_pages, queue_pages, search
+from millstream.console import (
+    batch_pages,
+    integrity_pages,
+    ledger_pages,
+    log_pages,
+    node_pages,
+    policy_pages,
+    queue_pages,
+    search,
+)
 from millstream.console.events import Events
 from millstream.console.page import THEMES, PageRenderer, local_path, read_form, sentence
 from millstream.console.rendering import Assets, make_templates
@@ -50,8 +59,10 @@ class Console:
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/theme", self._theme),
             *search.routes(self._pages),
-            *data_pages.routes(self._pages),
+            *node_pages.routes(self._pages),
+            *log_pages.routes(self._pages),
             *batch_pages.routes(self._pages),
+            *ledger_pages.routes(self._pages),
             *queue_pages.routes(self._pages),
             *policy_pages.routes(self._pages),
             *integrity_pages.routes(self._pages),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -26,6 +27,7 @@ from millstream.settings.console import Role
 THEMES = ("light", "dark")
 MOST_FIELDS = 12_000
 _LONGEST_NOTICE = 500
+_TIMES = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 
 Look = Callable[["PageRequest"], Mapping[str, Any] | Response]
 Handler = Callable[[Request], Any]
@@ -198,3 +200,26 @@ def body_of(kind: type[Any], **values: Any) -> Any:
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$")
         raise FormError(f"{where.strip('`.') or 'the form'}: {text[:1].lower()}{text[1:]}") from error
+
+
+def parsed_json(text: str | None) -> Any:
+    """*text* as a JSON object or array; None where it is neither."""
+    try:
+        value = msgspec.json.decode(text or "")
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def read_time(text: str) -> int:
+    """Microseconds of a time in UTC as people write it, or of a number of microseconds. Raises :class:`FormError`."""
+    plain = text.strip().replace("T", " ").removesuffix("Z")
+    if plain.isdecimal() and len(plain) > 8:
+        return int(plain)
+    for form in _TIMES:
+        try:
+            moment = dt.datetime.strptime(plain, form).replace(tzinfo=dt.UTC)
+        except ValueError:
+            continue
+        return round((moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
+    raise FormError(f"invalid time {text[:40]!r}: write 2026-11-22 03:04:05 (UTC), or microseconds since 1970")

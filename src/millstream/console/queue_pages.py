@@ -1,19 +1,17 @@
-"""The pages of work: queues and dead letters, workers, the system."""
+"""The pages of queues: their list, one queue, dead letters, one dead task."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.data_pages import parsed
-from millstream.console.page import FormError, PageRenderer, PageRequest, body_of
-from millstream.rest.views import queues, system
+from millstream.console.page import FormError, PageRenderer, PageRequest, body_of, parsed_json
+from millstream.rest.views import queues
 
 _LAST_DONE = 10
 """Events of the operator audit log that the page of a queue shows."""
@@ -29,9 +27,6 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
         Route("/queues/{queue}/{task_id:int}/amend", pages.act(amend), methods=["POST"]),
         Route("/queues/{queue}/{task_id:int}", pages.show("task.html", show_task)),
         Route("/dead-letters", pages.show("dead_letters.html", list_dead_letters)),
-        Route("/workers", pages.show("workers.html", show_workers)),
-        Route("/audit", pages.show("audit.html", show_audit_log)),
-        Route("/system", pages.show("system.html", show_system)),
     ]
 
 
@@ -82,7 +77,7 @@ def list_dead_letters(call: PageRequest) -> Mapping[str, Any]:
 def show_task(call: PageRequest) -> Mapping[str, Any]:
     """One dead task."""
     row = queues.dead_task(call.app, call.ask(queues.TaskQuery))
-    return {"queue": call.path["queue"], "row": row, "parsed": parsed(row.body)}
+    return {"queue": call.path["queue"], "row": row, "parsed": parsed_json(row.body)}
 
 
 def amend(call: PageRequest) -> Mapping[str, Any] | Response:
@@ -133,40 +128,6 @@ def discard(call: PageRequest) -> Mapping[str, Any] | Response:
     return call.redirect_with_notice(
         f"/queues/{quote(name)}", f"{settled.tasks:,} tasks were discarded; the operator audit log keeps the reason."
     )
-
-
-def show_workers(call: PageRequest) -> Mapping[str, Any]:
-    """Who works, and how many should."""
-    return {
-        "workers": system.workers(call.app, call.ask()).items,
-        "pools": system.pools(call.app, call.ask()).items,
-    }
-
-
-def show_audit_log(call: PageRequest) -> Mapping[str, Any]:
-    """Who did what, the latest first."""
-    query = call.ask(system.OperatorAuditQuery)
-    found = system.operator_audit_log(call.app, query)
-    return {"audit": found, **{name: call.query.get(name) for name in ("before", "about", "user")}}
-
-
-def show_system(call: PageRequest) -> Mapping[str, Any]:
-    """Health, disks, settings and versions."""
-    app, snapshot = call.app, call.app.poller.snapshot
-    settings = system.settings(app, call.ask()).items
-    defaults = groupby((row for row in settings if row.origin == "default"), lambda row: row.setting.partition(".")[0])
-    return {
-        "health": system.health(app, call.ask()),
-        "settings": settings,
-        "defaults": {section: list(rows) for section, rows in defaults},
-        "versions": system.versions(app, call.ask()).items,
-        "disks": system.disks(app, call.ask()).items,
-        "usage": system.usage(app, call.ask()).items,
-        "whole_folder": str(app.node.folder),
-        "started_at": app.started_at,
-        "status_snapshot_seconds": snapshot.seconds,
-        "users": list(app.settings.users),
-    }
 
 
 def _chosen(call: PageRequest) -> tuple[dict[str, Any], str]:

@@ -1,0 +1,81 @@
+"""The pages of the node: overview, workers, the audit log of operators, the system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import Any
+
+from starlette.routing import BaseRoute, Route
+
+from millstream.console.page import PageRenderer, PageRequest
+from millstream.core.clock import MICROSECONDS
+from millstream.rest.views import system
+from millstream.status.models import Sample
+
+_SHOWN_LAGS = 8
+
+
+def routes(pages: PageRenderer) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/", pages.show("overview.html", overview)),
+        Route("/workers", pages.show("workers.html", show_workers)),
+        Route("/audit", pages.show("audit.html", show_audit_log)),
+        Route("/system", pages.show("system.html", show_system)),
+    ]
+
+
+def overview(call: PageRequest) -> Mapping[str, Any]:
+    """The whole road at a glance."""
+    coarse = call.query.get("past") == "day"
+    samples = call.app.poller.history(coarse=coarse)
+    return {
+        "coarse": coarse,
+        "o": call.app.poller.overview(),
+        "lags": [lag for lag in call.app.poller.snapshot.lags if lag.lag][:_SHOWN_LAGS],
+        "rates": rates(samples),
+        "open_tasks": [sample.open_tasks for sample in samples],
+    }
+
+
+def show_workers(call: PageRequest) -> Mapping[str, Any]:
+    """Who works, and how many should."""
+    return {
+        "workers": system.workers(call.app, call.ask()).items,
+        "pools": system.pools(call.app, call.ask()).items,
+    }
+
+
+def show_audit_log(call: PageRequest) -> Mapping[str, Any]:
+    """Who did what, the latest first."""
+    query = call.ask(system.OperatorAuditQuery)
+    found = system.operator_audit_log(call.app, query)
+    return {"audit": found, **{name: call.query.get(name) for name in ("before", "about", "user")}}
+
+
+def show_system(call: PageRequest) -> Mapping[str, Any]:
+    """Health, disks, settings and versions."""
+    app, snapshot = call.app, call.app.poller.snapshot
+    settings = system.settings(app, call.ask()).items
+    defaults = groupby((row for row in settings if row.origin == "default"), lambda row: row.setting.partition(".")[0])
+    return {
+        "health": system.health(app, call.ask()),
+        "settings": settings,
+        "defaults": {section: list(rows) for section, rows in defaults},
+        "versions": system.versions(app, call.ask()).items,
+        "disks": system.disks(app, call.ask()).items,
+        "usage": system.usage(app, call.ask()).items,
+        "whole_folder": str(app.node.folder),
+        "started_at": app.started_at,
+        "status_snapshot_seconds": snapshot.seconds,
+        "users": list(app.settings.users),
+    }
+
+
+def rates(samples: Sequence[Sample]) -> Sequence[float]:
+    """Messages a second between *samples*."""
+    return [
+        max(0, after.messages - before.messages) / max((after.at - before.at) / MICROSECONDS, 0.001)
+        for before, after in pairwise(samples)
+    ]
