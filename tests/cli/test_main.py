@@ -110,7 +110,7 @@ max_age = "7d"
 backoff = ["1s", "1m"]
 [registry]
 batch_writer_timeout = "46m"
-[mill.brake]
+[mill.change_guard]
 window = 5400
 [serve.ingest.weather]
 url = "mqtt://localhost"
@@ -134,7 +134,7 @@ def test_config_show_writes_lengths_of_time_with_units_in_every_section(
     assert '"max_age":"7 d"' in values["log.rules"]
     assert values["broker.backoff"] == "1 s, 1 min"
     assert values["registry.batch_writer_timeout"] == "46 min"
-    assert values["mill.brake.window"] == "90 min"
+    assert values["mill.change_guard.window"] == "90 min"
     assert values["serve.ingest.weather.expiry"] == "1 h"
     assert values["serve.relay.orders.poll"] == "250 ms"
     assert values["mill.produce.duplication_frequency"].split() == ["30", "d", "default"]

@@ -166,7 +166,7 @@ def test_a_cookie_that_was_changed_is_nobodys(guarded: Served) -> None:
         assert browser.get("/")[0] == 303
 
 
-def test_guessing_passwords_is_braked(guarded: Served) -> None:
+def test_guessing_passwords_is_slowed_down(guarded: Served) -> None:
     browser = Browser(guarded)
     browser.get("/sign-in")
     statuses = []

@@ -32,7 +32,7 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "node"
     (folder / "policies").mkdir(parents=True)
     stores = [f'[stores.{name}]\nurl = "file://{tmp_path}/{name}"\n' for name in ("one", "two")]
-    (folder / "millstream.toml").write_text("\n".join([*stores, "[mill.brake]\nleast = 2\n"]))
+    (folder / "millstream.toml").write_text("\n".join([*stores, "[mill.change_guard]\nleast = 2\n"]))
     (folder / "policies" / "duplication-accounts.json").write_text('["local"]')
     (folder / "policies" / "local-duplication-policy.json").write_text(json.dumps({"defaultPolicies": PAIR}))
     for name in ("one", "two"):

@@ -36,7 +36,7 @@ url = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 url = "file://{data}/stores/second"
 [stores.third]
 url = "file://{data}/stores/third"
-[mill.brake]
+[mill.change_guard]
 least = 1
 """
 

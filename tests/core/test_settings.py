@@ -174,9 +174,23 @@ def test_the_lengths_of_time_and_the_sizes_of_every_section_are_read_as_such(tmp
         assert ("duration" in str(refused.value)) == (amount is Duration)
 
 
+def test_a_setting_that_was_renamed_is_read_under_its_former_name(tmp_path: Path) -> None:
+    (tmp_path / "millstream.toml").write_text("[mill.brake]\nleast = 3\n")
+    former = {"MILLSTREAM_MILL__BRAKE__DELETES": "0.5"}
+    settings, origins = load_settings({"data": str(tmp_path)}, environment=former)
+    assert (settings.mill.change_guard.least, settings.mill.change_guard.deletes) == (3, 0.5)
+    assert origins["mill.change_guard.deletes"] == "environment"
+
+
+def test_a_setting_under_both_its_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "millstream.toml").write_text("[mill.brake]\nleast = 3\n[mill.change_guard]\nleast = 4\n")
+    with pytest.raises(SettingsError, match=r"mill\.brake .* is now mill\.change_guard: remove the old name"):
+        load_settings({"data": str(tmp_path)}, environment={})
+
+
 def test_a_section_is_declared_in_the_package_that_it_configures() -> None:
     places = {section: struct.__module__ for section, struct in sections_of(Settings)}
-    assert places["log"] == "millstream.log.settings" and places["mill.brake"] == "millstream.mill.settings"
+    assert places["log"] == "millstream.log.settings" and places["mill.change_guard"] == "millstream.mill.settings"
     elsewhere = {section for section, place in places.items() if not place.endswith(".settings")}
     assert elsewhere == {"[log.rules]", "console", "console.users.x", "serve", "http", "logging"}
 

@@ -145,7 +145,7 @@ def test_with_only_differences_a_loop_without_changes_puts_nothing_on_the_queue(
     assert [task.content_id for task in producer.taken()] == ["0700"]
 
 
-def test_p8_a_space_that_the_brake_holds_is_left_out_and_the_others_are_not(world: Any, tmp_path: Path) -> None:
+def test_p8_a_space_that_the_change_guard_holds_is_left_out_and_the_others_are_not(world: Any, tmp_path: Path) -> None:
     fill(world, "1", "good", ["a"])
     fill(world, "2", "emptied", numbered(200))
     world.stores["1"].create_space("emptied")

@@ -30,7 +30,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node with the stores and the space that the examples speak of; what they read is in the folder one is in."""
     folder = tmp_path / "node"
     (folder / "policies").mkdir(parents=True)
-    limits = '[mill.brake]\nleast = 1\n[mill]\naudit_log = "second:audit-log"\n'
+    limits = '[mill.change_guard]\nleast = 1\n[mill]\naudit_log = "second:audit-log"\n'
     stores = [f'[stores.{name}]\nurl = "file://{folder}/{name}"\n' for name in ("primary", "second")]
     (folder / "millstream.toml").write_text("\n".join([*stores, limits]))
     (folder / "policies" / "duplication-accounts.json").write_text('["local"]')

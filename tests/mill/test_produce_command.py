@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "node"
     (folder / "policies").mkdir(parents=True)
     stores = [f'[stores.{name}]\nurl = "file://{folder}/stores/{name}"\n' for name in ("one", "two")]
-    limits = "[mill.produce]\nduplication_most = 10\n[mill.brake]\nleast = 3\n"
+    limits = "[mill.produce]\nduplication_most = 10\n[mill.change_guard]\nleast = 3\n"
     (folder / "millstream.toml").write_text("\n".join([*stores, limits]))
     (folder / "policies" / "duplication-accounts.json").write_text('["me"]')
     policy = {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": "two"}]}

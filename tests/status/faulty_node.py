@@ -50,7 +50,7 @@ url = "file://{data}/stores/one"
 url = "file://{data}/stores/two"
 [serve.batching]
 readings = "readings.batches"
-[mill.brake]
+[mill.change_guard]
 least = 1
 [mill.alarms]
 command = ["sh", "-c", "test -e $MILLSTREAM_TEST_RECEIVER"]

@@ -23,8 +23,8 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
     """List the plans that the change guard holds, or approve those with the given NUMBERS.
 
     The change guard holds the plan of a space if it would delete or replace more copies than its budget allows
-    (settings mill.brake), or if the source lists no items. The next `millstream mill duplicate` or loop of the producer
-    executes an approved plan. Exit code 5 if a plan is held and none was approved.
+    (settings mill.change_guard), or if the source lists no items. The next `millstream mill duplicate` or loop of the
+    producer executes an approved plan. Exit code 5 if a plan is held and none was approved.
     """
     if numbers and everything:
         raise click.UsageError("nothing to approve was named: give the numbers of pending approvals, or --all")

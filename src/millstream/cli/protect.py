@@ -150,7 +150,7 @@ def _plan(
 ) -> ProtectionPlan:
     """What a run would do; nothing is set up."""
     require_database(settings.folder / DATABASE, TABLES)
-    limits = settings.mill.brake
+    limits = settings.mill.change_guard
     copies = {
         name: _present(stores.added.get(name) or settings.store_urls[name], asked.space, is_new=name in stores.added)
         for name in stores.destinations

@@ -124,7 +124,7 @@ class MillSettings(Section, frozen=True):
     processes: Annotated[int, msgspec.Meta(ge=0)] | None = None
     alarms: AlarmSettings = AlarmSettings()
     produce: ProduceSettings = ProduceSettings()
-    brake: ChangeGuardSettings = ChangeGuardSettings()
+    change_guard: ChangeGuardSettings = ChangeGuardSettings()
     pools: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     visibility: Duration = Duration(60 * MICROSECONDS)
     scaling: Mapping[str, QueueScalingSettings] = msgspec.field(default_factory=dict)

@@ -51,7 +51,7 @@ class StoresPart:
     @locked_cached_property
     def change_guard(self) -> ChangeGuard:
         """Holds mass deletes and mass changes of copies for a person's approval."""
-        limits = self._context.settings.mill.brake
+        limits = self._context.settings.mill.change_guard
         budgets = ChangeBudgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval)
         return ChangeGuard(self._databases.own, self._context.clock, self.manifest.count, budgets)
 

@@ -19,6 +19,9 @@ from millstream.settings.settings import DEFAULT_DATA, Settings
 FILE_NAME = "millstream.toml"
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
 
+_RENAMED = {"mill": {"brake": "change_guard"}}
+"""Settings by section that settings files of earlier versions have under another name."""
+
 
 class _AmountError(ValueError):
     """The setting *where* is no length of time, or no size."""
@@ -56,7 +59,7 @@ def load_settings(
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in (from_file, from_environment, from_flags):
-        _merge(merged, layer.values, layer.origin, "", origins)
+        _merge(merged, _with_new_names(layer), layer.origin, "", origins)
     return _convert(merged, origins), origins
 
 
@@ -89,6 +92,21 @@ def _nest(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
             target = target.setdefault(part, {})
         target[path[-1]] = value
     yield from nested.items()
+
+
+def _with_new_names(layer: Layer) -> Mapping[str, Any]:
+    values = dict(layer.values)
+    for section, names in _RENAMED.items():
+        if not isinstance(values.get(section), Mapping):
+            continue
+        values[section] = dict(values[section])
+        for old, new in names.items():
+            if old not in values[section]:
+                continue
+            if new in values[section]:
+                raise SettingsError(f"{section}.{old} ({layer.origin}) is now {section}.{new}: remove the old name")
+            values[section][new] = values[section].pop(old)
+    return values
 
 
 def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: str, origins: dict[str, str]) -> None:

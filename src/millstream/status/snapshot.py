@@ -176,7 +176,7 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
     nothing = IndexTotals(0, 0, 0, 0, 0, 0)
     head, observed = look("ledger", node.anchoring.ledger.head, None), position[0] if position else 0
     nothing_held: Sequence[PendingApproval] = ()
-    approvals = look("brake", node.stores.change_guard.pending, nothing_held)
+    approvals = look("change guard", node.stores.change_guard.pending, nothing_held)
     queue_names = [queue_name(row.log) for row in rows if row.kind == "queue"]
     configured: Sequence[tuple[str, str]] = list(node.settings.serve.batching.items())
     batching = look("states of batch services", node.batching.batched_pairs, configured)
