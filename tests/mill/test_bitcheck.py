@@ -13,7 +13,6 @@ from millstream.mill.check_outcomes import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,
     RETRY_DELAY,
-    ROWS,
     BitCheckOutcome,
     CheckVerdict,
     FollowUp,
@@ -24,6 +23,7 @@ from millstream.mill.check_outcomes import (
     decide_bit_check,
     is_fresh,
 )
+from millstream.mill.check_rows import ROWS
 
 A, B, C, D = (letter * 64 for letter in "abcd")
 NO = SourceAnswer

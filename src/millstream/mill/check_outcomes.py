@@ -31,10 +31,11 @@ each is decided once.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from functools import cache
 
 import msgspec
+
+from millstream.mill.check_rows import ROWS, CheckRow
 
 LAST_ATTEMPT = 3
 """The attempt whose outcome is final (seed document, "Worker Manager": dead letter after the third failure)."""
@@ -138,67 +139,11 @@ class BitCheckOutcome(msgspec.Struct, frozen=True, gc=False):
         return self.verdict == CheckVerdict.IGNORE
 
 
-class _Row(msgspec.Struct, frozen=True):
-    kind: str
-    detail: str
-    document: int | None = None
-
-
-_RESTORE = "restore the recorded ones (`millstream mill repair`, or `store put`)"
-_FORGET = "run `millstream protect` and say that it was deleted (`millstream mill forget STORE SPACE --vanished`)"
-_WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
-
-ROWS: Mapping[str, _Row] = {
-    "B1": _Row("intact", "bytes, provider and manifest agree", 1),
-    "B2": _Row("intact", "provider and manifest agree; bytes are not read on this store", 1),
-    "B3": _Row("checksum-mismatch", "the content does not match the recorded checksum", 2),
-    "B3V": _Row("vanished", "the object vanished while it was checked"),
-    "B4": _Row("unreadable", "the bytes could not be read"),
-    "B5": _Row("store-checksum", "the provider's checksum differs from bytes and manifest", 3),
-    "B6": _Row("store-checksum", "the provider's checksum differs from bytes and manifest", 3),
-    "B7": _Row("store-checksum", "the provider's checksum differs from bytes and manifest: ask the provider", 3),
-    "B8": _Row("manifest", "the manifest differs from the provider's checksum", 4),
-    "B9": _Row("manifest", f"the provider holds other bytes than the manifest says: {_WAYS_OUT}", 10),
-    "B10": _Row("neither", f"bytes, provider and manifest all differ: {_RESTORE}"),
-    "B11": _Row("fresh", "changed less than a day ago: the manifest may not know yet"),
-    "B14": _Row("unrecorded", "the manifest does not know this object", 9),
-    "B15": _Row("unrecorded", "the manifest does not know this object", 9),
-    "B16": _Row("neither", "the manifest does not know it, and its bytes do not match the provider's checksum"),
-    "B17": _Row("missing", "listed in the manifest but missing from the store", 8),
-    "B18": _Row("missing", "listed in the manifest but missing from the store", 8),
-    "B19": _Row("no-checksum", "the provider keeps no checksum of this object"),
-    "B20": _Row("gone", "neither the store nor the manifest has it", 11),
-    "B21": _Row("gone", "deleted, as recorded", 11),
-    "B22": _Row("unreachable", "the provider did not answer"),
-    "B24": _Row("undeleted", "deleted in the manifest and still in the store"),
-    "B25": _Row("contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one"),
-    "B26": _Row("changed", "changed since it was adopted: the next `millstream protect` adopts it"),
-    "B27": _Row(
-        "damaged-record", "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`"
-    ),
-    "B28": _Row("shared-file", "a hard link to the file of another store: damage to one is damage to both"),
-    "B29": _Row("properties", "the properties of a copy are not those of its original"),
-    "B30": _Row("vanished", f"vanished from the source since it was adopted: put it back, or {_FORGET}"),
-    "B31": _Row("left-out", "left out of what is protected (`--exclude`); its copies are kept"),
-    "A5": _Row("manifest", "the manifest differs from bytes, provider and audit log", 5),
-    "A6": _Row("audit", "the audit log differs from bytes, provider and manifest", 6),
-    "A7": _Row("audit", "the audit log does not know this object", 7),
-}
-"""Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7).
-
-``docs/mill.md`` has them as a table. B28 and B29 are no answers of one store: who compares two stores finds them.
-"""
-
-
-SHARED_FILE = "B28"
-"""The row of a copy whose bytes are in order, in a file that is also that of another store."""
-
-
 def shared_file_outcome(other: str) -> BitCheckOutcome:
     """The outcome of a copy that is in order and has its file in common with the store *other*: it is written anew."""
-    text = ROWS[SHARED_FILE]
+    text = ROWS[CheckRow.SHARED_FILE]
     detail = f"{text.detail} (store {other})"
-    return BitCheckOutcome(SHARED_FILE, CheckVerdict.FAILURE, text.kind, detail, task=FollowUp.REPAIR)
+    return BitCheckOutcome(CheckRow.SHARED_FILE, CheckVerdict.FAILURE, text.kind, detail, task=FollowUp.REPAIR)
 
 
 def is_fresh(modified: int | None, now: int) -> bool:
@@ -251,19 +196,21 @@ def _rename(value: str | None, names: dict[str, str]) -> str | None:
 @cache
 def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one return a branch of the table)
     if seen.store == SourceAnswer.UNREACHABLE:
-        return _settle(seen, "B22", CheckVerdict.ERROR)
+        return _settle(seen, CheckRow.UNREACHABLE, CheckVerdict.ERROR)
     if seen.store == SourceAnswer.MISSING:
         return _decide_missing(seen)
     if seen.store == SourceAnswer.LEFT_OUT:
-        return _outcome("B31", CheckVerdict.IGNORE)
+        return _outcome(CheckRow.LEFT_OUT, CheckVerdict.IGNORE)
     if seen.store == SourceAnswer.DAMAGED_RECORD:
-        return _fail("B27", seen)
+        return _fail(CheckRow.DAMAGED_RECORD, seen)
     if seen.content == SourceAnswer.CHANGED:
-        return _outcome("B26", CheckVerdict.IGNORE)
+        return _outcome(CheckRow.CHANGED, CheckVerdict.IGNORE)
     if seen.content == SourceAnswer.UNREADABLE:
-        return _settle(seen, "B4", CheckVerdict.ERROR, FollowUp.REPAIR if seen.elsewhere else FollowUp.BIT_ERROR)
+        return _settle(
+            seen, CheckRow.UNREADABLE, CheckVerdict.ERROR, FollowUp.REPAIR if seen.elsewhere else FollowUp.BIT_ERROR
+        )
     if seen.deleted:
-        return _fail_old(seen, "B24", "B24")
+        return _fail_old(seen, CheckRow.UNDELETED, CheckRow.UNDELETED)
     if seen.store == SourceAnswer.NO_CHECKSUM:
         return _decide_without_checksum(seen)
     if seen.manifest is None:
@@ -275,15 +222,15 @@ def _decide_shape(seen: Observation) -> BitCheckOutcome:  # noqa: PLR0911  (one 
 
 def _decide_missing(seen: Observation) -> BitCheckOutcome:
     if seen.deleted:
-        return _outcome("B21", CheckVerdict.IGNORE)
+        return _outcome(CheckRow.DELETED, CheckVerdict.IGNORE)
     if seen.manifest is None and seen.audit in (None, SourceAnswer.NOT_KEPT):
-        return _outcome("B20", CheckVerdict.IGNORE)
+        return _outcome(CheckRow.GONE, CheckVerdict.IGNORE)
     if seen.attempt < LAST_ATTEMPT:
-        return _retry("B17", seen)
+        return _retry(CheckRow.MISSING_AT_FIRST, seen)
     if seen.read_only:
-        return _outcome("B30", CheckVerdict.FAILURE, ManifestAction.MARK_MISSING)
+        return _outcome(CheckRow.VANISHED, CheckVerdict.FAILURE, ManifestAction.MARK_MISSING)
     known = seen.manifest is not None
-    return _fail("B18", seen, ManifestAction.MARK_MISSING if known else ManifestAction.KEEP)
+    return _fail(CheckRow.MISSING, seen, ManifestAction.MARK_MISSING if known else ManifestAction.KEEP)
 
 
 def _decide_without_checksum(seen: Observation) -> BitCheckOutcome:
@@ -291,12 +238,12 @@ def _decide_without_checksum(seen: Observation) -> BitCheckOutcome:
     if seen.content == SourceAnswer.MISSING:
         return _vanished(seen)
     if seen.manifest is not None and seen.content == seen.manifest:
-        return _audited(seen, "B19")
+        return _audited(seen, CheckRow.NO_CHECKSUM)
     if seen.attempt < LAST_ATTEMPT:
-        return _retry("B19", seen)
+        return _retry(CheckRow.NO_CHECKSUM, seen)
     if seen.excused:
-        return _outcome("B11", CheckVerdict.IGNORE)
-    return _fail("B19", seen)
+        return _outcome(CheckRow.FRESH, CheckVerdict.IGNORE)
+    return _fail(CheckRow.NO_CHECKSUM, seen)
 
 
 def _decide_unrecorded(seen: Observation) -> BitCheckOutcome:
@@ -304,12 +251,12 @@ def _decide_unrecorded(seen: Observation) -> BitCheckOutcome:
     if seen.content == SourceAnswer.MISSING:
         return _vanished(seen)
     if seen.content not in (seen.store, SourceAnswer.NOT_READ):
-        return _fail_old(seen, "B14", "B16")
+        return _fail_old(seen, CheckRow.UNRECORDED_AT_FIRST, CheckRow.UNRECORDED_DIFFERS)
     if seen.audit == seen.store:  # row 5: only the manifest does not know
-        return _outcome("A5", CheckVerdict.FAILURE, ManifestAction.CREATE)
+        return _outcome(CheckRow.MANIFEST_OUTDATED, CheckVerdict.FAILURE, ManifestAction.CREATE)
     if seen.contradicted or seen.audit not in (None, SourceAnswer.NOT_KEPT):  # its row was lost
-        return _fail_old(seen, "B14", "B25")
-    return _fail_old(seen, "B14", "B15", ManifestAction.CREATE, FollowUp.AUDIT)
+        return _fail_old(seen, CheckRow.UNRECORDED_AT_FIRST, CheckRow.CONTRADICTED)
+    return _fail_old(seen, CheckRow.UNRECORDED_AT_FIRST, CheckRow.UNRECORDED, ManifestAction.CREATE, FollowUp.AUDIT)
 
 
 def _decide_recorded(seen: Observation) -> BitCheckOutcome:
@@ -317,40 +264,43 @@ def _decide_recorded(seen: Observation) -> BitCheckOutcome:
     if seen.content == SourceAnswer.MISSING:
         return _vanished(seen)
     if seen.content not in (seen.manifest, SourceAnswer.NOT_READ):
-        return _fail("B3", seen)
-    return _audited(seen, "B2" if seen.content == SourceAnswer.NOT_READ else "B1")
+        return _fail(CheckRow.CONTENT_DIFFERS, seen)
+    return _audited(seen, CheckRow.INTACT_UNREAD if seen.content == SourceAnswer.NOT_READ else CheckRow.INTACT)
 
 
 def _decide_differing(seen: Observation) -> BitCheckOutcome:
     """Provider and manifest differ: B5–B11, and rows 3–5 and 10 of the document."""
     if seen.content == seen.manifest:
         if seen.attempt < LAST_ATTEMPT:
-            return _retry("B5" if seen.attempt < LAST_ATTEMPT - 1 else "B6", seen)
-        return _outcome("B7", CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
+            return _retry(
+                CheckRow.STORE_DIFFERS_AT_FIRST if seen.attempt < LAST_ATTEMPT - 1 else CheckRow.STORE_DIFFERS_AGAIN,
+                seen,
+            )
+        return _outcome(CheckRow.STORE_DIFFERS, CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
     if seen.content not in (seen.store, SourceAnswer.NOT_READ):
-        return _fail_old(seen, "B8", "B10")
+        return _fail_old(seen, CheckRow.MANIFEST_DIFFERS_AT_FIRST, CheckRow.ALL_DIFFER)
     if seen.audit == seen.store:  # row 5
-        return _outcome("A5", CheckVerdict.FAILURE, ManifestAction.SET_TO_STORE)
-    return _fail_old(seen, "B8", "B9")
+        return _outcome(CheckRow.MANIFEST_OUTDATED, CheckVerdict.FAILURE, ManifestAction.SET_TO_STORE)
+    return _fail_old(seen, CheckRow.MANIFEST_DIFFERS_AT_FIRST, CheckRow.MANIFEST_DIFFERS)
 
 
 def _audited(seen: Observation, row: str) -> BitCheckOutcome:
     """All agree with the manifest: SUCCESS under *row*, unless the audit log does not."""
     if seen.audit is None:
-        return _outcome("A7", CheckVerdict.FAILURE, task=FollowUp.AUDIT)
+        return _outcome(CheckRow.UNAUDITED, CheckVerdict.FAILURE, task=FollowUp.AUDIT)
     if seen.audit not in (seen.manifest, SourceAnswer.NOT_KEPT):
-        return _outcome("A6", CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
+        return _outcome(CheckRow.AUDIT_DIFFERS, CheckVerdict.FAILURE, task=FollowUp.BIT_ERROR)
     return _outcome(row, CheckVerdict.SUCCESS)
 
 
 def _vanished(seen: Observation) -> BitCheckOutcome:
     if seen.attempt < LAST_ATTEMPT:
-        return _retry("B3V", seen)
+        return _retry(CheckRow.VANISHED_MEANWHILE, seen)
     if seen.manifest is None:
-        return _outcome("B3V", CheckVerdict.IGNORE)
+        return _outcome(CheckRow.VANISHED_MEANWHILE, CheckVerdict.IGNORE)
     if seen.read_only:
-        return _outcome("B30", CheckVerdict.FAILURE, ManifestAction.MARK_MISSING)
-    return _fail("B3V", seen, ManifestAction.MARK_MISSING)
+        return _outcome(CheckRow.VANISHED, CheckVerdict.FAILURE, ManifestAction.MARK_MISSING)
+    return _fail(CheckRow.VANISHED_MEANWHILE, seen, ManifestAction.MARK_MISSING)
 
 
 def _fail_old(
@@ -364,7 +314,7 @@ def _fail_old(
     if seen.attempt < LAST_ATTEMPT:
         return _retry(early, seen)
     if seen.excused:
-        return _outcome("B11", CheckVerdict.IGNORE)
+        return _outcome(CheckRow.FRESH, CheckVerdict.IGNORE)
     return _fail(late, seen, action, task)
 
 

@@ -10,8 +10,8 @@ import msgspec
 
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.lost_copies import find_lost
-from millstream.mill.adoption.verification import PROPERTIES, CopyChecker, is_bad, stray_finding
-from millstream.mill.check_outcomes import SHARED_FILE
+from millstream.mill.adoption.verification import CopyChecker, is_bad, stray_finding
+from millstream.mill.check_rows import CheckRow
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.sweep import ItemToCheck, listed_or_known
 from millstream.mill.manifest import CheckResult
@@ -58,7 +58,7 @@ class RepairForecast:
                 check = partial(self._checker.check_many, store, self._space)
                 for results in pool.map(check, groups(due, _TOGETHER)):
                     for result in filter(is_bad, results):
-                        if result.row != PROPERTIES or result.content_id not in updated:
+                        if result.row != CheckRow.PROPERTIES_DIFFER or result.content_id not in updated:
                             self._settle(result, found)
         found.repairs.sort(key=lambda one: one.content_id)
         return found
@@ -91,7 +91,7 @@ class RepairForecast:
             found.findings.append(stray)
             return
         one = CopyFinding(result.content_id, result.kind, result.detail)
-        if result.row in (SHARED_FILE, PROPERTIES):
+        if result.row in (CheckRow.SHARED_FILE, CheckRow.PROPERTIES_DIFFER):
             found.repairs.append(one)
         else:
             self._add(result.store, one, found)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millstream.mill.check_outcomes import ROWS, CheckVerdict
+from millstream.mill.check_outcomes import CheckVerdict
+from millstream.mill.check_rows import ROWS, CheckRow
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.sweep import listed_or_known
 from millstream.mill.manifest import Manifest, ManifestRow
@@ -16,14 +17,15 @@ def find_lost(providers: ConfiguredStores, manifest: Manifest, store: str, space
 
     No copy is read. Raises :class:`~millstream.stores.StoreError` where the store cannot be listed.
     """
+    missing, overwritten = ROWS[CheckRow.MISSING], ROWS[CheckRow.CONTENT_DIFFERS]
     for content_id, entry, row in listed_or_known(providers, manifest, store, space):
         if row is None or row.deleted:
             continue
         if entry is None:
-            yield CopyFinding(content_id, ROWS["B18"].kind, ROWS["B18"].detail)
+            yield CopyFinding(content_id, missing.kind, missing.detail)
         elif entry.size != row.size:
-            detail = f"{ROWS['B3'].detail}: {entry.size:,} bytes are there, {row.size:,} are recorded"
-            yield CopyFinding(content_id, ROWS["B3"].kind, detail)
+            detail = f"{overwritten.detail}: {entry.size:,} bytes are there, {row.size:,} are recorded"
+            yield CopyFinding(content_id, overwritten.kind, detail)
 
 
 def repaired(manifest: Manifest, store: str, space: str, lost: Sequence[CopyFinding]) -> list[CopyFinding]:

@@ -16,7 +16,7 @@ import msgspec
 from millstream.core.errors import NotFoundError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionFinding
-from millstream.mill.check_outcomes import ROWS
+from millstream.mill.check_rows import ROWS, CheckRow
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.transfer import quarantine
 from millstream.mill.item_ref import ItemRef
@@ -27,7 +27,7 @@ from millstream.stores.protocol import Entry, StoreError
 
 _GROUP = 1000
 _TOGETHER = 100
-_UNREADABLE = ROWS["B4"].kind
+_UNREADABLE = ROWS[CheckRow.UNREADABLE].kind
 
 WAYS_OUT = "either may be right: name another --space, or have the copy replaced with --replace"
 
@@ -145,7 +145,7 @@ def _event(store: str, item: AdoptedItem, at: int) -> ManifestEvent:
 
 
 def _outdated(item: AdoptedItem, sha256: str) -> CopyFinding:
-    kind = _UNREADABLE if sha256 == _UNREADABLE else ROWS["B3"].kind
+    kind = _UNREADABLE if sha256 == _UNREADABLE else ROWS[CheckRow.CONTENT_DIFFERS].kind
     detail = f"its record was lost, and it is not what was copied: {sha256} instead of {item.sha256}"
     return CopyFinding(item.content_id, kind, detail)
 
@@ -155,7 +155,7 @@ def _finding(target: AdoptionTarget, destination: str, item: AdoptedItem, sha256
         store=destination,
         space=item.space,
         content_id=item.content_id,
-        kind=ROWS["B25"].kind,
+        kind=ROWS[CheckRow.CONTRADICTED].kind,
         detail=f"it differs from the source, and this node has no record of it: {WAYS_OUT}",
         version=sha256,
         found_at=target.clock.now(),

@@ -12,7 +12,8 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
-from millstream.mill.check_outcomes import ROWS, CheckVerdict, SourceAnswer
+from millstream.mill.check_outcomes import CheckVerdict, SourceAnswer
+from millstream.mill.check_rows import ROWS, CheckRow
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
@@ -31,9 +32,6 @@ GROUP = 1000
 _TOGETHER = 100
 STRAY = "stray"
 """The kind of a finding on an item that only a copy has."""
-
-PROPERTIES = "B29"
-"""The row of a copy whose bytes are in order and whose properties are not those of its source."""
 
 
 class Verified(msgspec.Struct):
@@ -82,7 +80,8 @@ class CopyChecker:
         if adopted is None or adopted.sha256 != found.content or checked.properties is None:
             return found
         detail = _differing(clean_properties(adopted.properties), clean_properties(checked.properties))
-        return _failed(found, PROPERTIES, ROWS[PROPERTIES].kind, detail) if detail else found
+        row = CheckRow.PROPERTIES_DIFFER
+        return _failed(found, row, ROWS[row].kind, detail) if detail else found
 
 
 def stray_finding(target: AdoptionTarget, found: CheckResult) -> CopyFinding | None:
@@ -159,7 +158,7 @@ class CopyVerifier:
         place = ItemRef(found.store, found.space, found.content_id)
         cause = f"{found.store}: {found.row} {found.kind}"
         try:
-            if found.row == PROPERTIES:
+            if found.row == CheckRow.PROPERTIES_DIFFER:
                 after = self._with_properties(place, cause)
                 return self._counted(verified, found, after, [])
             done = self._repairer.repair(found.space, found.content_id, cause)
@@ -200,7 +199,7 @@ def _differing(adopted: Mapping[str, str], copied: Mapping[str, str]) -> str:
     """How the properties of a copy differ from those of its source; empty where they do not."""
     names = sorted(name for name in {*adopted, *copied} if adopted.get(name) != copied.get(name))
     differing = (f"{name} is {_text(copied.get(name))} instead of {_text(adopted.get(name))}" for name in names)
-    return f"{ROWS[PROPERTIES].detail}: {', '.join(differing)}" if names else ""
+    return f"{ROWS[CheckRow.PROPERTIES_DIFFER].detail}: {', '.join(differing)}" if names else ""
 
 
 def _text(value: str | None) -> str:
@@ -228,4 +227,4 @@ def _is_good(item: ItemToCheck, since: int, until: int) -> bool:
 
 def is_bad(result: CheckResult) -> bool:
     """Whether the copy is not as it should be; what is rightly gone is explained."""
-    return result.verdict != CheckVerdict.SUCCESS and result.row not in ("B20", "B21")
+    return result.verdict != CheckVerdict.SUCCESS and result.row not in (CheckRow.GONE, CheckRow.DELETED)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -49,6 +50,29 @@ class ObservedEnd(msgspec.Struct, frozen=True):
     properties: Mapping[str, str] = {}
 
 
+class DuplicationRow:
+    """The code of each row of the table, by its name; results of tasks contain the codes."""
+
+    NO_SPACE_NAMED: Final = "D1"
+    CREATE_SPACE: Final = "D2"
+    DELETE_EMPTY_SPACE: Final = "D3"
+    KEEP_FULL_SPACE: Final = "D4"
+    NO_SPACE: Final = "D5"
+    SPACE_UNREACHABLE: Final = "D6"
+    SAME: Final = "D7"
+    PROPERTIES_DIFFER: Final = "D8"
+    CHECKSUMS_DIFFER: Final = "D11"
+    ABSENT_AT_DESTINATION: Final = "D12"
+    NO_CHECKSUM: Final = "D13"
+    NO_CHECKSUM_ABSENT: Final = "D14"
+    NO_TOMBSTONE: Final = "D18"
+    TOMBSTONE: Final = "D19"
+    MISSING_AT_SOURCE: Final = "D20"
+    NOWHERE: Final = "D21"
+    UNREACHABLE: Final = "D22"
+    UNAUDITED: Final = "D25"
+
+
 class DuplicationAct(enum.StrEnum):
     """What is to be done at the destination."""
 
@@ -71,7 +95,7 @@ class DuplicationAction(msgspec.Struct, frozen=True, gc=False):
 
 
 UNAUDITED = DuplicationAction(
-    "D25",
+    DuplicationRow.UNAUDITED,
     DuplicationAct.FAIL,
     "the source was changed behind its audit, which has recorded another checksum: put the item again through the "
     "node, the right bytes from a copy or the new ones",
@@ -113,29 +137,37 @@ def decide_duplication(
 ) -> DuplicationAction:
     """The action for one duplication task; an empty *content_id* asks about the space itself."""
     if not space:
-        return DuplicationAction("D1", DuplicationAct.FAIL, "the task names no space")
+        return DuplicationAction(DuplicationRow.NO_SPACE_NAMED, DuplicationAct.FAIL, "the task names no space")
     if EndState.UNREACHABLE in (source.end, destination.end):
-        return DuplicationAction("D22" if content_id else "D6", DuplicationAct.RETRY, "a provider did not answer")
+        return DuplicationAction(
+            DuplicationRow.UNREACHABLE if content_id else DuplicationRow.SPACE_UNREACHABLE,
+            DuplicationAct.RETRY,
+            "a provider did not answer",
+        )
     if not content_id:
         return _decide_space(source.end, destination.end)
     if source.end == EndState.ITEM:
         return _decide_present(source, destination)
     if destination.end != EndState.ITEM:
-        return DuplicationAction("D21", DuplicationAct.NOTHING, "neither end has it")
+        return DuplicationAction(DuplicationRow.NOWHERE, DuplicationAct.NOTHING, "neither end has it")
     return _decide_absent(record)
 
 
 def _decide_space(source: EndState, destination: EndState) -> DuplicationAction:
     if source != EndState.NO_SPACE:
-        return DuplicationAction("D2", DuplicationAct.CREATE_SPACE, "the source has the space")
+        return DuplicationAction(DuplicationRow.CREATE_SPACE, DuplicationAct.CREATE_SPACE, "the source has the space")
     if destination == EndState.NO_SPACE:
-        return DuplicationAction("D5", DuplicationAct.NOTHING, "neither end has the space")
+        return DuplicationAction(DuplicationRow.NO_SPACE, DuplicationAct.NOTHING, "neither end has the space")
     if destination == EndState.EMPTY_SPACE:
         return DuplicationAction(
-            "D3", DuplicationAct.DELETE_SPACE, "the source has no such space and the copy is empty"
+            DuplicationRow.DELETE_EMPTY_SPACE,
+            DuplicationAct.DELETE_SPACE,
+            "the source has no such space and the copy is empty",
         )
     return DuplicationAction(
-        "D4", DuplicationAct.NOTHING, "the source has no such space, and the copy still holds items"
+        DuplicationRow.KEEP_FULL_SPACE,
+        DuplicationAct.NOTHING,
+        "the source has no such space, and the copy still holds items",
     )
 
 
@@ -143,26 +175,34 @@ def _decide_present(source: ObservedEnd, destination: ObservedEnd) -> Duplicatio
     copied = destination.end == EndState.ITEM
     if source.sha256 is None:
         return DuplicationAction(
-            "D13" if copied else "D14", DuplicationAct.FAIL, "the source's provider has no checksum of it"
+            DuplicationRow.NO_CHECKSUM if copied else DuplicationRow.NO_CHECKSUM_ABSENT,
+            DuplicationAct.FAIL,
+            "the source's provider has no checksum of it",
         )
     if not copied:
-        return DuplicationAction("D12", DuplicationAct.COPY, "the destination has not got it")
+        return DuplicationAction(
+            DuplicationRow.ABSENT_AT_DESTINATION, DuplicationAct.COPY, "the destination has not got it"
+        )
     if destination.sha256 != source.sha256:
-        return DuplicationAction("D11", DuplicationAct.COPY, "the checksums differ")
+        return DuplicationAction(DuplicationRow.CHECKSUMS_DIFFER, DuplicationAct.COPY, "the checksums differ")
     if clean_properties(source.properties) != clean_properties(destination.properties):
-        return DuplicationAction("D8", DuplicationAct.SET_PROPERTIES, "the properties differ")
-    return DuplicationAction("D7", DuplicationAct.NOTHING, "both ends agree")
+        return DuplicationAction(
+            DuplicationRow.PROPERTIES_DIFFER, DuplicationAct.SET_PROPERTIES, "the properties differ"
+        )
+    return DuplicationAction(DuplicationRow.SAME, DuplicationAct.NOTHING, "both ends agree")
 
 
 def _decide_absent(record: SourceRecord) -> DuplicationAction:
     if record == SourceRecord.DELETED:
-        return DuplicationAction("D19", DuplicationAct.DELETE, "its deletion is recorded")
+        return DuplicationAction(DuplicationRow.TOMBSTONE, DuplicationAct.DELETE, "its deletion is recorded")
     if record == SourceRecord.LIVE:
         return DuplicationAction(
-            "D20", DuplicationAct.FAIL, "the source appears to be missing content that the manifest has"
+            DuplicationRow.MISSING_AT_SOURCE,
+            DuplicationAct.FAIL,
+            "the source appears to be missing content that the manifest has",
         )
     return DuplicationAction(
-        "D18",
+        DuplicationRow.NO_TOMBSTONE,
         DuplicationAct.FAIL,
         "the source has not got it and the manifest has no tombstone of it: record its deletion first",
     )

@@ -13,6 +13,7 @@ from millstream.mill.duplication.decision_table import (
     UNAUDITED,
     DuplicationAct,
     DuplicationAction,
+    DuplicationRow,
     EndState,
     ObservedEnd,
     SourceRecord,
@@ -199,7 +200,7 @@ class DuplicationProcessor:
         """What the destination would lose by *action*."""
         if action.act == DuplicationAct.DELETE:
             return "deletes"
-        if action.row != "D11":
+        if action.row != DuplicationRow.CHECKSUMS_DIFFER:
             return None
         row = self._manifest.get(task.destination, task.space, task.content_id)
         recorded = row is not None and not row.deleted and row.sha256 not in (None, source.sha256)

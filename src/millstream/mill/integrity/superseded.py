@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from millstream.mill.check_outcomes import ManifestAction, SourceAnswer
+from millstream.mill.check_rows import CheckRow
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
@@ -50,4 +51,4 @@ def is_superseded(found: CheckResult, row: ManifestRow | None) -> bool:
     return (row.deleted and found.row not in _OF_TOMBSTONES) or row.sha256 != found.manifest
 
 
-_OF_TOMBSTONES = ("B21", "B24")
+_OF_TOMBSTONES = (CheckRow.DELETED, CheckRow.UNDELETED)

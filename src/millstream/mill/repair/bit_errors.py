@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.check_outcomes import CheckVerdict
+from millstream.mill.check_rows import CheckRow
 from millstream.mill.errors import UnresolvedError
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.item_ref import ItemRef
@@ -14,8 +15,8 @@ from millstream.mill.tasks import BitError
 REFUSED = "repair"
 """The row of an error that a repair has left: there is nothing that could be tried again."""
 
-_AUDIT = "A6"
-_UNRECORDED = ("B16", "B25")
+_AUDIT = CheckRow.AUDIT_DIFFERS
+_UNRECORDED = (CheckRow.UNRECORDED_DIFFERS, CheckRow.CONTRADICTED)
 
 
 class BitErrorProcessor:

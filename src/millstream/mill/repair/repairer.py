@@ -9,7 +9,8 @@ import msgspec
 
 from millstream.core.errors import MillstreamError
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import ROWS, CheckVerdict, SourceAnswer
+from millstream.mill.check_outcomes import CheckVerdict, SourceAnswer
+from millstream.mill.check_rows import ROWS, CheckRow
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.decision_table import clean_properties
 from millstream.mill.duplication.transfer import quarantine, transfer
@@ -327,8 +328,8 @@ def _check_result(event: RepairEvent) -> CheckResult:
         space=event.space,
         content_id=event.content_id,
         verdict=CheckVerdict.SUCCESS,
-        row="B1",
-        kind=ROWS["B1"].kind,
+        row=CheckRow.INTACT,
+        kind=ROWS[CheckRow.INTACT].kind,
         detail=f"repaired from store {event.good}: {event.reason}",
         checked_at=event.at,
         manifest=event.sha256,

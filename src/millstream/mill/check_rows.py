@@ -1,0 +1,117 @@
+"""The rows of the bit check: their names, their codes, and what each says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+
+class CheckRow:
+    """The code of each row, by its name. Reports, manifests and bit logs contain the codes, so no code ever changes.
+
+    Rows ``…_AT_FIRST`` and ``…_AGAIN`` are those of an attempt that is not the last. ``B`` as in the reference table,
+    ``A`` where the audit log stands alone (rows 5 to 7 of the document).
+    """
+
+    INTACT: Final = "B1"
+    INTACT_UNREAD: Final = "B2"
+    CONTENT_DIFFERS: Final = "B3"
+    VANISHED_MEANWHILE: Final = "B3V"
+    UNREADABLE: Final = "B4"
+    STORE_DIFFERS_AT_FIRST: Final = "B5"
+    STORE_DIFFERS_AGAIN: Final = "B6"
+    STORE_DIFFERS: Final = "B7"
+    MANIFEST_DIFFERS_AT_FIRST: Final = "B8"
+    MANIFEST_DIFFERS: Final = "B9"
+    ALL_DIFFER: Final = "B10"
+    FRESH: Final = "B11"
+    UNRECORDED_AT_FIRST: Final = "B14"
+    UNRECORDED: Final = "B15"
+    UNRECORDED_DIFFERS: Final = "B16"
+    MISSING_AT_FIRST: Final = "B17"
+    MISSING: Final = "B18"
+    NO_CHECKSUM: Final = "B19"
+    GONE: Final = "B20"
+    DELETED: Final = "B21"
+    UNREACHABLE: Final = "B22"
+    UNDELETED: Final = "B24"
+    CONTRADICTED: Final = "B25"
+    CHANGED: Final = "B26"
+    DAMAGED_RECORD: Final = "B27"
+    SHARED_FILE: Final = "B28"
+    PROPERTIES_DIFFER: Final = "B29"
+    VANISHED: Final = "B30"
+    LEFT_OUT: Final = "B31"
+    MANIFEST_OUTDATED: Final = "A5"
+    AUDIT_DIFFERS: Final = "A6"
+    UNAUDITED: Final = "A7"
+
+
+class RowText(msgspec.Struct, frozen=True):
+    """What a row says: the kind and text of a finding, and the row in the seed document's table."""
+
+    kind: str
+    detail: str
+    document: int | None = None
+
+
+_RESTORE = "restore the recorded ones (`millstream mill repair`, or `store put`)"
+_FORGET = "run `millstream protect` and say that it was deleted (`millstream mill forget STORE SPACE --vanished`)"
+_WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
+
+ROWS: Mapping[str, RowText] = {
+    CheckRow.INTACT: RowText("intact", "bytes, provider and manifest agree", 1),
+    CheckRow.INTACT_UNREAD: RowText("intact", "provider and manifest agree; bytes are not read on this store", 1),
+    CheckRow.CONTENT_DIFFERS: RowText("checksum-mismatch", "the content does not match the recorded checksum", 2),
+    CheckRow.VANISHED_MEANWHILE: RowText("vanished", "the object vanished while it was checked"),
+    CheckRow.UNREADABLE: RowText("unreadable", "the bytes could not be read"),
+    CheckRow.STORE_DIFFERS_AT_FIRST: RowText(
+        "store-checksum", "the provider's checksum differs from bytes and manifest", 3
+    ),
+    CheckRow.STORE_DIFFERS_AGAIN: RowText(
+        "store-checksum", "the provider's checksum differs from bytes and manifest", 3
+    ),
+    CheckRow.STORE_DIFFERS: RowText(
+        "store-checksum", "the provider's checksum differs from bytes and manifest: ask the provider", 3
+    ),
+    CheckRow.MANIFEST_DIFFERS_AT_FIRST: RowText("manifest", "the manifest differs from the provider's checksum", 4),
+    CheckRow.MANIFEST_DIFFERS: RowText(
+        "manifest", f"the provider holds other bytes than the manifest says: {_WAYS_OUT}", 10
+    ),
+    CheckRow.ALL_DIFFER: RowText("neither", f"bytes, provider and manifest all differ: {_RESTORE}"),
+    CheckRow.FRESH: RowText("fresh", "changed less than a day ago: the manifest may not know yet"),
+    CheckRow.UNRECORDED_AT_FIRST: RowText("unrecorded", "the manifest does not know this object", 9),
+    CheckRow.UNRECORDED: RowText("unrecorded", "the manifest does not know this object", 9),
+    CheckRow.UNRECORDED_DIFFERS: RowText(
+        "neither", "the manifest does not know it, and its bytes do not match the provider's checksum"
+    ),
+    CheckRow.MISSING_AT_FIRST: RowText("missing", "listed in the manifest but missing from the store", 8),
+    CheckRow.MISSING: RowText("missing", "listed in the manifest but missing from the store", 8),
+    CheckRow.NO_CHECKSUM: RowText("no-checksum", "the provider keeps no checksum of this object"),
+    CheckRow.GONE: RowText("gone", "neither the store nor the manifest has it", 11),
+    CheckRow.DELETED: RowText("gone", "deleted, as recorded", 11),
+    CheckRow.UNREACHABLE: RowText("unreachable", "the provider did not answer"),
+    CheckRow.UNDELETED: RowText("undeleted", "deleted in the manifest and still in the store"),
+    CheckRow.CONTRADICTED: RowText(
+        "contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one"
+    ),
+    CheckRow.CHANGED: RowText("changed", "changed since it was adopted: the next `millstream protect` adopts it"),
+    CheckRow.DAMAGED_RECORD: RowText(
+        "damaged-record", "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`"
+    ),
+    CheckRow.SHARED_FILE: RowText(
+        "shared-file", "a hard link to the file of another store: damage to one is damage to both"
+    ),
+    CheckRow.PROPERTIES_DIFFER: RowText("properties", "the properties of a copy are not those of its original"),
+    CheckRow.VANISHED: RowText("vanished", f"vanished from the source since it was adopted: put it back, or {_FORGET}"),
+    CheckRow.LEFT_OUT: RowText("left-out", "left out of what is protected (`--exclude`); its copies are kept"),
+    CheckRow.MANIFEST_OUTDATED: RowText("manifest", "the manifest differs from bytes, provider and audit log", 5),
+    CheckRow.AUDIT_DIFFERS: RowText("audit", "the audit log differs from bytes, provider and manifest", 6),
+    CheckRow.UNAUDITED: RowText("audit", "the audit log does not know this object", 7),
+}
+"""Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7).
+
+``docs/mill.md`` has them as a table. B28 and B29 are no answers of one store: who compares two stores finds them.
+"""
