@@ -17,6 +17,7 @@ from millstream.anchoring.errors import HttpError
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.core.printable import MAX_SHOWN, printable
+from millstream.core.url_schemes import scheme_of
 
 RESPONSE_SECONDS = 30.0
 """How long a server may take for an answer, beside what its bytes need at :data:`MIN_BYTES_PER_SECOND`."""
@@ -28,7 +29,7 @@ MAX_REDIRECTS = 5
 
 _CHUNK = 1 << 16
 _MOVED = frozenset({301, 302, 303, 307, 308})
-_PORTS = {"http": 80, "https": 443}
+_SCHEMES = ("http", "https")
 
 
 class UrlError(InputError):
@@ -39,7 +40,7 @@ def check_url(url: str) -> SplitResult:
     """The parts of *url*. Raises :class:`UrlError` for what is not a plain ``http`` or ``https`` URL."""
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0
+        usable = parts.scheme in _SCHEMES and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
@@ -178,7 +179,7 @@ _HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"millstream/{__version
 
 def _connection(parts: SplitResult, seconds: float) -> http.client.HTTPConnection:
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname or "", parts.port or _PORTS[parts.scheme], timeout=seconds)
+    return kind(parts.hostname or "", parts.port or scheme_of(parts).port, timeout=seconds)
 
 
 def _target(url: str) -> str:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from millstream.cli.doctor_machine import Check
 from millstream.core.errors import MillstreamError
+from millstream.core.url_schemes import scheme_of
 from millstream.settings import Settings
+from millstream.stores.sources import local_folder
 
 _SECONDS = 3.0
-_PORTS = {
-    "mysql": 3306, "mariadb": 3306, "postgresql": 5432, "amqp": 5672, "amqps": 5671, "rocketmq": 8081, "mqtt": 1883,
-    "mqtts": 8883, "http": 80, "https": 443,
-}  # fmt: skip
-_EXTRAS = {
-    "mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "amqp": "rabbitmq", "amqps": "rabbitmq",
-    "rocketmq": "messaging", "mqtt": "mqtt", "mqtts": "mqtt", "s3": "s3",
-}  # fmt: skip
 
 
 def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozenset[str]:
     """The extras of the package that *settings* ask for, and variables of OpenTelemetry in *environment*."""
-    needed = {_EXTRAS[scheme] for url in _urls(settings).values() if (scheme := urlsplit(url).scheme) in _EXTRAS}
+    needed = {scheme_of(url).extra for url in _urls(settings).values()}
     if settings.serve.registry or settings.serve.registry_http:
         needed.add("sidetree")
     if settings.serve.registry_http or settings.console.users:
@@ -44,8 +38,9 @@ def check_node(settings: Settings) -> Iterator[Check]:
         if setting != "log.store":
             yield from _server(setting, url)
     for name, url in settings.store_urls.items():
-        if url.startswith("file:") and not settings.owns(name):
-            yield _local_store(name, url)
+        folder = local_folder(url) if scheme_of(url).takes_copies else None
+        if folder is not None and not settings.owns(name):
+            yield _local_store(name, folder)
     yield from _access(settings)
 
 
@@ -61,12 +56,12 @@ def _urls(settings: Settings) -> dict[str, str]:
         **{f"serve.ingest.{name}": role.url for name, role in settings.serve.ingest.items()},
         **{f"serve.relay.{name}": role.url for name, role in settings.serve.relay.items()},
     }
-    return {setting: url for setting, url in urls.items() if urlsplit(url).scheme in _EXTRAS}
+    return {setting: url for setting, url in urls.items() if scheme_of(url).extra}
 
 
 def _server(setting: str, url: str) -> Iterator[Check]:
     """Whether somebody listens where *url* says; an S3 store without an endpoint is Amazon's, and is not called."""
-    if url.startswith("s3:"):
+    if scheme_of(url).is_remote:
         endpoint = parse_qs(urlsplit(url).query).get("endpoint")
         if not endpoint:
             return
@@ -74,7 +69,7 @@ def _server(setting: str, url: str) -> Iterator[Check]:
     fix = f"start the server, or correct the setting {setting}"
     parts, needed_for = urlsplit(url), "what the setting is for"
     try:
-        port = parts.port or _PORTS.get(parts.scheme, 0)
+        port = parts.port or scheme_of(parts).port
     except ValueError:  # whose text may be a part of the password
         fix = f"correct the setting {setting}; write special characters of a password as %XX"
         yield Check(setting, False, "the port of the URL is not a number", needed_for, fix)
@@ -86,8 +81,7 @@ def _server(setting: str, url: str) -> Iterator[Check]:
         yield Check(setting, False, f"{parts.hostname}:{port} does not answer: {error}", needed_for, fix)
 
 
-def _local_store(name: str, url: str) -> Check:
-    folder = Path(unquote(urlsplit(url).path))
+def _local_store(name: str, folder: Path) -> Check:
     found = f"{folder} is there" if folder.is_dir() else f"{folder} is not there"
     fix = f"mount its disk; or, for a new store, mkdir -p {folder}"
     return Check(f"stores.{name}", folder.is_dir(), found, "the store", fix)

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -20,6 +19,7 @@ from millstream.mill.adoption.verification import CopyChecker, CopyVerifier
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.stores.folder import encode_path
+from millstream.stores.sources import local_folder
 
 checksums_option = click.option(
     "--checksums",
@@ -32,9 +32,7 @@ checksums_option = click.option(
 
 def read_list(path: Path, source: str) -> ChecksumList:
     """The list of checksums in the file *path*, which names items of the folder or bucket at the URL *source*."""
-    parts = urlsplit(source)
-    root = Path(unquote(parts.path)) if parts.scheme == "folder" else None
-    return read_checksums(path, root=root, content_id=encode_path)
+    return read_checksums(path, root=local_folder(source), content_id=encode_path)
 
 
 class ProtectBusyError(BusyError):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from millstream.core.errors import InputError
 from millstream.core.mounts import lies_in
+from millstream.core.url_schemes import scheme_of
 from millstream.mill.restore.targets import FolderTarget, RestoreTarget, StoreTarget
 from millstream.node import Node
 from millstream.stores import open_provider
-from millstream.stores.sources import local_folder
+from millstream.stores.sources import is_source_url, local_folder
 
 
 class TargetRefusedError(InputError):
@@ -30,11 +31,10 @@ def open_target(node: Node, to: str, space: str) -> RestoreTarget:
         if folder.exists() and not folder.is_dir():
             raise TargetRefusedError(f"{to} is a file: name a folder")
         return FolderTarget(folder)
-    parts = urlsplit(to)
-    if parts.scheme not in ("file", "s3") or "space" in dict(parse_qsl(parts.query)):
+    if not scheme_of(to).takes_copies or is_source_url(to):
         raise TargetRefusedError(f"invalid target {to!r}: name a folder, file:///folder or s3://bucket/prefix")
-    if parts.scheme == "file":
-        _require_apart(node, Path(unquote(parts.path)), to)
+    if (folder := local_folder(to)) is not None:
+        _require_apart(node, folder, to)
     else:
         _require_other_objects(node, to)
     store = open_provider(to, create=True)
@@ -55,7 +55,7 @@ def _require_apart(node: Node, folder: Path, to: str) -> None:
 
 def _require_other_objects(node: Node, to: str) -> None:
     for name, store in node.stores.providers.items():
-        if urlsplit(store.url).scheme == "s3" and _overlap(store.url, to):
+        if scheme_of(store.url).is_remote and _overlap(store.url, to):
             raise TargetRefusedError(f"{to} overlaps the store {name!r} ({store.url}): restore to another prefix")
 
 

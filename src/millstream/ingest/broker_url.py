@@ -8,9 +8,10 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import msgspec
 
 from millstream.core.secrets import HIDDEN
+from millstream.core.url_schemes import scheme_of
 from millstream.ingest.errors import IngestInputError
 
-_PORTS = {"mqtt": 1883, "mqtts": 8883}
+_SCHEMES = ("mqtt", "mqtts")
 _OPTIONS = ("password_file", "tls_ca", "tls_certificate", "tls_key")
 _FORM = "mqtt://user:password@host:port or mqtts://…?tls_ca=/path"
 _MOST_PASSWORD_BYTES = 4096
@@ -52,11 +53,11 @@ def parse_broker(url: str) -> BrokerAddress:
     """The place of *url*. Raises :class:`IngestInputError`, which never shows the password."""
     try:
         parts = urlsplit(url)
-        port = parts.port or _PORTS.get(parts.scheme, 0)
+        port = parts.port or scheme_of(parts).port
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError as error:
         raise _refusal("write special characters in user and password as %XX") from error
-    if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/") or parts.fragment:
+    if parts.scheme not in _SCHEMES or not parts.hostname or parts.path not in ("", "/") or parts.fragment:
         raise _refusal("give topics with --topic, not in the URL")
     if set(options) - set(_OPTIONS):
         raise _refusal(f"its query options can be {', '.join(_OPTIONS)}")

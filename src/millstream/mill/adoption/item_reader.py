@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import BinaryIO, NamedTuple, cast
 
 from millstream.core.errors import NotFoundError
+from millstream.core.url_schemes import scheme_of
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.sources import SourceEntry, SourceItem, item_of
 from millstream.stores.folder.properties import MTIME, format_time
@@ -34,7 +35,7 @@ class ItemReader:
 
     def __init__(self, source: Store, space: str) -> None:
         self._source, self._space = source, space
-        self._algorithms = _OF_S3 if source.url.startswith("s3:") else ()
+        self._algorithms = _OF_S3 if scheme_of(source.url).is_remote else ()
 
     def read(self, entry: SourceEntry, algorithms: Collection[str] = (), expected: str | None = None) -> ReadResult:
         """The item under the id of *entry*, with its SHA-256 and checksums by *algorithms*.

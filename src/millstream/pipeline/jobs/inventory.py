@@ -20,6 +20,7 @@ from pyspark.sql import Row, SparkSession
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
+from millstream.core.url_schemes import scheme_of
 from millstream.mill.configured_stores import is_system
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
@@ -117,7 +118,7 @@ def find_places(stores: Mapping[str, str], spaces: Sequence[str] | None) -> pa.T
 
 
 def _ranges(provider: Store, space: str) -> list[dict[str, Any]]:
-    wanted = RANGES if provider.url.startswith("s3:") else 1
+    wanted = RANGES if scheme_of(provider.url).is_remote else 1
     return [msgspec.structs.asdict(each) for each in cut_space(provider, space, wanted)]
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from millstream.core.errors import MillstreamError
+from millstream.core.url_schemes import scheme_of
 from millstream.log import LogError, LogSpec
 from millstream.log.runtime.writer_refusals import WriterRefusal
 from millstream.mill.workers.monitor import UndeliveredAlarm
@@ -22,8 +23,6 @@ _SECONDS = 3.0
 _LASTING_WRITERS = frozenset({"broker", "batching", "ledger"})
 """The producers of a process that serves a node which write for as long as it runs. Who is refused otherwise is told at
 once, or waits on purpose, such as a relay that stands by."""
-
-_PORTS = {"mysql": 3306, "postgresql": 5432, "amqp": 5672, "amqps": 5671, "rocketmq": 8081}
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +89,8 @@ def _unreachable(settings: Settings) -> Mapping[str, str]:
 def _refusal(url: str) -> str:
     """Why nothing listens at the server *url*; empty where something does, or where it is no URL of a server."""
     address = urlsplit(url)
-    host, port = address.hostname, address.port or _PORTS.get(address.scheme)
-    if address.scheme not in _PORTS or not host or not port:
+    host, port = address.hostname, address.port or scheme_of(address).port
+    if not host or not port:
         return ""
     try:
         socket.create_connection((host, port), timeout=_SECONDS).close()
