@@ -33,8 +33,8 @@ def open_target(node: Node, to: str, space: str) -> RestoreTarget:
         return FolderTarget(folder)
     if not scheme_of(to).takes_copies or is_source_url(to):
         raise TargetRefusedError(f"invalid target {to!r}: name a folder, file:///folder or s3://bucket/prefix")
-    if (folder := local_folder(to)) is not None:
-        _require_apart(node, folder, to)
+    if (place := local_folder(to)) is not None:
+        _require_apart(node, place, to)
     else:
         _require_other_objects(node, to)
     store = open_provider(to, create=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -20,9 +18,10 @@ from millstream.mill.tasks import QueueName
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import Depth
 from millstream.status.disk_usage import Disk, Usage, disks_by_pace, find_disks, part_sizes, usage_by_growth
-from millstream.status.history import MINUTES, MinuteSample, StatusHistory
+from millstream.status.history import MinuteSample, StatusHistory
 from millstream.status.models import Fault, Overview, QueueAlarm, QueueSample, QueueStatus, Sample
 from millstream.status.node_view import NodeView
+from millstream.status.sample_memory import SampleMemory
 from millstream.status.snapshot import (
     StatusSnapshot,
     anchor_metrics,
@@ -46,9 +45,6 @@ SNAPSHOT_SHARE = 20
 """After a look the poller waits this many times the processor time that it took: not the time of the clock, in which a
 server may have been away or the machine busy with other things."""
 
-RATE_SECONDS = 10
-_RECENT = 900
-_RECENT_SECONDS = 1_800
 _FIRST_LOOK_SECONDS = 60.0
 _FIRST_VERDICT_SECONDS = 2.0
 _JUDGE_SECONDS = 1.0
@@ -64,12 +60,6 @@ _FAILED_SECONDS = 8.0
 
 COUNTERS, TOTALS, COPIES, PROCESS = "counters", "totals", "protected spaces", "servers and certificates"
 """What the looks are called for people."""
-
-_MINUTE = 60 * MICROSECONDS
-_MOST_HISTORIES = 200
-"""Queues whose past is kept, the first of them by name."""
-
-AnySample = TypeVar("AnySample", Sample, QueueSample)
 
 _log = logging.getLogger(__name__)
 
@@ -90,13 +80,11 @@ class StatusPoller:
         self._ended = False
         self._hurried = set[str]()
         self._threads: list[threading.Thread] = []
-        self._recent: deque[Sample] = deque(maxlen=_RECENT)
         self._history = history
-        self._minutes: deque[MinuteSample] = deque(maxlen=MINUTES)
+        self._memory = SampleMemory(history.read(view.clock.now()) if history is not None else ())
         self._depths: Mapping[str, Depth] = {}
         self._unreadable: Mapping[str, str] = {}
         self._snapshot: StatusSnapshot | None = None
-        self._pasts: dict[str, deque[QueueSample]] = {}
         self._is_sampled = False
         limits = view.node.settings.mill.alarms
         self._alarm_rules = Alarms(limits.most, limits.longest / MICROSECONDS)
@@ -121,7 +109,6 @@ class StatusPoller:
             written=lambda: self._copies.policies.destinations if self._copies else frozenset(),
             free_bytes=free_bytes,
         )
-        self._restore(history.read(view.clock.now()) if history is not None else ())
 
     def start(self) -> None:
         """Begin to look."""
@@ -173,25 +160,25 @@ class StatusPoller:
         Those from before this process began are a minute apart in both.
         """
         with self._changed:
-            return [one.counters for one in self._minutes] if coarse else _latest(self._recent)
+            return self._memory.samples(coarse=coarse)
 
     @property
     def latest(self) -> Sample | None:
         """The last sample; None before the first one."""
         with self._changed:
-            return self._recent[-1] if self._recent else None
+            return self._memory.latest
 
     def disks(self) -> Sequence[Disk]:
         """The disks of the node; the one that is full first, at the pace of the last day, comes first."""
         with self._changed:
-            past = list(self._minutes)
+            past = list(self._memory.minutes)
         return disks_by_pace(find_disks(self._view.node, self.stores.states), past, self._view.clock.now())
 
     def usage(self) -> Sequence[Usage]:
         """What the parts of the node take; the one that grew most in the last day comes first."""
         sizes = part_sizes(self._view.node, self.snapshot)
         with self._changed:
-            past = list(self._minutes)
+            past = list(self._memory.minutes)
         return usage_by_growth(sizes, past, self._view.clock.now())
 
     def queues(self) -> Sequence[QueueStatus]:
@@ -205,9 +192,7 @@ class StatusPoller:
     def queue_history(self, name: str, *, coarse: bool = False, since: int = 0) -> Sequence[QueueSample]:
         """The samples of one queue after *since* (microseconds): of the last half hour, or one a minute of a day."""
         with self._changed:
-            minutes = [one.queues[name] for one in self._minutes if name in one.queues] if coarse else ()
-            kept = minutes if coarse else _latest(self._pasts.get(name, ()))
-            return [sample for sample in kept if sample.at > since]
+            return [sample for sample in self._memory.queue_samples(name, coarse=coarse) if sample.at > since]
 
     def alarms(self) -> Sequence[QueueAlarm]:
         """What is wrong with queues at this moment, by queue."""
@@ -280,7 +265,8 @@ class StatusPoller:
         snapshot, queues = self._snapshot or self.snapshot, self.queues()
         waiting = {queue.queue: queue.ready + queue.leased + queue.delayed for queue in queues}
         copying = waiting.get(QueueName.DUPLICATION_HIGH, 0) + waiting.get(QueueName.DUPLICATION_LOW, 0)
-        per_second, per_minute = self._rates()
+        with self._changed:
+            per_second, per_minute = self._memory.rates()
         log = log_metrics(snapshot, per_second)
         anchors, checks = anchor_metrics(snapshot), check_metrics(snapshot, waiting.get(QueueName.REPAIR, 0))
         return Overview(
@@ -324,9 +310,8 @@ class StatusPoller:
         found = [alarm for name, depth in depths.items() for alarm in self._alarm_rules.standing(name, depth)]
         with self._changed:
             self._alarms = {(one.queue, one.kind): self._dated(one, now) for one in found}
-            self._remember(depths, now)
             self._depths, self._unreadable = depths, unreadable
-            self._recent.append(taken)
+            self._memory.add(taken, depths)
             self._is_sampled = True
             self._changed.notify_all()
         self._keep_minute(taken)
@@ -343,36 +328,21 @@ class StatusPoller:
 
     def _keep_minute(self, taken: Sample) -> None:
         """Keep *taken* for a day, and in the database, if it is the first of its minute."""
-        if self._minutes and taken.at // _MINUTE == self._minutes[-1].counters.at // _MINUTE:
-            return
+        with self._changed:
+            if not self._memory.begins_minute(taken):
+                return
+            queues = self._memory.queues_now()
         node = self._view.node
         minute = MinuteSample(
             counters=taken,
-            queues={name: past[-1] for name, past in self._pasts.items() if past},
+            queues=queues,
             free={disk.mount: disk.free for disk in find_disks(node, self.stores.states)},
             sizes=part_sizes(node, self._snapshot),
         )
         with self._changed:
-            while self._minutes and self._minutes[-1].counters.at > taken.at:  # the clock was set back
-                self._minutes.pop()
-            self._minutes.append(minute)
+            self._memory.add_minute(minute)
         if self._history is not None:
             self._history.add(minute)
-
-    def _restore(self, minutes: Sequence[MinuteSample]) -> None:
-        """Begin with *minutes*, which an earlier process has left."""
-        self._minutes.extend(minutes)
-        self._recent.extend(_latest([one.counters for one in minutes]))
-        for name in sorted({name for one in minutes for name in one.queues}):
-            samples = [one.queues[name] for one in minutes if name in one.queues]
-            self._pasts[name] = deque(_latest(samples), maxlen=_RECENT)
-
-    def _remember(self, depths: Mapping[str, Depth], now: int) -> None:
-        names = sorted(depths)[:_MOST_HISTORIES]
-        self._pasts = {name: self._pasts.get(name, deque[QueueSample](maxlen=_RECENT)) for name in names}
-        for name, past in self._pasts.items():
-            depth = depths[name]
-            past.append(QueueSample(now, depth.ready, depth.leased, depth.delayed, depth.dead))
 
     def look(self) -> StatusSnapshot:
         """Take the slower figures once."""
@@ -398,22 +368,6 @@ class StatusPoller:
         with self._changed:
             self._process = found
         return found
-
-    def _rates(self) -> tuple[float, float]:
-        """Messages a second and batches a minute, over the last seconds."""
-        with self._changed:
-            recent = list(self._recent)
-        if len(recent) < 2:
-            return 0.0, 0.0
-        last = recent[-1]
-        since = last.at - RATE_SECONDS * MICROSECONDS
-        first = next(sample for sample in recent if sample.at >= since)
-        if first.at >= last.at:
-            first = recent[-2]
-        seconds = max(last.at - first.at, 1) / MICROSECONDS
-        minute = next(sample for sample in recent if sample.at >= last.at - 60 * MICROSECONDS)
-        minutes = max(last.at - minute.at, 1) / (60 * MICROSECONDS)
-        return (last.messages - first.messages) / seconds, (last.batches - minute.batches) / max(minutes, 1 / 60)
 
     def _pause_after(self, name: str) -> float:
         """How many seconds after the end of one look *name* the next begins."""
@@ -450,9 +404,3 @@ class StatusPoller:
                 ended = self._view.clock.monotonic()
                 self._ended_looks[name] = ended, self._view.clock.now(), ended - began
             self._changed.notify_all()
-
-
-def _latest(samples: Sequence[AnySample]) -> list[AnySample]:
-    """Those of *samples* that are at most half an hour older than the last one."""
-    since = samples[-1].at - _RECENT_SECONDS * MICROSECONDS if samples else 0
-    return [sample for sample in samples if sample.at >= since]

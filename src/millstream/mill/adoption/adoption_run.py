@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -22,8 +20,9 @@ from millstream.mill.adoption.catalog import (
     ChecksumEvidence,
     FindingKind,
 )
-from millstream.mill.adoption.checksum_files import ChecksumList, ExpectedChecksum
+from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, ReadJob, is_same
+from millstream.mill.adoption.evidence import evidence_of, list_origin, mimetype_of, mismatch, other_sums, type_of_name
 from millstream.mill.adoption.item_reader import ReadResult
 from millstream.mill.adoption.rename_pairs import pair_renames
 from millstream.mill.adoption.sources import LISTED_COLUMNS, SourceEntry, SourceItem, listed_columns, problem_of_kind
@@ -33,7 +32,7 @@ from millstream.mill.manifest_table import AddedItems
 from millstream.stores.bulk import SMALL
 from millstream.stores.folder import FolderStore
 from millstream.stores.hashing import Digests
-from millstream.stores.protocol import DEFAULT_MIMETYPE, EntryKind, Store
+from millstream.stores.protocol import EntryKind, Store
 from millstream.stores.sources import exclusion_of
 
 _FILE = EntryKind.FILE.value
@@ -244,7 +243,7 @@ class AdoptionRun:
         self.summary.read_bytes += sum(files.sizes)
         self._new.update(files.content_ids)
         self._added.update(files.content_ids)
-        types = [_type_of(content_id) for content_id in files.content_ids]
+        types = [type_of_name(content_id) for content_id in files.content_ids]
         return AdoptedFiles(self._store, self._space, now, files.content_ids, files.sizes, files.versions, sums, types)
 
     def _recording(self) -> AbstractContextManager[object]:
@@ -287,7 +286,7 @@ class AdoptionRun:
 
     def _adopted(self, job: ReadJob, item: SourceItem, digests: Digests, now: int) -> AdoptedItem | None:
         """The row of an item that was read; None where it is not adopted."""
-        reason = _mismatch(job.expected, item, digests, self._checksums)
+        reason = mismatch(job.expected, item, digests, self._checksums)
         if reason is not None:
             self._find(job.content_id, FindingKind.CHECKSUM_MISMATCH, reason, version=item.version)
             return None
@@ -297,10 +296,10 @@ class AdoptionRun:
                 return self._suspect(row, digests)
             if not row.is_there:
                 self.summary.returned += 1
-            origin = _origin(job, item, digests) if job.expected else row.origin
+            origin = evidence_of(job, item, digests) if job.expected else row.origin
             return msgspec.structs.replace(
                 row, last_read_at=now, suspected=None, vanished_at=None, renamed_to=None, origin=origin,
-                excluded_at=None, sums={**row.sums, **_others(digests)},
+                excluded_at=None, sums={**row.sums, **other_sums(digests)},
             )  # fmt: skip
         self._count(job, digests)
         return self._item(job, item, digests, now)
@@ -340,11 +339,11 @@ class AdoptionRun:
             size=item.size,
             version=item.version,
             sha256=digests.sha256,
-            sums=_others(digests),
-            origin=_origin(job, item, digests),
+            sums=other_sums(digests),
+            origin=evidence_of(job, item, digests),
             adopted_at=adopted_at,
             last_read_at=now,
-            mimetype=_mimetype(job, item),
+            mimetype=mimetype_of(job, item),
             properties=item.properties,
         )
 
@@ -388,7 +387,7 @@ class AdoptionRun:
         """Findings of items that lists of checksums name, and that are not there."""
         there = {one.content_id for one in self._findings}
         for name in sorted(self._named - there):
-            yield self._finding(name, FindingKind.NOT_THERE, f"{_origin_of(self._checksums)} names it", now)
+            yield self._finding(name, FindingKind.NOT_THERE, f"{list_origin(self._checksums)} names it", now)
         if self._checksums is None:
             for found in self._before.values():
                 if found.kind == FindingKind.NOT_THERE and not self._is_there(found.content_id):
@@ -417,53 +416,3 @@ class AdoptionRun:
 def _vanished(row: AdoptedItem, renamed_to: str | None, now: int) -> AdoptedItem:
     since = now if row.vanished_at is None else row.vanished_at
     return msgspec.structs.replace(row, vanished_at=since, renamed_to=renamed_to, suspected=None, excluded_at=None)
-
-
-def _mismatch(
-    expected: Sequence[ExpectedChecksum], item: SourceItem, digests: Digests, listed: ChecksumList | None
-) -> str | None:
-    """How what was read differs from what is said of it; None where it does not."""
-    for one in expected:
-        found = digests.sums.get(one.algorithm)
-        if found != one.value:
-            where = f"{_origin_of(listed)}, line {one.line}, says"
-            return f"its {one.algorithm} is {found}, and {where} {one.value}"
-    for sums in item.checksums:
-        found = digests.sums.get(sums.algorithm)
-        if found is not None and found != sums.value:
-            return f"its {sums.algorithm} is {found}, and its provider says {sums.value}"
-    return None
-
-
-def _origin_of(listed: ChecksumList | None) -> str:
-    return "a list of checksums" if listed is None else listed.origin
-
-
-def _origin(job: ReadJob, item: SourceItem, digests: Digests) -> str:
-    """Who vouches for what was read, and agrees with it."""
-    if job.expected:
-        return ChecksumEvidence.LISTED.value
-    if any(digests.sums.get(one.algorithm) == one.value for one in item.checksums):
-        return ChecksumEvidence.PROVIDER.value
-    return ChecksumEvidence.COMPUTED.value
-
-
-def _others(digests: Digests) -> dict[str, str]:
-    return {name: value for name, value in digests.sums.items() if name != "sha256"}
-
-
-def _mimetype(job: ReadJob, item: SourceItem) -> str:
-    if item.mimetype != DEFAULT_MIMETYPE or job.entry.kind != EntryKind.FILE:
-        return item.mimetype
-    return _type_of(job.content_id)
-
-
-def _type_of(content_id: str) -> str:
-    """The type that the name of a file tells."""
-    return _guess_type(content_id.rpartition("/")[2].lstrip(".").partition(".")[2])
-
-
-@functools.lru_cache(4096)
-def _guess_type(endings: str) -> str:
-    """The type of a file whose name has these *endings* after its first dot."""
-    return mimetypes.guess_type(f"x.{endings}")[0] or DEFAULT_MIMETYPE
