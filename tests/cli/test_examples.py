@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import shlex
 import shutil
@@ -12,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from millstream import cli
 from millstream.cli.batch import TOOLS
 from millstream.cli.examples import example_lines, example_of
 from millstream.cli.main import COMPLETE, millstream, run
@@ -32,14 +35,35 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
         yield from commands(below, f"{path} {name}")
 
 
+def reachable(command: click.Command) -> Iterator[click.Command]:
+    """*command* and all below it."""
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for below in filter(None, (command.get_command(context, name) for name in command.list_commands(context))):
+            yield from reachable(below)
+
+
 ALL = dict(commands(millstream, "millstream"))
 PATHS = [*ALL, *[f"millstream batch {tool}" for tool in TOOLS]]
 
 
 def test_every_command_has_an_example_and_every_example_a_command() -> None:
     assert len(PATHS) > 90
-    assert [path for path in PATHS if example_of(path) is None] == []
+    missing = [path for path in PATHS if example_of(path) is None]
+    assert not missing, f"add an example of {missing} to src/millstream/cli/examples.py"
     assert len(example_lines()) == len(PATHS)
+
+
+def test_every_command_that_a_module_defines_can_be_called() -> None:
+    known = {id(command) for command in reachable(millstream)}
+    known |= {id(pkgutil.resolve_name(tool)) for tool in TOOLS.values()}
+    for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            is_command = isinstance(value, click.Command) and value is not millstream
+            assert not is_command or id(value) in known, (
+                f"register {module.name}.{name} in COMMANDS of cli/main.py, or in the module of its group"
+            )
 
 
 @pytest.mark.parametrize("line", example_lines())

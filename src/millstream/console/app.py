@@ -36,6 +36,11 @@ from millstream.rest.ledger_files import LedgerFiles
 from millstream.rest.security_headers import SecurityHeadersMiddleware
 from millstream.settings.console import Role
 
+PAGE_MODULES = (
+    search, node_pages, log_pages, batch_pages, ledger_pages, queue_pages, policy_pages, integrity_pages,
+)  # fmt: skip
+"""The modules that have pages; each has a function ``routes``."""
+
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _YEAR = 365 * 24 * 3600
 _MOST_SIGN_IN = 10_000
@@ -58,14 +63,7 @@ class Console:
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/theme", self._theme),
-            *search.routes(self._pages),
-            *node_pages.routes(self._pages),
-            *log_pages.routes(self._pages),
-            *batch_pages.routes(self._pages),
-            *ledger_pages.routes(self._pages),
-            *queue_pages.routes(self._pages),
-            *policy_pages.routes(self._pages),
-            *integrity_pages.routes(self._pages),
+            *(route for module in PAGE_MODULES for route in module.routes(self._pages)),
         ]
         handlers = {HTTPException: self._missing, MillstreamError: self._refused, Exception: self._broken}
         inner = Starlette(routes=routes, exception_handlers=handlers)
