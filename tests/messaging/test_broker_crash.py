@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,18 @@ class Client:
         self.perhaps: set[bytes] = set()  # acknowledged, but the answer may have been lost
         self.first_seen: list[bytes] = []
         self.violations: list[str] = []
+        self.broker_is_up = asyncio.Event()
+        self.broker_is_up.set()
+        self._progress = asyncio.Condition()
 
     async def send_all_the_time(self) -> None:
         while True:
             number = next(self._numbers)
             body = b"%s-%d" % (GROUPS[number % 3].encode(), number)
             while not await self._send(body):
-                await asyncio.sleep(0.02)
+                await self.broker_is_up.wait()
             self.confirmed.append(body)
+            await self._tell()
 
     async def receive_all_the_time(self) -> None:
         while True:
@@ -60,7 +64,20 @@ class Client:
                 for message in await self._receive():
                     self._look_at(message.body)
                     await self._ack(message)
-            await asyncio.sleep(0.01)
+            await self.broker_is_up.wait()
+
+    async def until(self, reached: Callable[[], bool], seconds: float = 30) -> None:
+        """Wait until *reached*, however long that takes, if something is done within each *seconds*."""
+        async with self._progress:
+            while not reached():
+                await asyncio.wait_for(self._progress.wait(), seconds)
+
+    async def until_confirmed(self, count: int) -> None:
+        await self.until(lambda: len(self.confirmed) >= count)
+
+    async def _tell(self) -> None:
+        async with self._progress:
+            self._progress.notify_all()
 
     async def _send(self, body: bytes) -> bool:
         request = v2.SendMessageRequest(messages=[v2.Message(body=body)])
@@ -93,6 +110,7 @@ class Client:
         request.group.name, request.topic.name = "group", self._topic
         request.entries.add(receipt_handle=message.system_properties.receipt_handle)
         self.perhaps.add(message.body)
+        await self._tell()
         response = await self._transport.call("AckMessage", request, 2)
         if response.status.code == v2.OK:
             self.acknowledged.add(message.body)
@@ -110,24 +128,16 @@ async def transport(broker: BrokerProcess) -> AsyncIterator[Transport]:
 async def wreck(broker: BrokerProcess, client: Client, rounds: int) -> None:
     tasks = [asyncio.ensure_future(work()) for work in (client.send_all_the_time, client.receive_all_the_time)]
     for number in range(rounds):
-        reached = len(client.confirmed) + 30 + 7 * number
-        async with asyncio.timeout(30):
-            while len(client.confirmed) < reached:
-                await asyncio.sleep(0.005)
-                for task in tasks:
-                    assert not task.done(), task.exception()
+        await client.until_confirmed(len(client.confirmed) + 30 + 7 * number)
+        client.broker_is_up.clear()
         await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(broker.start)
+        client.broker_is_up.set()
     tasks[0].cancel()
-    async with asyncio.timeout(30) as patience:  # for the next message, however many are left
-        received = 0
-        while not client.perhaps.issuperset(client.confirmed):
-            await asyncio.sleep(0.02)
-            if len(client.perhaps) > received:
-                received = len(client.perhaps)
-                patience.reschedule(asyncio.get_running_loop().time() + 30)
+    await client.until(lambda: client.perhaps.issuperset(client.confirmed))
+    async with asyncio.timeout(30):
         while await asyncio.to_thread(_open_messages, broker):
-            await asyncio.sleep(0.02)
+            pass  # each question takes a call to the broker
     tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -203,7 +213,6 @@ async def push_until_something_comes(calls: Transport, topic: str) -> v2.Message
             with contextlib.suppress(TransportError):
                 if messages := await push(calls, topic):
                     return messages[0]
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("end", ["kill", "cut"])
