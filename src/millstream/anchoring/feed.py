@@ -23,6 +23,7 @@ from millstream.anchoring.records import BatchHeader, EncodedBatch
 from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.event import Kind
+from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import Log
 
@@ -225,3 +226,20 @@ def check_conflicts(log: str, names: Sequence[str]) -> None:
 def cut(writer: BatchWriter, *, force: bool) -> FeedProgress:
     """Let *writer* cut what is full, and with *force* whatever waits. Raises what the writer raises."""
     return FeedProgress(anchors=len(writer.cut(force=force)))
+
+
+class AnchorSchedule:
+    """Lets *feed* anchor what came, each *every* microseconds, when :meth:`when_due` is called."""
+
+    def __init__(self, feed: AnchorFeed, clock: Clock, every: int) -> None:
+        self.feed = feed
+        self._clock, self._every = clock, every / MICROSECONDS
+        self._next = clock.monotonic() + self._every
+
+    def when_due(self) -> FeedProgress | None:
+        """Anchor what has come where it is time; what was done, None where it is not time."""
+        if self._clock.monotonic() < self._next:
+            return None
+        done = self.feed.step(force=True)
+        self._next = self._clock.monotonic() + self._every
+        return done

@@ -1,10 +1,17 @@
-"""Where in a bucket the items of a store lie."""
+"""Where in a bucket the items of a store lie, and what the marker of a space holds: nothing, or its access list."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from millstream.stores.names import check_content_id, check_space
-from millstream.stores.protocol import ContentIdTooLongError, StoreInputError
+from millstream.stores.protocol import ContentIdTooLongError, SpaceAccess, StoreError, StoreInputError
 from millstream.stores.s3.limits import MAX_KEY_BYTES
+
+MAX_MARKER_BYTES = 1024 * 1024
+"""A longer one was not written by a store."""
 
 
 class Keys:
@@ -39,3 +46,22 @@ class Keys:
             return check_space(name)
         except StoreInputError:
             return None
+
+
+class _Marker(msgspec.Struct, frozen=True):
+    acls: dict[str, SpaceAccess] = {}
+
+
+def read_marker(data: bytes, where: str) -> dict[str, SpaceAccess]:
+    """The access list in *data*. Raises :class:`StoreError` that names *where* for anything else."""
+    try:
+        return msgspec.json.decode(data, type=_Marker).acls if data else {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(
+            f"the marker object of {where} contains no access list ({error}): set the access list again"
+        ) from error
+
+
+def write_marker(acls: Mapping[str, SpaceAccess]) -> bytes:
+    """The bytes of the marker of a space with this access list."""
+    return msgspec.json.encode(_Marker(dict(acls)), order="sorted") if acls else b""

@@ -37,10 +37,9 @@ from millstream.stores.s3.bulk import S3Bulk
 from millstream.stores.s3.client import RETRIES, S3Calls
 from millstream.stores.s3.copying import Copier
 from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError, UploadGoneError
-from millstream.stores.s3.keys import Keys
+from millstream.stores.s3.keys import MAX_MARKER_BYTES, Keys, read_marker, write_marker
 from millstream.stores.s3.limits import S3Limits
 from millstream.stores.s3.listing import first_keys, list_entries, list_prefixes
-from millstream.stores.s3.markers import MAX_MARKER_BYTES, read_marker, write_marker
 from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.s3.objects import S3Object, read_head
 from millstream.stores.s3.reading import open_object
