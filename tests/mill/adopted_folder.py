@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.adoption.adopter import Adopter, Reading
+from millstream.mill.adoption.adopter import Adopter, ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionCatalog
 from millstream.mill.adoption.checksum_files import ChecksumList, parse_checksums
@@ -44,7 +44,7 @@ class SourceFolder:
         path.write_bytes(data)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    def adopt(self, reading: Reading = Reading.SHARE, listed: str | None = None) -> AdoptionSummary:
+    def adopt(self, reading: ReadExtent = ReadExtent.SHARE, listed: str | None = None) -> AdoptionSummary:
         """Adopt the folder, a second after what was done before."""
         self.clock.advance(1)
         checksums: ChecksumList | None = None if listed is None else parse_checksums(listed.encode(), "LIST")

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.adoption.adopter import Adopter, Reading
+from millstream.mill.adoption.adopter import Adopter, ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptionCatalog
 from millstream.mill.adoption.checksum_files import parse_checksums
@@ -55,7 +55,7 @@ class Record:
         self.clock = VirtualClock()
         self.target = AdoptionTarget(store, "here", AdoptionCatalog(engine), Manifest(engine), self.clock)
 
-    def adopt(self, reader: SparkReader | None, reading: Reading, listed: str) -> Recorded:
+    def adopt(self, reader: SparkReader | None, reading: ReadExtent, listed: str) -> Recorded:
         """Adopt an hour after what was done before; what is left behind then."""
         self.clock.advance(3600)
         checksums = parse_checksums(listed.encode(), "LIST") if listed else None
@@ -77,7 +77,7 @@ def compare(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(spark.sparkContext.environment, name, value)
     records = dict[str, Record]()
 
-    def compared(url: str, reading: Reading = Reading.SHARE, listed: str = "") -> Recorded:
+    def compared(url: str, reading: ReadExtent = ReadExtent.SHARE, listed: str = "") -> Recorded:
         left = []
         for name, reader in (("threads", None), ("spark", SparkReader(spark, url))):
             if name not in records:
@@ -109,7 +109,7 @@ def test_a_folder_is_adopted_on_spark_as_with_threads(tmp_path: Path, compare: C
     (root / "6.jpg").write_bytes(b"edited")
     (root / "7.jpg").rename(root / "renamed.jpg")
     (root / "8.jpg").unlink()
-    then = compare(url, Reading.ALL)
+    then = compare(url, ReadExtent.ALL)
     counted = {name: then.summary[name] for name in ("added", "changed", "vanished", "moved", "suspected")}
     assert counted == {"added": 0, "changed": 1, "vanished": 2, "moved": 1, "suspected": 1}
 
@@ -150,7 +150,7 @@ def test_a_bucket_is_adopted_on_a_cluster_as_with_threads(
     assert done.returncode == 0, done.stderr[-4000:]
     catalog = AdoptionCatalog(sa.create_engine(f"sqlite:///{tmp_path / 'node.db'}"))
     record = Record(open_provider(address.url), tmp_path / "threads.db")
-    threads = record.adopt(None, Reading.SHARE, "")
+    threads = record.adopt(None, ReadExtent.SHARE, "")
     assert json.loads(done.stdout.splitlines()[-1])["adoption"] == threads.summary
     facts = [(one.content_id, one.version, one.sha256, one.size, one.properties) for one in threads.items]
     on_cluster = catalog.scan("here", SPACE)

@@ -13,7 +13,7 @@ from millstream.cli.common import print_json
 from millstream.cli.protect_parts import adoption_target, alone, read_list
 from millstream.core.amounts import size_text
 from millstream.mill.adoption.adopted_store import find_adopted_store
-from millstream.mill.adoption.adopter import Adopter, Reading
+from millstream.mill.adoption.adopter import Adopter, ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.errors import UnknownSpaceError
 from millstream.node import Node
@@ -49,7 +49,7 @@ def adopt_on_spark(
         )
     if checksums is not None and len(sources) > 1:
         raise click.UsageError("--checksums applies to a single space: name it with --space")
-    urls, reading = node.settings.store_urls, Reading.ALL if read_all else Reading.SHARE
+    urls, reading = node.settings.store_urls, ReadExtent.ALL if read_all else ReadExtent.SHARE
     listed = None if checksums is None else read_list(checksums, urls[sources[0][0]])
     adopted = []
     with alone(node):

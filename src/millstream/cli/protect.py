@@ -31,7 +31,7 @@ from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.sqlite_file import require_database
-from millstream.mill.adoption.adopter import Reading
+from millstream.mill.adoption.adopter import ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary
 from millstream.mill.adoption.checksum_files import ChecksumList
 from millstream.mill.adoption.deletions import Deletions
@@ -121,7 +121,7 @@ def _run(
         if deletions is not None:
             known = parts.target.catalog.space(setup.store, setup.space)
             parts.target.catalog.save_space(msgspec.structs.replace(known, deletions=deletions))
-        reading = Reading.ALL if read_all else Reading.SHARE
+        reading = ReadExtent.ALL if read_all else ReadExtent.SHARE
         protection = Protection(parts, setup.space, setup.destinations, threads=settings.mill.workers)
         adopted_before = parts.target.catalog.totals(setup.store, setup.space).bytes
         with _progress(adopted_before, lambda: count_bytes(parts.target.source, setup.space)) as progress:
@@ -166,7 +166,7 @@ def _plan(
             budgets=ChangeBudgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval),
             audited=[name for name, store in settings.stores.items() if store.audited],
         )
-        reading = Reading.ALL if read_all else Reading.NONE
+        reading = ReadExtent.ALL if read_all else ReadExtent.NONE
         threads = settings.mill.workers
         return run.plan(asked.space, reading=reading, checksums=listed, deletions=deletions, threads=threads)
 

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from adopted_folder import SPACE, SourceFolder
 
 from millstream.mill.adoption import adopter
-from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, Reading
+from millstream.mill.adoption.adopter import GROUP, READ_PERIOD, Adopter, NotAdoptedError, ReadExtent
 from millstream.mill.adoption.adoption_run import NOT_READ, AdoptionRun
 from millstream.mill.manifest import ManifestEvent
 from millstream.stores import Entry, ItemNotFoundError, StoreUnavailableError
-from millstream.stores.folder.listing import EntryColumns
+from millstream.stores.folder.listing import FolderColumns
 from millstream.stores.protocol import EntryKind
 
 DAY = 24 * 3600
@@ -76,7 +76,7 @@ def test_other_bytes_under_the_same_time_and_size_are_suspected_rot_and_never_ad
     folder.adopt()
     folder.rot("a", b"evil")
     assert folder.adopt().suspected == 0  # nobody has read it
-    assert folder.adopt(Reading.ALL).suspected == 1
+    assert folder.adopt(ReadExtent.ALL).suspected == 1
     item, row = folder.item("a"), folder.manifest.get("here", SPACE, "a")
     assert (item.sha256, item.suspected) == (sha256(b"good"), sha256(b"evil"))
     assert row is not None and row.sha256 == sha256(b"good")
@@ -91,12 +91,12 @@ def test_accepted_bytes_are_a_new_version(folder: SourceFolder) -> None:
     folder.write("a", b"good")
     folder.adopt()
     folder.rot("a", b"evil")
-    folder.adopt(Reading.ALL)
+    folder.adopt(ReadExtent.ALL)
     accepted = Adopter(folder.target).accept(SPACE, "a")
     row = folder.manifest.get("here", SPACE, "a")
     assert (accepted.sha256, accepted.suspected) == (sha256(b"evil"), None)
     assert row is not None and row.sha256 == sha256(b"evil")
-    assert folder.adopt(Reading.ALL).findings == 0
+    assert folder.adopt(ReadExtent.ALL).findings == 0
     with pytest.raises(ItemNotFoundError):
         Adopter(folder.target).accept(SPACE, "missing")
 
@@ -155,7 +155,7 @@ def test_nothing_vanishes_in_a_folder_that_cannot_be_listed(
     folder.write("shutter")
     folder.adopt()
     (folder.root / "shutter").unlink()
-    unlisted = EntryColumns([], [], [], [])
+    unlisted = FolderColumns([], [], [], [])
     unlisted.add(Entry("shut/", 0, kind=EntryKind.UNREADABLE))
     monkeypatch.setattr(folder.store, "columns", lambda *_, **__: [unlisted])
     assert folder.adopt().vanished == 1
@@ -288,7 +288,7 @@ def test_what_did_not_match_a_list_stays_a_finding_until_it_changes_or_is_accept
     folder.write("worse", b"evil")
     md5 = hashlib.md5(b"good", usedforsecurity=False).hexdigest()
     folder.adopt(listed=f"{md5}  bad\n{md5}  worse\n{md5}  gone\n")
-    assert folder.adopt(Reading.ALL).findings == 3
+    assert folder.adopt(ReadExtent.ALL).findings == 3
     folder.write("gone", b"good")
     Adopter(folder.target).accept(SPACE, "worse")
     folder.write("bad", b"good", at=10**18)
@@ -312,7 +312,7 @@ def test_a_plan_reads_nothing(folder: SourceFolder, monkeypatch: pytest.MonkeyPa
     folder.write("a", b"newer", at=2 * 10**18)
     folder.write("b", b"new")
     monkeypatch.setattr(folder.store, "open", None)
-    found = folder.adopt(Reading.NONE)
+    found = folder.adopt(ReadExtent.NONE)
     assert (found.added, found.changed, found.unread, found.unread_bytes, found.read) == (1, 1, 2, 8, 0)
     assert folder.item("b").sha256.startswith(NOT_READ)
 
@@ -330,7 +330,7 @@ def test_nothing_is_written_to_the_source(folder: SourceFolder) -> None:
     folder.write("sub/a")
     before = {path: path.stat().st_mtime_ns for path in [folder.root, *folder.root.rglob("*")]}
     folder.adopt()
-    folder.adopt(Reading.ALL)
+    folder.adopt(ReadExtent.ALL)
     assert {path: path.stat().st_mtime_ns for path in [folder.root, *folder.root.rglob("*")]} == before
 
 

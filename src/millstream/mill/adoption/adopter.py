@@ -41,7 +41,7 @@ _AHEAD = 4
 """Groups that are read while one is recorded."""
 
 
-class Reading(enum.StrEnum):
+class ReadExtent(enum.StrEnum):
     """What is read of items that seem to be as they were adopted."""
 
     SHARE = "share"
@@ -139,7 +139,7 @@ class Adopter:
         self,
         space: str,
         *,
-        reading: Reading = Reading.SHARE,
+        reading: ReadExtent = ReadExtent.SHARE,
         checksums: ChecksumList | None = None,
         on_progress: OnProgress | None = None,
     ) -> AdoptionSummary:
@@ -154,7 +154,7 @@ class Adopter:
         self._catalog.save_space(msgspec.structs.replace(known, begun_at=now))
         until = self._reread_until(space, reading, now if known.ended_at is None else known.ended_at, now)
         run = AdoptionRun(self._target, space, checksums=checksums, reread_until=until, ended_at=known.ended_at)
-        if reading == Reading.NONE:
+        if reading == ReadExtent.NONE:
             for due in run.due():
                 run.plan(list(due.all_jobs()))
         else:
@@ -186,9 +186,9 @@ class Adopter:
         self._catalog.remove_findings(self._store, space, [content_id])
         return accepted
 
-    def _reread_until(self, space: str, reading: Reading, ended_at: int, now: int) -> int | None:
+    def _reread_until(self, space: str, reading: ReadExtent, ended_at: int, now: int) -> int | None:
         """Items are due that were last read at this time or before; None where none is."""
-        if reading == Reading.ALL:
+        if reading == ReadExtent.ALL:
             return now
         share = min(1.0, max(0, now - ended_at) / READ_PERIOD)
         items = self._catalog.totals(self._store, space).items

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock
 from millstream.core.sqlite_file import explained
 from millstream.mill.adoption.adopted_store import AdoptedStore
-from millstream.mill.adoption.adopter import Adopter, Reading
+from millstream.mill.adoption.adopter import Adopter, ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptionCatalog, AdoptionFinding
 from millstream.mill.adoption.checksum_files import ChecksumList
@@ -117,7 +117,7 @@ class DryRun:
         self,
         space: str,
         *,
-        reading: Reading = Reading.NONE,
+        reading: ReadExtent = ReadExtent.NONE,
         checksums: ChecksumList | None = None,
         deletions: str | None = None,
         threads: int = 4,
@@ -137,7 +137,7 @@ class DryRun:
             providers = ConfiguredStores(stores, self._clock)
             guard = ChangeGuard(engine, self._clock, manifest.count, self._budgets)
             unknown = dict[str, UnknownCopies]()
-            if reading == Reading.ALL:
+            if reading == ReadExtent.ALL:
                 unknown = self._take_over(target, providers, space, threads)
             plans = {
                 name: count_differences(
@@ -150,7 +150,7 @@ class DryRun:
             copies = [
                 self._copy_plan(plan, guard, renamed, count_kept(target, space, name)) for name, plan in plans.items()
             ]
-            if reading == Reading.ALL:
+            if reading == ReadExtent.ALL:
                 forecaster = self._forecaster(engine, target, providers, space)
                 for copy in copies:
                     self._forecast(copy, unknown[copy.store], forecaster, adopter.touched, threads)

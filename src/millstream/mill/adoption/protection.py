@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.mill.adoption.adopter import READ_PERIOD, Adopter, Reading
+from millstream.mill.adoption.adopter import READ_PERIOD, Adopter, ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary, AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptionFinding
 from millstream.mill.adoption.checksum_files import ChecksumList
@@ -153,7 +153,7 @@ class Protection:
         self,
         progress: Progress,
         *,
-        reading: Reading = Reading.SHARE,
+        reading: ReadExtent = ReadExtent.SHARE,
         checksums: ChecksumList | None = None,
         replace: bool = False,
     ) -> ProtectionReport:
@@ -311,9 +311,9 @@ class Protection:
         if ours:
             self._parts.queue.discard(ours)
 
-    def _share(self, before: int | None, reading: Reading) -> float | None:
+    def _share(self, before: int | None, reading: ReadExtent) -> float | None:
         """The share of the copies that is read again; None where all of them are."""
-        if reading == Reading.ALL:
+        if reading == ReadExtent.ALL:
             return None
         now = self._target.clock.now()
         return min(1.0, max(0, now - before) / READ_PERIOD) if before is not None else 0.0

@@ -33,7 +33,7 @@ _REMEMBERED_NAMES = 300_000
 """Names remembered in all; the folder listed last is remembered whatever its size."""
 
 
-class EntryColumns(NamedTuple):
+class FolderColumns(NamedTuple):
     """Neighbouring entries of a listing, in columns: sizes in bytes, and the ``version`` and ``kind`` of each entry.
 
     ``versions`` has an empty text where an entry has none, which is so only with entries that cannot be read.
@@ -121,9 +121,9 @@ class FolderListing:
                 elif entry is not None and key > after and key.startswith(prefix):
                     yield entry
 
-    def columns(self, most: int) -> Generator[EntryColumns]:
+    def columns(self, most: int) -> Generator[FolderColumns]:
         """All entries, at most *most* at a time. To be closed where it is not used up."""
-        run = EntryColumns([], [], [], [])
+        run = FolderColumns([], [], [], [])
         with _OpenFolder(self._tree) as opened:
             levels = [_Level((), b"", self._names(opened, (), b""), b"")]
             while levels:
@@ -131,7 +131,7 @@ class FolderListing:
                 _read_files(opened, level, most - len(run.sizes), run)
                 if len(run.sizes) == most:
                     yield run
-                    run = EntryColumns([], [], [], [])
+                    run = FolderColumns([], [], [], [])
                     continue
                 row = level.next()
                 if row is None:
@@ -247,7 +247,7 @@ class _OpenFolder:
             self._path = None
 
 
-def _read_files(opened: _OpenFolder, level: _Level, most: int, run: EntryColumns) -> None:
+def _read_files(opened: _OpenFolder, level: _Level, most: int, run: FolderColumns) -> None:
     """Add the next entries of *level* that are no folders to *run*, at most *most*: plain files with little ado."""
     base, room = level.base.decode("utf-8"), MAX_CONTENT_ID_BYTES - len(level.base)
     keys, names = level.next_files(most)

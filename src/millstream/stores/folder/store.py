@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from millstream.core.clock import SystemClock
-from millstream.stores.folder.listing import EntryColumns, FolderListing, file_entry, folder_entry
+from millstream.stores.folder.listing import FolderColumns, FolderListing, file_entry, folder_entry
 from millstream.stores.folder.path_names import decode_path, encode_name
 from millstream.stores.folder.properties import describe_entry
 from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_file
@@ -77,7 +77,7 @@ class FolderStore(ReadOnlySource):
         with translated(f"listing {self.url}"), contextlib.closing(walk):
             return list(itertools.islice(walk, max(limit, 0)))
 
-    def columns(self, space: str, *, most: int = 1000) -> Iterator[EntryColumns]:
+    def columns(self, space: str, *, most: int = 1000) -> Iterator[FolderColumns]:
         """All :meth:`entries` in columns, at most *most* at a time, for a fraction of the time."""
         self.require_space(space)
         with translated(f"listing {self.url}"), contextlib.closing(self._listing.columns(most)) as columns:
