@@ -25,7 +25,7 @@ def ledger_stuck(desk: FaultyNode) -> Iterator[None]:
 @contextlib.contextmanager
 def ledger_key_lost(desk: FaultyNode) -> Iterator[None]:
     with desk.moved(desk.folder / "keys" / "anchors.json"):
-        desk.node.anchoring.batch_writer.add("weather", [make_batch([90_000])], config=CONFIG)
+        desk.node.anchoring.batch_writer.add("weather", [make_batch([91_000])], config=CONFIG)
         desk.node.anchoring.batch_writer.cut(force=True)
         yield
     desk.command("anchor", "checkpoint")
