@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from millstream.batching.ticks import idle_log_ticker
 from millstream.core.message import Message as Plain
 from millstream.log import LogSpec
-from millstream.messaging.broker.address import Address
+from millstream.core.address import Address
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import Message, Producer, PushConsumer, SimpleConsumer
 from millstream.node import Node

@@ -13,10 +13,11 @@ import pytest
 from in_process import AskedInProcess
 
 from millstream.cli.main import run
+from millstream.core.address import Address
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
 from millstream.log import Message
-from millstream.messaging.broker.address import Address, to_endpoints
+from millstream.messaging.broker.address import to_endpoints
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor

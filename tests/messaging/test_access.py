@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.address import Address
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
-from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.clients.sessions import ClientSessions
 from millstream.messaging.broker.handlers.telemetry import answers
 from millstream.messaging.broker.security.access_keys import (

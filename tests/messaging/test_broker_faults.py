@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from millstream.core.address import Address
 from millstream.core.clock import SystemClock
 from millstream.log import StorageFullError
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.store import LogStore
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.storage.topic import TopicSpec

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.messaging.broker.address import Address, to_endpoints
+from millstream.core.address import Address
+from millstream.messaging.broker.address import to_endpoints
 from millstream.messaging.broker.handlers.service import CallContext
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.errors import StatusError, TopicError, TopicNotFoundError

@@ -14,8 +14,8 @@ import pytest
 from serving_nodes import Serving
 
 from millstream.cli.main import run
+from millstream.core.address import Address, is_free, parse_address
 from millstream.core.clock import VirtualClock
-from millstream.messaging.broker.address import Address, is_free, parse_address
 from millstream.messaging.broker.security.generated_certificate import CERTIFICATE, KEY, generated_tls
 from millstream.messaging.client import Message, Options, Producer, SimpleConsumer, Tls
 from millstream.messaging.errors import BrokerCredentialsError, MissingExtraError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from millstream.core.address import Address
 from millstream.log import open_store
-from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.security.tls import read_tls
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.settings import BrokerSettings

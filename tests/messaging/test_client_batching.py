@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
+from millstream.core.address import Address
 from millstream.log import LogSpec, LogStore, open_store
-from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import (

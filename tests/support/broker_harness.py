@@ -18,9 +18,10 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+from millstream.core.address import Address
 from millstream.core.clock import VirtualClock
 from millstream.log import LogStore, open_store
-from millstream.messaging.broker.address import Address, to_endpoints
+from millstream.messaging.broker.address import to_endpoints
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.call_context import CallContext

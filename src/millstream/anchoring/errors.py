@@ -24,7 +24,8 @@
         ├── NoteError           not a signed note or a key, or a signature that does not hold (InputError)
         │   └── CheckpointError   the note is not a checkpoint
         ├── TrustPolicyError    the policy says not whom to trust (InputError)
-        └── LedgerKeyError      the key of a ledger cannot be used (InputError)
+        ├── LedgerKeyError      the key of a ledger cannot be used (InputError)
+        └── WitnessRefusalError   a witness refuses to cosign a checkpoint
 """
 
 from __future__ import annotations
@@ -137,3 +138,16 @@ class TrustPolicyError(TransparencyError, InputError):
 
 class LedgerKeyError(TransparencyError, InputError):
     """The signing key of a ledger is missing, cannot be read, or cannot be made."""
+
+
+class WitnessRefusalError(TransparencyError):
+    """A witness refuses to cosign a checkpoint.
+
+    ``known_size`` is the size of a larger tree that it cosigned, if that is the reason; ``is_fork`` says that its tree
+    and the ledger's are not consistent.
+    """
+
+    def __init__(self, message: str, *, known_size: int | None = None, is_fork: bool = False) -> None:
+        super().__init__(message)
+        self.known_size = known_size
+        self.is_fork = is_fork

@@ -76,6 +76,12 @@ class HttpReader:
         with contextlib.ExitStack() as stack:
             yield self._answer(url, headers, stack)
 
+    @contextlib.contextmanager
+    def post(self, url: str, body: bytes, headers: Mapping[str, str] = {}) -> Iterator[HttpResponse]:
+        """The answer to POST *body* to *url*, which is not redirected. Errors: see :meth:`open`."""
+        with _asked(url, headers, self._seconds, self._clock, body) as answer:
+            yield answer
+
     def _answer(self, url: str, headers: Mapping[str, str], stack: contextlib.ExitStack) -> HttpResponse:
         first = url
         for _ in range(MAX_REDIRECTS + 1):
@@ -155,7 +161,9 @@ class _Watchdog:
 
 
 @contextlib.contextmanager
-def _asked(url: str, headers: Mapping[str, str], seconds: float, clock: Clock) -> Iterator[HttpResponse]:
+def _asked(
+    url: str, headers: Mapping[str, str], seconds: float, clock: Clock, body: bytes | None = None
+) -> Iterator[HttpResponse]:
     connection = _connection(check_url(url), seconds)
     watchdog = None
     try:
@@ -164,7 +172,8 @@ def _asked(url: str, headers: Mapping[str, str], seconds: float, clock: Clock) -
         assert connection.sock is not None
         watchdog = _Watchdog(connection.sock, seconds, clock)
         with _translated(url, watchdog):
-            connection.request("GET", _target(url), headers={**_HEADERS, **headers})
+            method = "GET" if body is None else "POST"
+            connection.request(method, _target(url), body, {**_HEADERS, **headers})
             response = connection.getresponse()
         with contextlib.closing(response):  # it keeps the socket that the connection has let go
             yield HttpResponse(url, response, watchdog)

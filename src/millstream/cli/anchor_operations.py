@@ -14,16 +14,12 @@ from millstream.anchoring import LedgerEntry
 from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, log_options, print_json
-from millstream.core.errors import InputError
+from millstream.core.address import parse_address
 from millstream.node import Node
 from millstream.settings import Settings
 
 BULK = 5_000
 LINE_BYTES = 100_000
-
-
-class AddressError(InputError):
-    """The address to listen on cannot be used."""
 
 
 @click.command()
@@ -66,11 +62,11 @@ def serve(settings: Settings, address: str) -> None:
     from millstream.rest.server import serve_app
     from millstream.rest.submit_middleware import tune_for_small_requests
 
-    host, port = _address(address)
+    place = parse_address(address)
     tune_for_small_requests()
     with Node.open(settings, create=True) as node, following(node), node.registry.instance as registry:
         registry.start()
-        serve_app(registry_app(registry), host, port, settings.http)
+        serve_app(registry_app(registry), place.host, place.port, settings.http)
 
 
 @click.command()
@@ -123,10 +119,3 @@ def _report(where: str, outcome: SubmissionResult, *, as_json: bool) -> None:
         print_json(outcome.status or {"code": outcome.code, "message": outcome.error})
     elif outcome.status is None:
         print(f"{where}: {outcome.error}", file=sys.stderr)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
-        raise AddressError(f"invalid listen address {text!r}: write HOST:PORT, such as 127.0.0.1:8480")
-    return host.strip("[]"), int(port)

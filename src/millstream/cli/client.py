@@ -11,9 +11,9 @@ import click
 
 from millstream.cli.common import json_option, print_json
 from millstream.cli.connection import administration_options
+from millstream.core.address import parse_address
 from millstream.core.clock import MICROSECONDS
 from millstream.messaging.admin_client import AskBroker, call_broker
-from millstream.messaging.broker.address import parse_address
 from millstream.messaging.broker.admin import (
     CLIENTS,
     STACK_TRACE,

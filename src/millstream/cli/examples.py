@@ -60,6 +60,7 @@ millstream anchor redrive
 millstream anchor replay
 millstream anchor serve --http 127.0.0.1:8080
 millstream anchor status
+millstream anchor verify --ledger reports
 millstream anchor submit operations.jsonl
 millstream did create --update-key update.json --recovery-key recovery.json
 millstream did deactivate did:sidetree:EiAbc --key recovery.json
@@ -70,6 +71,8 @@ millstream did resolve did:sidetree:EiAbc
 millstream did update did:sidetree:EiAbc --key update.json --next-key next.json --patches patches.json
 millstream prove weather 7 --tlog weather-7.tlog-proof > proof.json
 millstream verify proof.json --key example.org.key
+millstream witness serve --key witness.key --log example.org/anchors+5f0f5c31+AYg…
+millstream witness status --key witness.key
 millstream store acl primary photos --set group-readers=read
 millstream store create second photos
 millstream store cp primary photos 2013/a.jpg backup

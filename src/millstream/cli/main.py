@@ -52,6 +52,7 @@ GROUPS = {
         "anchor": ("millstream.cli.anchor:anchor", "Anchor batches in the ledger, and replay it."),
         "prove": ("millstream.cli.prove:prove", "Print the proof of one message."),
         "verify": ("millstream.cli.prove:verify", "Verify a proof with the files that it names."),
+        "witness": ("millstream.cli.witness:witness", "Cosign the ledgers of others as a witness."),
     },
     "Copies": {
         "store": ("millstream.cli.store:store", "Manage spaces and content items of storage providers."),

@@ -20,7 +20,7 @@ from millstream.settings.console import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from millstream.cli.serve_roles import ServeRoles
-    from millstream.messaging.broker.address import Address
+    from millstream.core.address import Address
     from millstream.messaging.broker.server.broker_server import BrokerServer
     from millstream.node import Node
 
@@ -103,7 +103,7 @@ def serve(
 
 def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
     """Where the broker listens, and where it encrypts: on loopback without a certificate of the settings as well."""
-    from millstream.messaging.broker.address import Address, is_free, is_loopback, parse_address
+    from millstream.core.address import Address, is_free, is_loopback, parse_address
     from millstream.messaging.broker.security.generated_certificate import generated_tls
 
     settings, place = node.settings, parse_address(broker)
@@ -173,7 +173,7 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> None:
         from millstream.rest.server import serving
     except ImportError as error:
         raise MissingRegistryError from error
-    from millstream.messaging.broker.address import Address, parse_address
+    from millstream.core.address import Address, parse_address
 
     place = parse_address(node.settings.serve.registry_http)
     app, http = registry_app(node.registry.instance), node.settings.http
@@ -198,7 +198,7 @@ async def _serve_console(
         _log.warning("no console: %s", MissingConsoleError.__doc__)
         return
     from millstream.cli.mill_work import watching
-    from millstream.messaging.broker.address import parse_address
+    from millstream.core.address import parse_address
 
     address = node.settings.console.address
     place = parse_address(address)

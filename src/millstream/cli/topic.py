@@ -11,12 +11,12 @@ import click
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.connection import administration_options
 from millstream.cli.parameter_types import Timestamp
+from millstream.core.address import parse_address
 from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.core.private_files import make_private_folder
 from millstream.log import WriterBusyError
 from millstream.messaging.admin_client import AskBroker, call_broker, call_store
-from millstream.messaging.broker.address import parse_address
 from millstream.messaging.broker.admin import (
     CONFIGURE_GROUP,
     CREATE_TOPIC,

@@ -10,6 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from millstream.core.errors import MillstreamError
+from millstream.core.private_files import make_private_file
 
 _HEADER = 100
 _MAGIC = b"SQLite format 3\0"
@@ -18,8 +19,8 @@ _DAMAGED = (
     '(docs/how-to/recover.md, "The node\'s database is lost")'
 )
 _REASONS = {
-    sqlite3.SQLITE_NOTADB: ("is not a database of SQLite", _DAMAGED),
-    sqlite3.SQLITE_CORRUPT: ("is damaged", _DAMAGED),
+    sqlite3.SQLITE_NOTADB: ("is not a database of SQLite", ""),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", ""),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "give this user the right to read and write it and its folder"),
     sqlite3.SQLITE_READONLY: ("cannot be written", "give this user the right to write it and its folder"),
     sqlite3.SQLITE_PERM: ("cannot be opened", "give this user the right to read and write it and its folder"),
@@ -30,7 +31,30 @@ class DatabaseFileError(MillstreamError):
     """The database cannot be used."""
 
 
-def require_database(path: Path, prefixes: Sequence[str]) -> None:
+def open_database(
+    path: Path, prefixes: Sequence[str], *, if_damaged: str = _DAMAGED, cache_kib: int = 2048
+) -> sa.Engine:
+    """The database in the file *path*, which is made for its owner alone; each commit is synced to the disk.
+
+    *prefixes* begin the names of its tables, *if_damaged* says what to do about a damaged file, *cache_kib* is the
+    memory of a connection. Raises :class:`DatabaseFileError`, now or from the engine.
+    """
+    require_database(path, prefixes, if_damaged=if_damaged)
+    make_private_file(path)  # SQLite gives its mode to the files beside it
+    place = sa.URL.create("sqlite", database=str(path))
+    engine = sa.create_engine(place, connect_args={"timeout": 30})
+
+    def make_durable(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA cache_size=-{cache_kib}")
+
+    sa.event.listen(engine, "connect", make_durable)
+    explain_errors(engine, path, if_damaged=if_damaged)
+    return engine
+
+
+def require_database(path: Path, prefixes: Sequence[str], *, if_damaged: str = _DAMAGED) -> None:
     """Raise :class:`DatabaseFileError` where there is a file at *path* that cannot be a database of ours.
 
     That is one that is cut off, that is not a database at all, or whose tables have names none of which begins with one
@@ -38,9 +62,9 @@ def require_database(path: Path, prefixes: Sequence[str]) -> None:
     """
     if not path.exists() or not path.is_file() or not path.stat().st_size:
         return
-    with explained(path):
+    with explained(path, if_damaged):
         if _is_cut_off(path):
-            raise DatabaseFileError(f"{path} is damaged (it is truncated): {_DAMAGED}")
+            raise DatabaseFileError(f"{path} is damaged (it is truncated): {if_damaged}")
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if names and not any(name.startswith(tuple(prefixes)) for name in names):
@@ -51,12 +75,12 @@ def require_database(path: Path, prefixes: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, if_damaged: str = _DAMAGED) -> Iterator[None]:
     """Raise :class:`DatabaseFileError` for an error of the file at *path*, and others as they are."""
     try:
         yield
     except sqlite3.Error as error:
-        explanation = _explain(path, error)
+        explanation = _explain(path, error, if_damaged)
         if explanation is None:
             raise
         raise explanation from error
@@ -64,20 +88,20 @@ def explained(path: Path) -> Iterator[None]:
         raise DatabaseFileError(f"cannot read {path}: give this user the right to read and write it") from error
 
 
-def explain_errors(engine: sa.Engine, path: Path) -> None:
+def explain_errors(engine: sa.Engine, path: Path, *, if_damaged: str = _DAMAGED) -> None:
     """Let *engine* raise :class:`DatabaseFileError` for errors of its file, which is at *path*."""
 
     def explain(context: sa.ExceptionContext) -> None:
-        explanation = _explain(path, context.original_exception)
+        explanation = _explain(path, context.original_exception, if_damaged)
         if explanation is not None:
             raise explanation from context.original_exception
 
     sa.event.listen(engine, "handle_error", explain)
 
 
-def _explain(path: Path, error: BaseException) -> DatabaseFileError | None:
+def _explain(path: Path, error: BaseException, if_damaged: str) -> DatabaseFileError | None:
     found = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    return None if found is None else DatabaseFileError(f"{path} {found[0]} ({error}): {found[1]}")
+    return None if found is None else DatabaseFileError(f"{path} {found[0]} ({error}): {found[1] or if_damaged}")
 
 
 def _is_cut_off(path: Path) -> bool:

@@ -16,8 +16,8 @@ from millstream.core.lazy_names import lazy_names
 from millstream.messaging.errors import BrokerError, MessagingError, MissingExtraError
 
 if TYPE_CHECKING:
+    from millstream.core.address import Address, parse_address
     from millstream.messaging.admin_client import call_broker, call_store
-    from millstream.messaging.broker.address import Address, parse_address
     from millstream.messaging.broker.limits import GroupSpec, Limits
     from millstream.messaging.broker.server.broker_server import BrokerServer
     from millstream.messaging.broker.storage.topic import TopicSpec

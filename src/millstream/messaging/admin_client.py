@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from millstream.core.address import Address
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogStore
-from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminCall, AdminCallError, AdminService
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.limits import Limits

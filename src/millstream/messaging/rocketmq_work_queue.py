@@ -21,9 +21,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.address import Address, parse_address
 from millstream.core.clock import Clock, SystemClock
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.address import Address, parse_address
 from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.client import (

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import sqlalchemy as sa
 
 from millstream.core.cached import locked_cached_property
-from millstream.core.private_files import make_private_file
 from millstream.core.sql import open_server
-from millstream.core.sqlite_file import explain_errors, require_database
+from millstream.core.sqlite_file import open_database
 from millstream.node.context import DATABASE, NodeContext
 from millstream.stores import open_provider
 
 TABLES = ("anchor_", "audit_", "console_", "mill_", "queue_", "registry_")
 """What the names of the tables in a node's own database begin with."""
+
+_CACHE_KIB = 16 << 10
+"""Memory of a connection: batches are indexed by their hashes, so any page may be next."""
 
 
 class DatabasesPart:
@@ -36,16 +37,11 @@ class DatabasesPart:
         :class:`~millstream.core.sqlite_file.DatabaseFileError` where it cannot be used.
         """
         settings, path = self._context.settings, self._context.folder / DATABASE
-        require_database(path, TABLES)
         if self._is_new:
             for name, url in settings.store_urls.items():
                 if settings.owns(name):
                     open_provider(url, create=True)
-        make_private_file(path)  # SQLite gives its mode to the files beside it
-        place = sa.URL.create("sqlite", database=str(path))
-        engine = sa.create_engine(place, connect_args={"timeout": 30})
-        sa.event.listen(engine, "connect", _make_durable)
-        explain_errors(engine, path)
+        engine = open_database(path, TABLES, cache_kib=_CACHE_KIB)
         self._context.resources.callback(engine.dispose)
         return engine
 
@@ -62,11 +58,3 @@ class DatabasesPart:
     def prepare(self) -> None:
         """Open the node's own database now."""
         _ = self.own
-
-
-def _make_durable(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA cache_size=-16384")  # KiB: batches are indexed by their hashes, so any page may be next
-    cursor.close()

@@ -8,7 +8,7 @@ from millstream.node.context import NodeContext
 from millstream.node.logs import LogsPart
 
 if TYPE_CHECKING:
-    from millstream.messaging.broker.address import Address
+    from millstream.core.address import Address
     from millstream.messaging.broker.server.broker_server import BrokerServer
 
 

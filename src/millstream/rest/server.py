@@ -8,11 +8,14 @@ import resource
 import signal
 import socket as sockets_
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
+from millstream.core.address import Address
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.rest.connection import HttpLimits, bounded_protocol
@@ -23,12 +26,31 @@ OWN_FILES = 1_024
 """Open files of a process that are no HTTP connections: logs, databases, clients of the broker."""
 
 
-def serve_app(app: ASGIApp, host: str, port: int, settings: HttpSettings) -> None:
+class TlsFiles(msgspec.Struct, frozen=True):
+    """PEM files: the ``certificate`` with its chain, and its private ``key``."""
+
+    certificate: Path
+    key: Path
+
+
+class TlsFilesError(InputError):
+    """The certificate or its key cannot be used."""
+
+
+def serve_app(app: ASGIApp, host: str, port: int, settings: HttpSettings, *, tls: TlsFiles | None = None) -> None:
     """Serve *app* on *host* and *port* until SIGTERM or SIGINT: requests that run are finished, a second signal aborts.
 
-    Prints ``serving http://HOST:PORT`` once it listens. Raises :class:`OSError` where the address cannot be used.
+    Prints ``serving http://HOST:PORT`` once it listens (``https`` with *tls*). Raises :class:`OSError` where the
+    address cannot be used, :class:`TlsFilesError`.
     """
     config = _config(app, settings, host=host, port=port, proxy_headers=False)
+    if tls is not None:
+        config.ssl_certfile, config.ssl_keyfile = str(tls.certificate), str(tls.key)
+        try:
+            config.load()
+        except OSError as error:  # ssl.SSLError is one
+            reason = error.strerror or error
+            raise TlsFilesError(f"cannot use {tls.certificate} and {tls.key} for TLS: {reason}") from error
     with _restored_signals():
         _Server(config).run()
 
@@ -140,4 +162,5 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             for socket in server.sockets:
                 host, port = socket.getsockname()[:2]
-                print(f"serving http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+                scheme = "https" if self.config.is_ssl else "http"
+                print(f"serving {scheme}://{Address(host, port)}", flush=True)

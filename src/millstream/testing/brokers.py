@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.core.address import Address
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.server.broker_server import BrokerServer

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from millstream.core.address import Address
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
 from millstream.messaging.admin_client import call_broker
-from millstream.messaging.broker.address import Address
 from millstream.messaging.broker.admin import CREATE_TOPIC
 from millstream.messaging.broker.server.broker_server import BrokerServer
 from millstream.messaging.broker.storage.topic import TopicSpec

@@ -8,7 +8,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from millstream.messaging.broker.address import Address
+from millstream.core.address import Address
 
 
 class Wire:

@@ -113,18 +113,34 @@ class SigningKey(msgspec.Struct, frozen=True, dict=True):
 
 def encode_signing_key(key: SigningKey) -> str:
     """*key* as Go's ``sumdb/note`` writes it: ``PRIVATE+KEY+name+hex(key id)+base64(type and seed)``."""
-    return f"{_PRIVATE}{key.name}+{key.verifier_key.key_id.hex()}+{encode_base64(bytes([ED25519]) + key.seed)}"
+    return encode_private_key(key.name, ED25519, key.seed)
 
 
 def parse_signing_key(text: str) -> SigningKey:
     """The private key in *text*, as :func:`encode_signing_key` writes it. Raises :class:`NoteError` without the key."""
+    name, kind, seed = parse_private_key(text)
+    if kind != ED25519:
+        raise NoteError(f"the private key {name!r} is the key of a witness: give the key of a ledger (type 0x01)")
+    return SigningKey(name, seed)
+
+
+def encode_private_key(name: str, kind: int, seed: bytes) -> str:
+    """The private Ed25519 key *seed* (32 bytes) of type *kind* as one line, without a newline."""
+    return f"{_PRIVATE}{name}+{_key_of(name, kind, seed).key_id.hex()}+{encode_base64(bytes([kind]) + seed)}"
+
+
+def parse_private_key(text: str) -> tuple[str, int, bytes]:
+    """Name, type and seed (32 bytes) of the private key in *text*. Raises :class:`NoteError` without the key."""
     if not text.startswith(_PRIVATE):
         raise NoteError("not a private key of the form PRIVATE+KEY+<name>+<key id>+<key>")
     name, kind, seed, key_id = _split_key(text.removeprefix(_PRIVATE), "the private key")
-    key = SigningKey(name, seed)
-    if kind != ED25519 or key.verifier_key.key_id != key_id:
+    if _key_of(name, kind, seed).key_id != key_id:
         raise NoteError(f"the private key {name!r} is damaged: its key id does not match; restore it from a backup")
-    return key
+    return name, kind, seed
+
+
+def _key_of(name: str, kind: int, seed: bytes) -> VerifierKey:
+    return VerifierKey(name, kind, SigningKey(name, seed).verifier_key.public)
 
 
 def parse_verifier_key(text: str) -> VerifierKey:
@@ -215,8 +231,12 @@ def _parse_signature(line: str) -> NoteSignature:
 
 def encode_note(note: SignedNote) -> bytes:
     """The bytes of *note*."""
-    lines = "".join(f"{_MARK}{each.name} {encode_base64(each.key_id + each.value)}\n" for each in note.signatures)
-    return f"{note.text}\n{lines}".encode()
+    return f"{note.text}\n{encode_signatures(note.signatures)}".encode()
+
+
+def encode_signatures(signatures: Iterable[NoteSignature]) -> str:
+    """The signature lines of a note, each with its newline."""
+    return "".join(f"{_MARK}{each.name} {encode_base64(each.key_id + each.value)}\n" for each in signatures)
 
 
 def sign_note(text: str, keys: Iterable[SigningKey]) -> SignedNote:

@@ -1,56 +1,12 @@
-"""Where a broker listens: ``HOST:PORT``."""
+"""Where a broker listens, in the protocol."""
 
 from __future__ import annotations
 
 import ipaddress
-import socket
 from typing import Any
 
-import msgspec
-
-from millstream.core.errors import InputError
+from millstream.core.address import Address
 from millstream.messaging.protocol import v2
-
-
-class InvalidAddressError(InputError):
-    """This is not a place to listen on."""
-
-
-class Address(msgspec.Struct, frozen=True):
-    """A host and a port; port 0 is any that is free."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """The place that *text* (``127.0.0.1:8081``, ``[::1]:8081``) names. Raises :class:`InvalidAddressError`."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise InvalidAddressError(f"invalid address {text[:80]!r}: write HOST:PORT, such as 127.0.0.1:8081")
-    return Address(host, int(port))
-
-
-def is_loopback(place: Address) -> bool:
-    """Whether only this machine can reach *place*."""
-    try:
-        return ipaddress.ip_address(place.host).is_loopback
-    except ValueError:
-        return place.host == "localhost"
-
-
-def is_free(place: Address) -> bool:
-    """Whether nobody listens at *place*."""
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    try:
-        with socket.create_server((place.host, place.port), family=family):
-            return True
-    except OSError:
-        return False
 
 
 def to_endpoints(place: Address) -> v2.Endpoints:

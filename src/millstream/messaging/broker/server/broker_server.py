@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from millstream.core.address import Address, is_loopback
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogStore
-from millstream.messaging.broker.address import Address, is_loopback, to_endpoints
+from millstream.messaging.broker.address import to_endpoints
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.security.access_keys import Keyring
 from millstream.messaging.broker.security.tls import ServerTls

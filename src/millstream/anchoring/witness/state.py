@@ -1,0 +1,115 @@
+"""What a witness has cosigned: the newest checkpoint of each ledger, in one database file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.sql import make_tables, writing
+from millstream.core.sqlite_file import open_database
+
+_IF_DAMAGED = (
+    "restore it from the newest backup, and compare its sizes with those of the ledgers before you start the witness; "
+    "if there is none, retire the key of the witness and start with a new one (docs/how-to/witnesses.md)"
+)
+
+metadata = sa.MetaData()
+_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+_heads = sa.Table(
+    "witness_heads",
+    metadata,
+    sa.Column("origin", sa.Text, primary_key=True),
+    sa.Column("size", _number, nullable=False),
+    sa.Column("root", sa.LargeBinary, nullable=False),
+    sa.Column("checkpoint", sa.LargeBinary, nullable=False),
+    sa.Column("recorded_at", _number, nullable=False),
+)
+_forks = sa.Table(
+    "witness_forks",
+    metadata,
+    sa.Column("origin", sa.Text, primary_key=True),
+    sa.Column("size", _number, primary_key=True, autoincrement=False),
+    sa.Column("recorded", sa.LargeBinary, nullable=False),
+    sa.Column("offered", sa.LargeBinary, nullable=False),
+    sa.Column("offered_at", _number, nullable=False),
+)
+
+
+class ForkEvidence(msgspec.Struct, frozen=True):
+    """Two checkpoints (signed notes) of one ledger and size with different roots: the ledger's key signed both."""
+
+    origin: str
+    size: int
+    recorded: bytes
+    offered: bytes
+    offered_at: int
+
+
+class WitnessedHead(msgspec.Struct, frozen=True):
+    """The tree of ``origin`` that was cosigned last: ``size`` leaves, ``root`` of 32 bytes.
+
+    ``checkpoint`` is the signed note; ``recorded_at`` is microseconds since the epoch (UTC).
+    """
+
+    origin: str
+    size: int
+    root: bytes
+    checkpoint: bytes
+    recorded_at: int
+
+
+class WitnessState:
+    """The heads in the file *path*, which is made where it is absent. Thread-safe; several processes may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = open_database(path, ["witness_"], if_damaged=_IF_DAMAGED)
+        make_tables(self._engine, metadata)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[WitnessTurn]:
+        """A transaction in which nobody else compares or records; it is durable at the end of the block."""
+        with writing(self._engine) as connection:
+            yield WitnessTurn(connection)
+
+    def heads(self) -> list[WitnessedHead]:
+        """The heads of all ledgers, in the order of their origins."""
+        with self._engine.connect() as connection:
+            return [WitnessedHead(*row) for row in connection.execute(sa.select(_heads).order_by(_heads.c.origin))]
+
+    def forks(self) -> list[ForkEvidence]:
+        """The evidence of forks, at most one of each origin and size."""
+        with self._engine.connect() as connection:
+            return [ForkEvidence(*row) for row in connection.execute(sa.select(_forks))]
+
+
+class WitnessTurn:
+    """The heads within a transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def head(self, origin: str) -> WitnessedHead | None:
+        """The head that was recorded last for *origin*, None before the first."""
+        row = self._connection.execute(sa.select(_heads).where(_heads.c.origin == origin)).one_or_none()
+        return None if row is None else WitnessedHead(*row)
+
+    def record(self, head: WitnessedHead) -> None:
+        """Record *head* in place of the one before it."""
+        values = msgspec.structs.asdict(head)
+        done = self._connection.execute(sa.update(_heads).where(_heads.c.origin == head.origin).values(values))
+        if not done.rowcount:
+            self._connection.execute(sa.insert(_heads).values(values))
+
+    def record_fork(self, fork: ForkEvidence) -> None:
+        """Keep *fork*, unless one of its origin and size is kept already."""
+        known = sa.select(_forks.c.size).where(_forks.c.origin == fork.origin, _forks.c.size == fork.size)
+        if self._connection.execute(known).first() is None:
+            self._connection.execute(sa.insert(_forks).values(msgspec.structs.asdict(fork)))

@@ -1,0 +1,147 @@
+"""``millstream witness``: a witness that cosigns the ledgers of others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, echo_line, json_option, log_options, print_json
+from millstream.core.address import parse_address
+from millstream.core.clock import SystemClock
+from millstream.core.timestamps import format_timestamp
+from millstream.settings import Settings
+
+STATE_SUFFIX = ".db"
+
+_key_option = click.option(
+    "--key",
+    "key_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="Key file of the witness; its state is in FILE.db.",
+)
+
+
+@click.group()
+def witness() -> None:
+    """Cosign the ledgers of others: only those that are never rewritten."""
+
+
+@witness.command()
+@click.option("--listen", "address", default="127.0.0.1:8490", show_default=True, metavar="HOST:PORT")
+@_key_option
+@click.option(
+    "--name", metavar="NAME", help="Name of a new witness, such as witness.example.org (default: a random one)."
+)
+@click.option(
+    "--log", "logs", multiple=True, required=True, metavar="KEY", help="Verifier key of a ledger; repeatable."
+)
+@click.option(
+    "--rate", type=click.FloatRange(0.01), default=5.0, show_default=True, help="Requests per second and address."
+)
+@click.option(
+    "--burst", type=click.IntRange(1), default=50, show_default=True, help="Requests at once from one address."
+)
+@click.option(
+    "--tls-certificate", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="PEM certificate chain."
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="PEM private key of the certificate.",
+)
+@data_options
+@log_options
+def serve(
+    settings: Settings,
+    address: str,
+    key_file: Path,
+    *,
+    name: str | None,
+    logs: tuple[str, ...],
+    rate: float,
+    burst: int,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Run a witness for the ledgers of --log until SIGTERM, and print its verifier key.
+
+    It cosigns a checkpoint only if the ledger extends the one it cosigned last. The first start creates the key. Never
+    restore FILE.db from an old backup: the witness could then cosign two different ledgers.
+    """
+    from millstream.anchoring.transparency.signed_note import parse_ledger_key
+    from millstream.anchoring.witness import Witness, WitnessState
+    from millstream.anchoring.witness.witness_key import create_key_file, read_key_file
+    from millstream.rest.server import TlsFiles, serve_app
+    from millstream.rest.witness_app import witness_app
+
+    if (tls_certificate is None) != (tls_key is None):
+        raise click.UsageError("--tls-certificate and --tls-key must be given together")
+    place = parse_address(address)
+    trusted = [parse_ledger_key(each) for each in logs]
+    state_file = _state_file(key_file)
+    if name is not None and key_file.exists():
+        raise click.UsageError(f"{key_file} exists already, and its name cannot be changed: omit --name")
+    if not key_file.exists() and state_file.exists():
+        raise click.UsageError(
+            f"{key_file} is missing, but its state {state_file} exists: restore the key from a backup"
+        )
+    key = read_key_file(key_file) if key_file.exists() else create_key_file(key_file, name)
+    state, clock = WitnessState(state_file), SystemClock()
+    try:
+        echo_line(f"witness {key.verifier_key}")
+        app = witness_app(Witness(key, trusted, state, clock), clock, rate=rate, burst=burst)
+        tls = TlsFiles(tls_certificate, tls_key) if tls_certificate and tls_key else None
+        serve_app(app, place.host, place.port, settings.http, tls=tls)
+    finally:
+        state.close()
+
+
+@witness.command()
+@_key_option
+@json_option
+def status(key_file: Path, as_json: bool) -> None:
+    """Print the newest cosigned checkpoint of each ledger, and evidence of forks. Exit code 1 if there is any."""
+    from millstream.anchoring.witness import WitnessState
+    from millstream.anchoring.witness.witness_key import read_key_file
+
+    key = read_key_file(key_file)
+    state_file = _state_file(key_file)
+    heads, forks = [], []
+    if state_file.exists():
+        state = WitnessState(state_file)
+        try:
+            heads, forks = state.heads(), state.forks()
+        finally:
+            state.close()
+    if as_json:
+        shown = [{**msgspec.structs.asdict(head), "root": head.root.hex()} for head in heads]
+        print_json(
+            {"key": str(key.verifier_key), "heads": _texts(shown), "forks": _texts(map(msgspec.structs.asdict, forks))}
+        )
+    else:
+        echo_line(f"witness {key.verifier_key}")
+        for head in heads:
+            echo_line(f"{head.origin}: {head.size:,} entries, cosigned since {format_timestamp(head.recorded_at)}")
+        for fork in forks:
+            echo_line(f"FORK: {fork.origin} signed two different trees of {fork.size:,} entries; --json prints both")
+    if forks:
+        sys.exit(1)
+
+
+def _texts(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """*rows* with their signed notes as text."""
+    return [
+        {name: value.decode() if isinstance(value, bytes) else value for name, value in row.items()} for row in rows
+    ]
+
+
+def _state_file(key_file: Path) -> Path:
+    return key_file.with_name(key_file.name + STATE_SUFFIX)

@@ -1,0 +1,78 @@
+"""A witness over HTTP: ``POST /add-checkpoint`` (c2sp.org/tlog-witness)."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from millstream.anchoring.witness.requests import MAX_REQUEST_BYTES
+from millstream.anchoring.witness.witness import Witness
+from millstream.core.clock import Clock
+from millstream.core.errors import MillstreamError
+from millstream.rest.bodies import TooLargeError, read_body
+
+_MOST_ADDRESSES = 10_000
+
+
+def witness_app(witness: Witness, clock: Clock, *, rate: float, burst: int) -> Starlette:
+    """The application of *witness*: each client address may send *rate* requests a second, *burst* of them at once.
+
+    ``GET /`` answers with the verifier key.
+    """
+    return Starlette(routes=_WitnessHandlers(witness, RateLimit(rate, burst, clock)).routes)
+
+
+class _WitnessHandlers:
+    def __init__(self, witness: Witness, limit: RateLimit) -> None:
+        self._witness = witness
+        self._limit = limit
+        self.routes = [
+            Route("/add-checkpoint", self._add_checkpoint, methods=["POST"]),
+            Route("/", self._key, methods=["GET"]),
+        ]
+
+    async def _add_checkpoint(self, request: Request) -> Response:
+        wait = self._limit.seconds_to_wait(request.client.host if request.client else "")
+        if wait > 0:
+            headers = {"Retry-After": str(math.ceil(wait))}
+            return PlainTextResponse("too many requests from this address: try again later\n", 429, headers)
+        try:
+            body = await read_body(request, MAX_REQUEST_BYTES, ())
+        except TooLargeError as error:
+            return PlainTextResponse(f"{error}\n", 413)
+        try:
+            answer = await run_in_threadpool(self._witness.add_checkpoint, body)
+        except MillstreamError as error:
+            return PlainTextResponse(f"the witness cannot use its state now: {type(error).__name__}\n", 503)
+        return Response(answer.body, answer.status, media_type=answer.media)
+
+    async def _key(self, _: Request) -> Response:
+        return PlainTextResponse(f"{self._witness.verifier_key}\n")
+
+
+class RateLimit:
+    """*rate* requests a second from each address, and up to *burst* at once; not thread-safe."""
+
+    def __init__(self, rate: float, burst: int, clock: Clock) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Of each address: the requests that it may still send, and when that was counted; the stalest first."""
+
+    def seconds_to_wait(self, address: str) -> float:
+        """Count a request of *address*: 0 if it is allowed, otherwise the seconds after which the next one is."""
+        now = self._clock.monotonic()
+        left, counted_at = self._buckets.pop(address, (float(self._burst), now))
+        left = min(float(self._burst), left + (now - counted_at) * self._rate)
+        allowed = left >= 1
+        self._buckets[address] = (left - allowed, now)
+        if len(self._buckets) > _MOST_ADDRESSES:
+            self._buckets.popitem(last=False)
+        return 0.0 if allowed else (1 - left) / self._rate
