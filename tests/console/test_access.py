@@ -16,7 +16,7 @@ from world import Served, serving
 
 from millstream.cli.main import run
 from millstream.core.passwords import PasswordError, hash_password, is_password
-from millstream.rest.access_control import local_token
+from millstream.status.local_token import local_token
 
 API = "/api/v1"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
