@@ -33,7 +33,7 @@ _ROOT = re.compile(r"[0-9a-f]{64}")
 
 
 class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A batch file as the manifest lists it: how many batches and messages it holds, its size, and its CID."""
+    """A batch file of a manifest: its number of batches and messages, its size, and its CID."""
 
     batches: int
     bytes: int
@@ -42,7 +42,7 @@ class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RejectFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A reject file as the manifest lists it: its size, how many rejects it holds, and its CID."""
+    """A reject file of a manifest: its size, its number of rejects, and its CID."""
 
     bytes: int
     count: int
@@ -57,7 +57,7 @@ class RejectList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CutManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an anchor stands for: ``count`` batches with ``messages`` messages of ``log``, under one Merkle ``root``."""
+    """The content of an anchor: ``count`` batches with ``messages`` messages of ``log``, under one Merkle ``root``."""
 
     config: dict[str, Any]
     count: int

@@ -24,9 +24,11 @@ _NAMES_AT_ONCE = 5_000
 
 
 class BatchRow(msgspec.Struct, frozen=True):
-    """One accepted batch. ``number`` is its place in the order of adding, ``start`` and ``end`` the event times of its
-    first and last message (microseconds), ``bytes`` those in a batch file; ``anchor`` is its ledger entry once it has
-    one; ``ended`` says why it ended. That and ``end`` are None for batches of a node older than these columns."""
+    """An accepted batch. ``number`` counts batches in the order of acceptance. ``start`` and ``end`` are the event
+    times of its first and last message (microseconds), ``bytes`` is its size in a batch file, ``anchor`` its ledger
+    entry (None before it is anchored), and ``ended`` the reason for its end. ``ended`` and ``end`` are None for batches
+    of earlier releases.
+    """
 
     number: int
     log: str
@@ -42,7 +44,7 @@ class BatchRow(msgspec.Struct, frozen=True):
 
 
 class RejectCount(msgspec.Struct, frozen=True):
-    """How many messages of a log are in no batch for one reason."""
+    """The number of messages of a log that were rejected for one reason."""
 
     log: str
     reason: str
@@ -50,7 +52,9 @@ class RejectCount(msgspec.Struct, frozen=True):
 
 
 class RejectRow(msgspec.Struct, frozen=True):
-    """A message ``id`` of ``log`` that is in no batch, why, and the ledger entry that says so once there is one."""
+    """A message ``id`` of ``log`` that was rejected, with the reason and the ledger entry that records it (None before
+    its anchor).
+    """
 
     log: str
     id: int
@@ -67,7 +71,7 @@ class OpenCount(msgspec.Struct, frozen=True):
 
 
 class CutReasonCount(msgspec.Struct, frozen=True):
-    """How many batches of a log ended for one reason; ``ended`` is None where that was not kept."""
+    """The number of batches of a log that ended for one reason; ``ended`` is None if the reason was not recorded."""
 
     log: str
     ended: str | None
@@ -75,8 +79,9 @@ class CutReasonCount(msgspec.Struct, frozen=True):
 
 
 class BatchHistogramBucket(msgspec.Struct, frozen=True):
-    """How many batches of ``log`` that ended for one reason begin from ``at`` until before ``until`` (microseconds of
-    event time)."""
+    """The number of batches of ``log`` that ended for one reason and begin at ``at`` or later and before ``until``
+    (event time in microseconds).
+    """
 
     log: str
     at: int

@@ -37,8 +37,9 @@ MAX_BYTES = 4 << 30
 
 
 class LedgerPage(msgspec.Struct, frozen=True):
-    """Entries of a node's ledger. ``next`` is what ``after`` has to be for the following ones, None at the end;
-    ``total`` is the number of the last entry of all."""
+    """Entries of a node's ledger. ``next`` is the value of ``after`` for the next entries (None at the end); ``total``
+    is the number of the last entry.
+    """
 
     items: list[LedgerEntry]
     next: str | None = None

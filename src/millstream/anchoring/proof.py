@@ -40,9 +40,9 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Replica(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A copy of the batch file: where it is, and what the last integrity check found (None where there was none).
+    """A copy of the batch file: its location, and the result of the last integrity check (None without one).
 
-    ``verified_at`` is when its bytes last matched ``sha256``, in microseconds since the epoch, UTC.
+    ``verified_at`` is the time at which its bytes last matched ``sha256``, in microseconds since the epoch, UTC.
     """
 
     store: str
@@ -86,10 +86,10 @@ class Proof(MessageProof, frozen=True, kw_only=True):
 
 
 class ProvenCheckpoint(msgspec.Struct, frozen=True):
-    """The checkpoint of a proof: the ledger's name (``origin``), how many entries its tree has, and its root (hex).
+    """The checkpoint of a proof: the ledger's name (``origin``), the number of entries in its tree, and its root (hex).
 
-    ``signed_by`` are the verifier keys that you trust and that signed it, ``witnesses`` the names of witnesses of the
-    policy that did.
+    ``signed_by`` lists the verifier keys among those you trust that signed it, ``witnesses`` the names of the policy's
+    witnesses that signed it.
     """
 
     origin: str

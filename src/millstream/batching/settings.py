@@ -12,9 +12,9 @@ from millstream.core.settings import OwnTables, Section
 class BatchingSettings(Section, frozen=True):
     """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``.
 
-    A batch holds at most ``max_count`` messages and ``max_bytes`` bytes of their bodies; without them there is no cap.
-    ``late`` says what becomes of late messages, and needs ``grace`` where that is not ``reject``. Each table of
-    ``override`` has ``source`` or ``key`` or both, and what is different there.
+    A batch has at most ``max_count`` messages and ``max_bytes`` bytes of message bodies (default: no limit). ``late``
+    sets how late messages are handled; ``side`` and ``amend`` need ``grace``. Each table of ``override`` has ``source``
+    or ``key`` or both, and the rules that differ for them.
     """
 
     window: Duration = Duration(30 * 60 * MICROSECONDS)

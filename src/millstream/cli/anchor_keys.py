@@ -43,10 +43,10 @@ def key() -> None:
 @ledger_option
 @data_options
 def create(settings: Settings, origin: str | None, replaces: tuple[str, ...], ledger_name: LedgerName) -> None:
-    """Make the key of a ledger and print its verifier key, which you publish.
+    """Create the key of a ledger, and print its verifier key for you to publish.
 
-    The origin is part of every checkpoint and cannot be changed later. A key with a random origin is made at first use.
-    --replaces makes a key in place of a lost one, with the same origin.
+    The origin is part of every checkpoint and cannot be changed later. Without this command, a key with a random origin
+    is created at first use. --replaces creates a key that replaces a lost one, with the same origin.
     """
     make_private_folder(settings.folder)
     lost = [parse_ledger_key(each) for each in replaces]
@@ -77,18 +77,18 @@ def show(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 
 @key.command()
 @click.option(
-    "--overlap", type=Duration(), default="30d", show_default=True, help="How long the key before it signs as well."
+    "--overlap", type=Duration(), default="30d", show_default=True, help="How long the previous key also signs."
 )
 @ledger_option
 @data_options
 def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
-    """Make a new key of the same origin and print its verifier key.
+    """Create a new key with the same origin, and print its verifier key.
 
     Both keys sign during --overlap, so that readers can change to the new one. Then the old private key is deleted; its
-    verifier key goes on verifying what it signed.
+    verifier key stays valid for older signatures.
     """
     print(ledger_keys(settings, ledger_name, SystemClock()).rotate(overlap))
-    click.echo(f"the key before it signs for {format_duration(overlap)} more", err=True)
+    click.echo(f"the previous key signs for {format_duration(overlap)} more", err=True)
 
 
 @click.command()
@@ -122,8 +122,8 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 def checkpoint(settings: Settings, ledger_name: LedgerName) -> None:
     """Print the newest checkpoint of a ledger: its name, number of entries and root hash, signed.
 
-    It is signed first if the ledger has grown, and copied and published if that is missing. Give it to those who must
-    notice when the ledger is rewritten.
+    It is signed first if the ledger has grown, and copied and published if that is missing. Anyone who keeps a checkpoint
+    can detect that the ledger was rewritten.
     """
     with Node.open(settings) as node:
         data = node.ledgers.signed(ledger_name).checkpoint()

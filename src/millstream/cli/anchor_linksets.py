@@ -24,7 +24,7 @@ def linksets(settings: Settings, folder: Path, author: str, links: tuple[str, ..
     """Write the anchor linkset of every anchor of identifiers into FOLDER, each file named by its multihash.
 
     The network must have the profile "orb" and files named by their SHA-256 (`registry.cid = "raw"`). Linksets contain
-    no credentials of witnesses; whoever collects those adds them.
+    no credentials of witnesses: add them yourself.
     """
     from millstream.anchoring.registry.linkset_export import export_linksets
 

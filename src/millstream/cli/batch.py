@@ -86,10 +86,10 @@ def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: A
     Out:  {"batch": "…", "source": "pump", "start": 110, "end": 110, "closed_at": null, "cut": "flush", "events": [1]}
           {"rejected": 2, "reason": "late"}      (or future, duplicate, conflicting_duplicate)
 
-    source, digest and size (in bytes) may be left out; any other member is an error, and so is an id that was there
-    before. The end of the input ends the stream: what is still open then is printed with closed_at null. Without
-    --ordered everything is read before the first line is printed: the batches by closed_at, then the rejects by id.
-    Whole messages do as well, as `millstream log read LOG --jsonl` prints them; ticks among them are passed over.
+    source, digest and size (in bytes) are optional; any other member is an error, and so is a repeated id. The end of
+    the input closes the open batches: they are printed with closed_at null. Without --ordered everything is read before
+    the first line is printed: the batches by closed_at, then the rejects by id. The output of `millstream log read LOG
+    --jsonl` is accepted too; ticks in it are skipped.
     """
     _refuse_cut(given["mode"])
     rules = given_rules(overrides, given)

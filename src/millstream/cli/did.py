@@ -94,7 +94,7 @@ def create(update_key: Path, recovery_key: Path, patches: BinaryIO | None, kind:
 
 @did.command()
 @click.argument("name", metavar="DID")
-@key_option("--key", "The present update key.")
+@key_option("--key", "The current update key.")
 @key_option("--next-key", "The key that will sign the next update.")
 @click.option("--patches", type=click.File("rb"), required=True, help="JSON: a patch, or a list of them.")
 @profile_option
@@ -110,7 +110,7 @@ def update(name: str, key: Path, next_key: Path, patches: BinaryIO, profile_name
 
 @did.command()
 @click.argument("name", metavar="DID")
-@key_option("--key", "The present recovery key.")
+@key_option("--key", "The current recovery key.")
 @key_option("--next-recovery-key", "The recovery key from now on.")
 @key_option("--next-update-key", "The update key from now on.")
 @patches_option
@@ -134,7 +134,7 @@ def recover(
 
 @did.command()
 @click.argument("name", metavar="DID")
-@key_option("--key", "The present recovery key.")
+@key_option("--key", "The current recovery key.")
 @profile_option
 def deactivate(name: str, key: Path, profile_name: str) -> None:
     """Print the request that deactivates a DID. This cannot be undone."""

@@ -80,15 +80,16 @@ def mqtt(
 ) -> None:  # fmt: skip
     """Take the messages of the MQTT broker at URL into a log; a message is acknowledged once it is on the disk.
 
-    URL is mqtt://user:password@host:1883 or mqtts://host:8883?tls_ca=/path; ?password_file=/path keeps the password out
-    of sight. With QoS 2 every message that the broker accepts is stored exactly once, with QoS 1 at least once (a
-    repeated one is refused as a duplicate when it is batched), with QoS 0 some may be lost. The broker keeps messages
-    while this command is not running, as long as the session does.
+    URL is mqtt://user:password@host:1883 or mqtts://host:8883?tls_ca=/path; ?password_file=/path reads the password
+    from a file. With QoS 2 every message that the broker accepts is stored exactly once, with QoS 1 at least once (a
+    repeated one is rejected as a duplicate when it is batched), with QoS 0 some may be lost. While this command is not
+    running, the broker keeps messages until the session expires.
 
-    Shapes: thin-edge (te/… and tedge/measurements topics; one record a measurement), json (one record a message), raw
-    (payloads as they are), auto (thin-edge on its topics, else json). Places: topic, topic/2, topic/-1, topic/:-1, $,
-    $.member.of.member. Times are ISO 8601 with a zone or counts since the epoch; without one, a record happened when it
-    was stored. What is not a record goes to the log of rejects, with the reason. SIGTERM or Ctrl-C ends it in order.
+    Shapes: thin-edge (te/… and tedge/measurements topics; one record per measurement), json (one record per message),
+    raw (unchanged payloads), auto (thin-edge on its topics, else json). Locations: topic, topic/2, topic/-1, topic/:-1,
+    $, $.member.of.member. Times are ISO 8601 with a zone or numbers since the epoch; a record without one gets the time
+    at which it is stored. Invalid messages go to the log of rejects, with the reason. SIGTERM or Ctrl-C stops the
+    command after the messages that it received are stored.
     """
     role = IngestRole(url, **wanted)
     taking, figures, stop = MqttIngestRunner(log, role), MetricsCollector(), stop_on_signals()

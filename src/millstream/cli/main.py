@@ -68,7 +68,7 @@ GROUPS = {
         "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),
         "queue": ("millstream.cli.queue:queue", "Show the depth and dead letters of work queues."),
         "config": ("millstream.cli.config:config", "Show the settings and where each comes from."),
-        "bench": ("millstream.cli.bench:bench", "Run benchmarks, beside peers in a checkout."),
+        "bench": ("millstream.cli.bench:bench", "Run benchmarks, in a checkout also of other programs."),
         "completion": ("millstream.cli.completion:completion", "Print the completion script of a shell."),
     },
 }
@@ -104,8 +104,8 @@ def millstream(debug: bool) -> None:
     """Keeps streams of records provably intact.
 
     \b
-    Exit codes:  0 done · 1 failed or found false · 2 bad input · 3 not found · 4 held by another
-                 5 waits for an approval · 130 interrupted
+    Exit codes:  0 done · 1 failed, or a check failed · 2 invalid input · 3 not found
+                 4 in use by another process · 5 approval required · 130 interrupted
     """
 
 

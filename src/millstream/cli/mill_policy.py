@@ -74,7 +74,7 @@ def lint(settings: Settings, as_json: bool) -> int:
 @data_options
 @json_option
 def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None, as_json: bool) -> None:
-    """Put the policy in FILE (- for standard input) in force for ACCOUNT; every version is kept.
+    """Save the policy in FILE (- for standard input) for ACCOUNT, and apply it; every version is kept.
 
     Exit code 4 if another person saved a version meanwhile.
     """

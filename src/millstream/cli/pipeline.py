@@ -128,7 +128,7 @@ def integrity(
     settings: Settings, *, name: str | None, spaces: tuple[str, ...], older_than: int | None, budget: int | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Read and judge every copy on every store. Exit code 1 unless everything was listed, checked and found intact.
+    """Read and verify every copy on every store. Exit code 1 unless everything was listed, checked and found intact.
 
     With --older-than everything is listed and compared, but only due copies are read: those that contradict the
     manifest, that failed their last check, that were never verified, and that are old enough (at half the age if there

@@ -44,8 +44,8 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
     """Batch the messages of LOG by the rules in the settings, write the batch files, and anchor each batch once.
 
     Without --stream it processes the history, and leaves what may still change to the next run. With --stream it keeps
-    running: full anchors are written at once, the rest --every so often. The log of batches is shared with `pipeline
-    batch --stream` and `batch serve`. SIGTERM or Ctrl-C stops it.
+    running: full anchors are written at once, others at the interval --every. The log of batches is shared with
+    `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C stops it.
     """
     check_way(stream=stream, history_options=["last_id", "flush"], stream_options=["every"])
     with Node.open(settings) as node:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--space", metavar="SPACE", help="Only this space.")
 @click.option(
     "--name",
-    help="Name of the run; its plan is not made again (default: the interrupted run, or a new one).",
+    help="Name of the run; an existing plan is reused (default: the interrupted run, or a new one).",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
 @click.option("--execute", is_flag=True, help="Let Spark write first copies; queue the rest.")

@@ -63,16 +63,16 @@ def ingest_command(
     settings: Settings, *, paths: tuple[Path, ...], log: str, wanted: Any, staging: str | None, as_json: bool,
     **mapping: Any,
 ) -> int:  # fmt: skip
-    """Take the rows of files into a log, in parallel; a file that LOG has, by its content, is passed over.
+    """Append the rows of files to a log, in parallel; files whose content LOG already has are skipped.
 
-    A PATH is a file or a folder with all that is below it: JSON lines (.jsonl .ndjson .json), tables with a first line
-    of names (.csv .tsv), both also packed (.gz), and .parquet. A message has body or body_base64, key, source,
-    event_time, received_at and headers, as `millstream log read --jsonl` prints them or as columns. For records, places
-    are topic (the file's name below PATH without its ending), topic/2, topic/-1, topic/:-1, $, $.member.of.member;
-    times are ISO 8601 with a zone or counts since the epoch.
+    A PATH is a file, or a folder with its subfolders: JSON lines (.jsonl .ndjson .json), tables with a header line
+    (.csv .tsv), both also compressed (.gz), and .parquet. A message has body or body_base64, key, source, event_time,
+    received_at and headers, as `millstream log read --jsonl` prints them or as columns. For records, locations are
+    topic (the file's name below PATH without its ending), topic/2, topic/-1, topic/:-1, $, $.member.of.member; times
+    are ISO 8601 with a zone or numbers since the epoch.
 
-    Rows that are not messages and files that cannot be read go to LOG.rejects with the reason; the others are taken,
-    and recorded in LOG.files. Exit code 1 if anything was rejected.
+    Invalid rows and files that cannot be read go to LOG.rejects with the reason; ingested files are recorded in
+    LOG.files. Exit code 1 if anything was rejected.
     """
     from millstream.pipeline.jobs.ingest import default_staging, run_ingest
     from millstream.pipeline.planning.source_files import find_files

@@ -25,7 +25,7 @@ from millstream.settings import Settings
 def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
     """List all stores, and print the items and bytes of each space with the changes since the previous listing.
 
-    The sizes are stored like those of the mill. Exit code 1 if a store could not be listed.
+    The sizes are stored as those of `mill statistics`. Exit code 1 if a store could not be listed.
     """
     from millstream.pipeline.jobs.inventory import run_inventory
     from millstream.pipeline.jobs.statistics import latest_before, space_statistics

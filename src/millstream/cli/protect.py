@@ -47,17 +47,19 @@ from millstream.stores import MemoryStore, Store, StoreError, StoreUnavailableEr
 
 @click.command()
 @click.argument("source")
-@click.option("--to", required=True, multiple=True, metavar="URL", help="A folder or a store's URL for a copy; again.")
+@click.option("--to", required=True, multiple=True, metavar="URL", help="Folder or store URL for a copy; repeatable.")
 @click.option("--space", metavar="NAME", help="Name of the space (default: the last part of SOURCE).")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out what matches, from now on; again for more.")
-@click.option("--no-exclude", is_flag=True, help="Leave nothing out any more.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Exclude matching files, also later; repeatable.")
+@click.option("--no-exclude", is_flag=True, help="Exclude nothing from now on.")
 @checksums_option
 @click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item and every copy again.")
-@click.option("--deletions", type=click.Choice([one.value for one in Deletions]), help="Hold or follow deletions.")
+@click.option(
+    "--deletions", type=click.Choice([one.value for one in Deletions]), help="Hold deletions, or follow them."
+)
 @click.option("--replace", is_flag=True, help="Replace items of a copy that differ and that this node did not write.")
-@click.option("--allow-empty", is_flag=True, help="Set up a source in which nothing is yet.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and what was not read (see --read).")
-@click.option("--watch", is_flag=True, help="Run again and again, until Ctrl-C or SIGTERM.")
+@click.option("--allow-empty", is_flag=True, help="Accept a source without files.")
+@click.option("--dry-run", is_flag=True, help="Show what a run would do and what was not read; change nothing.")
+@click.option("--watch", is_flag=True, help="Repeat the run until Ctrl-C or SIGTERM.")
 @click.option("--every", type=Duration(), default="10m", show_default=True, help="Pause between runs of --watch.")
 @click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
@@ -83,10 +85,11 @@ def protect(
 ) -> int:
     """Copy SOURCE, a folder or s3://bucket/prefix, to each URL, and verify every copy by its bytes.
 
-    The first run sets up what is missing: the node's folder, stores, a space and its policy. Each run reads what is new
-    or changed, copies it, and reads a share of what it read before, so that everything is read within 30 days. Nothing
-    is ever written to SOURCE. A copy is never deleted because its original vanished, unless deletions are followed.
-    Exit code 0 if every item has all its copies verified, 5 if only approvals are missing, 1 otherwise.
+    The first run creates the node's folder, the stores, a space and its policy. Each run reads and copies new and
+    changed files, and reads a part of the others again, so that everything is read within 30 days. Nothing is ever
+    written to SOURCE. If an original vanishes, its copies are deleted only with --deletions follow, or after you record
+    the deletion (`millstream mill forget`). Exit code 0 if every item has all its copies verified, 5 if only approvals
+    are missing, 1 otherwise.
     """
     if watch and dry_run:
         raise click.UsageError("--watch and --dry-run cannot be combined: give one of them")

@@ -68,10 +68,10 @@ class RestoreReport(msgspec.Struct, kw_only=True):
 @click.option("--to", metavar="FOLDER|URL", help="Folder, or URL of a store, to write to.")
 @click.option("--test", "is_test", is_flag=True, help="Read and verify a sample, and write nothing.")
 @click.option("--from", "from_store", metavar="STORE", help="Only from this store (default: the best copy of each).")
-@click.option("--as-of", "at", type=Timestamp(), metavar="TIME", help="The state at this time, by the audit log.")
-@click.option("--overwrite", is_flag=True, help="Replace what stands at the target and differs.")
+@click.option("--as-of", "at", type=Timestamp(), metavar="TIME", help="Restore the state at this time (audit log).")
+@click.option("--overwrite", is_flag=True, help="Replace existing files that differ.")
 @click.option("--sample", "count", type=click.IntRange(1), default=100, show_default=True, help="Items of --test.")
-@click.option("--seed", help="Choose the items of --test again as before.")
+@click.option("--seed", help="Repeat the sample of the run that printed this seed.")
 @data_options
 @json_option
 def restore(
@@ -91,10 +91,9 @@ def restore(
     """Restore the items of SPACE, or those whose ids begin with PREFIX, into a folder or another store.
 
     Each item is read from a good copy and verified against the recorded checksum before it appears at the target,
-    with its properties; in a folder, links, empty folders and times are restored. A damaged copy is named, and the
-    next one is used. The same command resumes a restore that was interrupted. What stands at the target and differs is
-    left as it is. With --as-of the state at a time is restored, as far as the audit log knows it and copies still have
-    the bytes; the rest is listed.
+    with its properties; in a folder, links, empty folders and times are restored. A damaged copy is reported, and the
+    next one is used. The same command resumes an interrupted restore. Existing files that differ are kept. With --as-of
+    the state at a time is restored, if the audit log covers it; items whose bytes no copy has any more are listed.
 
     Exit code 0 if every item is at the target (with --test: every item of the sample is good), 1 otherwise.
     """

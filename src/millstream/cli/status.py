@@ -44,13 +44,13 @@ MOST_DEAD = 100_000
 @click.command()
 @data_options
 @json_option
-@click.option("--items", is_flag=True, help="List instead when each item, and each copy of it, was last read.")
+@click.option("--items", is_flag=True, help="Only list when each item and each copy was last read.")
 def status(settings: Settings, as_json: bool, items: bool) -> int:
     """Show what is wrong with the node and what is not known, and how well each space is protected.
 
-    For each space: its items, its copies, when they were last read, what is wrong, and what waits. The first 20 items
-    of each kind that are not in order are named. Then each issue of the node: what, since when, what it means and what
-    to do. The running node is asked (`millstream serve`); without one the command finds out itself.
+    For each space: its items, its copies, when they were last read, problems, and pending approvals; at most 20 items
+    of each kind of problem are named. For each issue of the node: what is wrong, since when, what it means and what to
+    do. The command asks the running node (`millstream serve`); without one it checks the node itself.
 
     With --json each space is one line; the last line also has "ok", "issues", "unknown" and "watching" (whether a
     running node gave the answer). Exit code 0 if there is no issue and nothing unknown, 1 otherwise.
@@ -95,7 +95,7 @@ def _verdict(node: Node) -> tuple[Verdict, ServingNode | None]:
             return StatusPoller(NodeView(node)).verdict(), None
         return ask_verdict(serving, node.folder), serving
     except NodeDoesNotAnswerError as error:
-        what, todo = str(error), "see its log, or restart it; without it this command finds out itself"
+        what, todo = str(error), "see its log, or restart it; if you stop it, this command checks the node itself"
     except _NOT_READABLE as error:
         what, todo = f"the node cannot be opened: {error}", "start what it names, or correct the settings"
     unknown = Unknown(subject="node", area="node", since=None, what=what, todo=todo)

@@ -124,8 +124,8 @@ def import_bag(
 ) -> int:
     """Import a bag (RFC 8493) into SPACE: each payload file becomes an item with its path as id.
 
-    The bag is validated first: payload, tag files, and both kinds of manifests. A file that then has other bytes is
-    not imported. Exit code 1 if an item that differs was left as it is.
+    The bag is validated first: payload, tag files, and both kinds of manifests. A file that changes after that is not
+    imported. Exit code 1 if an existing item differs and was kept.
     """
     opened = OpenBag(bag, fetch=fetch)
     store = open_named_store(settings, store_name, create=create)
@@ -297,6 +297,6 @@ def _print_import(report: ImportReport, where: str, as_json: bool) -> None:
         print_json(report)
         return
     for name in report.different:
-        click.echo(f"{name!r} differs there and was left as it is (--overwrite)", err=True)
+        click.echo(f"{name!r} differs from the existing item, which was kept; --overwrite replaces it", err=True)
     there = f", {report.present:,} were there already" if report.present else ""
     click.echo(f"imported {report.imported:,} items, {size_text(report.bytes)}, into {where}{there}")

@@ -161,7 +161,7 @@ def configure(
 ) -> None:
     """Set the delivery limits of the group NAME: attempts, and pauses between deliveries.
 
-    Connected consumers are told at once. Limits that are not given do not change.
+    Connected consumers are notified at once. Other limits do not change.
     """
     if max_attempts is None and backoff is None and not defaults:
         raise click.UsageError("nothing to change was given: give --max-attempts N, --backoff TIMES or --defaults")

@@ -12,7 +12,7 @@ from millstream.ingest.timestamps import Unit
 
 
 class IngestRole(Section, frozen=True):
-    """A broker of MQTT whose messages go into a log; the options are those of `millstream ingest mqtt`."""
+    """An MQTT broker whose messages go into a log; the options are those of `millstream ingest mqtt`."""
 
     url: str
     topics: tuple[str, ...]

@@ -68,7 +68,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadableIds(msgspec.Struct, frozen=True):
-    """Ids that could not be searched, and why: ``missing`` or ``corrupt``."""
+    """Ids that could not be searched, with the reason: ``missing`` or ``corrupt``."""
 
     first_id: int
     last_id: int

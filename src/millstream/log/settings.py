@@ -23,9 +23,9 @@ class NerveSettings(Section, frozen=True):
 class LogSettings(Section, frozen=True):
     """The message logs. ``store`` is the URL of the log store; empty means ``log.db`` in the data folder.
 
-    ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts. Of ``rules`` the first whose ``log`` fits
-    the name of a log is kept with that log; every ``upkeep`` (0: never) `millstream serve` moves and trims what the
-    rules kept with logs ask for.
+    ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts. The first of ``rules`` whose ``log`` matches
+    the name of a log is stored with that log. `millstream serve` tiers and trims logs by their stored rules, at the
+    interval ``upkeep`` (0: never).
     """
 
     store: str = ""

@@ -23,14 +23,15 @@ SCALED_QUEUES = (
 
 
 class AlarmSettings(Section, frozen=True):
-    """Who is told of each issue of the node (see `millstream status`) while `millstream serve` or `mill work` runs.
+    """Receivers of alarms about issues of the node (see `millstream status`), while `millstream serve` or `mill work`
+    runs.
 
-    A queue is an issue when it has dead letters, more than ``most`` tasks, or one that has been ready for more than
+    A queue is an issue if it has dead letters, more than ``most`` tasks, or a task that has been ready for longer than
     ``longest``.
 
-    ``webhook`` is a URL, ``command`` a program with its arguments (it reads JSON), ``mail_to`` are addresses that get
-    mail from ``mail_from`` through the server ``smtp_host``. Of ``webhook`` only the host, and of ``command``
-    only the program, is shown to users and written to log lines: the rest often holds a token.
+    ``webhook`` is a URL, ``command`` a program with its arguments (it reads JSON), and ``mail_to`` lists addresses that
+    get mail from ``mail_from`` through the server ``smtp_host``. Users and log lines see only the host of ``webhook``
+    and the program of ``command``: the rest often contains a token.
     """
 
     most: int = 1_000_000
@@ -49,12 +50,12 @@ class AlarmSettings(Section, frozen=True):
 
 
 class ProduceSettings(Section, frozen=True):
-    """The looping producers. A loop over every space begins each ``…_frequency`` (0 switches new ones off); a run ends
-    when its queue has ``…_most`` tasks. Producers that are not called by cron look again after ``…_every``.
+    """The looping producers. A loop over all spaces begins at the interval ``…_frequency`` (0: no new loops). A run
+    ends when its queue has ``…_most`` tasks. Producers that cron does not start run again after ``…_every``.
 
-    With ``only_differences`` what is the same at both ends is not put on the queue; what was read and found good in the
-    last ``bits_skip`` is not checked again (0: everything is). Spaces are counted from ``statistics_start``, such as
-    ``"02:30"`` (UTC), on, or at any time.
+    With ``only_differences`` items that are equal in source and copy are not queued. Items verified within
+    ``bits_skip`` are not checked again (0: all are). Counts of spaces begin at ``statistics_start``, such as
+    ``"02:30"`` (UTC; empty: at any time).
     """
 
     duplication_frequency: Duration = parse_duration("30d")
@@ -79,8 +80,9 @@ class ProduceSettings(Section, frozen=True):
 
 
 class ChangeGuardSettings(Section, frozen=True):
-    """Change guard: the share of a space's copies that may be deleted, or replaced by other bytes, within ``window``
-    before a person is asked; ``least`` of them may in any case. An approval is good for ``approval``.
+    """Change guard: the maximum share of a space's copies that may be deleted (``deletes``) or replaced by other bytes
+    (``changes``) within ``window`` without approval. ``least`` copies are always allowed. An approval expires after
+    ``approval``.
     """
 
     deletes: float = 0.05
@@ -110,11 +112,11 @@ class MillSettings(Section, frozen=True):
 
     Empty means the folder ``policies`` in the data folder.
     ``audit_log`` is the ``STORE:SPACE`` to which the audit log is exported; without it, it is not.
-    ``processes`` do the file work of many small items in local folders, beside the one that has queues and tables
-    (without it as many as there are processors, four at most, and none on a machine of one; 0 for none): they are
-    started when there is enough to do. ``visibility`` is how long a task is hidden once a worker has it; leases are
-    extended while it works. ``pools`` are lists of queues, the first comes first, in addition to (or in the place of)
-    those that are built in. ``scaling`` sets, by queue, how many workers are recommended to autoscalers.
+    ``processes`` is the number of worker processes for small files in local folders (default: one per processor, at
+    most four, and none on a machine with one processor; 0: none); they start when there is enough work. ``visibility``
+    is the lease of a task; a worker extends it while it works. ``pools`` lists the queues of each pool by priority, in
+    addition to the built-in pools; a pool of the same name replaces one. ``scaling`` sets the recommended number of
+    workers of each queue, for autoscalers.
     """
 
     account: str = "local"
@@ -135,14 +137,14 @@ class MillSettings(Section, frozen=True):
 
 
 class VerdictSettings(Section, frozen=True):
-    """When the verdict on the node (console, `millstream status`, ``/metrics``) calls something an issue.
+    """Limits of the verdict on the node (console, `millstream status`, ``/metrics``).
 
-    Each store is asked every ``store_every``; one that does not answer within ``store_timeout`` is shown as unknown.
-    An integrity report is stale after ``report_age``, a consumer is behind when its first unread message is older than
-    ``consumer_age``, and the ledger is stuck when batches have waited for ``ledger_age``. A disk is full below
-    ``least_free`` bytes. The clock is off when the node has recorded a time that is later by ``clock_off``, or when it
-    was set by more than that while the node runs. A certificate is about to expire ``certificate_left`` before its end.
-    Kinds of issues in ``ignore`` are left out.
+    Each store is probed at the interval ``store_every``; a store that does not answer within ``store_timeout`` is shown
+    as unknown. An integrity report is stale after ``report_age``, a consumer is behind if its first unread message is
+    older than ``consumer_age``, and the ledger is stuck if batches have waited for ``ledger_age``. A disk is full below
+    ``least_free`` bytes. The clock is wrong if the node has recorded a time later than now by ``clock_off``, or if the
+    clock was set by more than that while the node runs. A certificate is about to expire ``certificate_left`` before
+    its end. Kinds of issues in ``ignore`` are not reported.
     """
 
     store_every: Duration = parse_duration("15s")

@@ -12,13 +12,13 @@ from millstream.core.settings import Section
 
 
 class PipelineSettings(Section, frozen=True):
-    """Spark. ``driver_memory`` is the Java heap; ``java`` names a Java home and is found by itself when empty.
+    """Spark. ``driver_memory`` is the Java heap; ``java`` is a Java home (empty: searched for).
 
-    ``quick`` keeps Java to its fast compiler: half the start-up, right for jobs of minutes, wrong for jobs of hours.
-    What jobs leave in the folder ``jobs`` is kept for ``keep_jobs`` after it was last used. ``confs`` are settings of
-    Spark by their names (``"spark.executor.memory" = "4g"``), and win over ours. ``results`` is where jobs keep their
-    results: a folder that all hosts of a cluster mount at this path (empty: ``jobs`` of the data folder), or the URL of
-    a storage provider (``s3://bucket/prefix``) that all hosts reach.
+    ``quick`` limits Java to its fast compiler: this halves the start time, but slows down jobs of hours. Output of jobs
+    in the folder ``jobs`` is deleted ``keep_jobs`` after its last use. ``confs`` are Spark settings by name
+    (``"spark.executor.memory" = "4g"``); they override those of Millstream. ``results`` is the location of job results:
+    a folder that all hosts of a cluster mount at this path (empty: ``jobs`` of the data folder), or the URL of a
+    storage provider (``s3://bucket/prefix``) that all hosts reach.
     """
 
     master: str = "local[*]"

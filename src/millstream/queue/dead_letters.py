@@ -15,7 +15,7 @@ _LONGEST = 300
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead tasks that died alike: what their causes have in common, how many they are, and one of them."""
+    """Dead tasks with the same cause: the common text of their causes, their number, and one of them."""
 
     cause: str
     count: int

@@ -11,14 +11,13 @@ from millstream.core.settings import Section, require_time
 
 
 class QueueSettings(Section, frozen=True):
-    """Work queues. They lie on logs of the node; with ``broker`` their notices travel over RabbitMQ
-    (``amqp://user:password@host:port/vhost``) or RocketMQ 5 (``rocketmq://host:port``, `millstream serve` too), and
-    their tasks lie in ``database`` (``mysql://…``), or in the node's own.
+    """Work queues. They are stored in logs of the node. With ``broker``, notices of tasks are sent over RabbitMQ
+    (``amqp://user:password@host:port/vhost``) or RocketMQ 5 (``rocketmq://host:port``, also `millstream serve`), and
+    tasks are stored in ``database`` (``mysql://…``; empty: the node's database).
 
-    The others are for RabbitMQ. Each queue has one connection that receives, and up to ``publisher_pool_size`` that
-    send at the same time; they are opened when they are needed. A broker that cannot be reached is called again after
-    ``reconnect_initial_interval``, then after twice as long, up to ``reconnect_max_interval``, for as long as it takes;
-    meanwhile work goes on from the database.
+    The other settings are for RabbitMQ. Each queue has one connection to receive, and at most ``publisher_pool_size``
+    to send, opened on demand. After a lost connection the node retries after ``reconnect_initial_interval``, then after
+    twice as long each time, up to ``reconnect_max_interval``; meanwhile workers take tasks from the database.
     """
 
     broker: str = ""

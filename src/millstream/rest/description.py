@@ -15,25 +15,25 @@ from millstream.rest.openapi import document, encode
 from millstream.rest.views import all_endpoints
 
 _TEXTS = {
-    400: "What is asked cannot be understood; the message says where",
-    401: "Nobody, or a wrong password",
+    400: "Invalid request; the message says where",
+    401: "Not signed in, or a wrong password",
     403: "The role does not allow it, or the request comes from another site",
-    404: "Not known here",
-    408: "The rest of the request did not come in time",
-    409: "It cannot be done as things are; the message says why",
-    412: "Somebody saved another version meanwhile",
+    404: "Not found",
+    408: "The rest of the request did not arrive in time",
+    409: "Not possible in the current state; the message says why",
+    412: "Another version was saved meanwhile",
     413: "The body is too large; it is not read",
     414: "The address is too long",
-    415: "The content type is another one than application/json, or not in UTF-8",
+    415: "The content type is not application/json in UTF-8",
     428: "The header If-Match is missing",
     429: "Too many wrong passwords",
-    503: "Somebody else holds it, or a part does not answer; try again later",
+    503: "In use by another process, or a server does not answer; try again later",
 }
 
 
 def describe() -> dict[str, Any]:
     """The description."""
-    info = {"description": "Look at a node and act on it. Times are microseconds since the epoch, UTC."}
+    info = {"description": "Inspect and operate a node. Times are microseconds since the epoch, UTC."}
     found = document(info, all_endpoints(), _TEXTS, prefix=PREFIX)
     found["components"]["securitySchemes"] = {"basic": {"type": "http", "scheme": "basic"}}
     return found | {"security": [{"basic": []}, {}]}

@@ -26,14 +26,14 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Up to ``limit`` rows, those behind the cursor ``after``: what ``next`` was in the page before."""
+    """Up to ``limit`` rows after the cursor ``after`` (``next`` of the previous page)."""
 
-    after: Annotated[Number, msgspec.Meta(description="`next` of the page before")] = 0
+    after: Annotated[Number, msgspec.Meta(description="`next` of the previous page")] = 0
     limit: Limit = 100
 
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing to be asked."""
+    """No parameters."""
 
 
 class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,8 +51,9 @@ class ApiRequest(Generic[QueryT, BodyT]):
 
 
 class Listing(msgspec.Struct, Generic[Item], frozen=True):
-    """Rows of a table. ``next`` is what ``after`` has to be for the rows that follow, None at the end; ``total`` counts
-    all rows, where that is known; ``as_of`` is when they were counted (microseconds), None for just now."""
+    """Rows of a table. ``next`` is the value of ``after`` for the next rows (None at the end); ``total`` is the number
+    of all rows, if known; ``as_of`` is the time of that count (microseconds; None: now).
+    """
 
     items: Sequence[Item]
     next: str | None = None

@@ -26,7 +26,9 @@ _events = sa.Table(
 
 
 class OperatorAuditEvent(msgspec.Struct, frozen=True):
-    """One thing that was done: ``at`` in microseconds since the epoch, to ``target``, with ``facts`` of it."""
+    """An event of the operator audit log: its time ``at`` (microseconds since the epoch), its ``target``, and its
+    ``facts``.
+    """
 
     number: int
     at: int

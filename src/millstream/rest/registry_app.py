@@ -40,13 +40,13 @@ RESOLUTION_MEDIA = 'application/ld+json;profile="https://w3id.org/did-resolution
 
 _lines = msgspec.json.Encoder()
 _TEXTS = {
-    400: "The request breaks a rule, which the code names",
-    404: "Not known here",
-    408: "The rest of the request did not come in time",
-    409: "This registry follows another one: it takes no operations, and has no ledger of its own",
+    400: "The request is invalid; the code names the rule",
+    404: "Not found",
+    408: "The rest of the request did not arrive in time",
+    409: "This registry follows another one: it accepts no operations, and has no ledger of its own",
     413: "The body is too large; it is not read",
-    415: "The content type is another one than application/json (in bulk: application/jsonl), or not in UTF-8",
-    429: "Too many operations are under way; see Retry-After",
+    415: "The content type is not application/json (bulk: application/jsonl) in UTF-8",
+    429: "Too many open operations; see Retry-After",
     503: "The database does not answer; try again later",
 }
 _SUBMIT_ERRORS, _READ_ERRORS = (400, 408, 409, 413, 415, 429, 503), (400, 404, 503)
@@ -66,7 +66,7 @@ class RegistryOperationQuery(msgspec.Struct, frozen=True):
 
 
 class RegistryDidQuery(msgspec.Struct, frozen=True):
-    """A DID, of its short or long form."""
+    """A DID, in its short or long form."""
 
     did: str
 
@@ -78,7 +78,7 @@ class DidOperationsQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class RegistryHealth(msgspec.Struct, frozen=True):
-    """The instance that answers."""
+    """The answering instance."""
 
     status: str
     instance: str
@@ -126,12 +126,12 @@ class _RegistryHandlers:
         operation_id="submit",
         request={"application/json": OperationRequest},
         response={"application/json": dict[str, Any]},
-        response_text="Taken: the resolution of a new DID, or the status of the operation",
+        response_text="Accepted: the resolution of a new DID, or the status of the operation",
         headers={"Operation-Id": "the id to ask for its status"},
         errors=_SUBMIT_ERRORS,
     )
     async def submit(self, _request: Request) -> Response:
-        """Take one operation; it is durable when the answer comes."""
+        """Accept an operation; it is durable when the response is sent."""
         raise AssertionError(f"SubmitMiddleware serves POST {PATH}")
 
     @endpoints.declare(
@@ -139,13 +139,13 @@ class _RegistryHandlers:
         f"{PATH}/bulk",
         operation_id="submitBulk",
         request={JSON_LINES[0]: str},
-        request_text="Operations, one a line",
+        request_text="Operations, one per line",
         response={JSON_LINES[0]: Any},
         response_text="A line for each operation: its status, or an error",
         errors=_SUBMIT_ERRORS,
     )
     async def submit_bulk(self, request: Request) -> Response:
-        """Take many operations in one transaction."""
+        """Accept many operations in one transaction."""
         lines = (await read_body(request, BULK_BYTES, JSON_LINES)).removeprefix(BOM_UTF8).splitlines()
         if len(lines) > BULK_LINES:
             raise RequestError(
@@ -163,7 +163,7 @@ class _RegistryHandlers:
         errors=_READ_ERRORS,
     )
     async def operation(self, request: Request) -> Response:
-        """The state of an operation."""
+        """Show the state of an operation."""
         name = request.path_params["id"]
         status = await run_in_threadpool(self._registry.status, name)
         if status is None:
@@ -181,7 +181,7 @@ class _RegistryHandlers:
         errors=_READ_ERRORS,
     )
     async def operations_of(self, request: Request) -> Response:
-        """The states of the recorded operations of a DID, in the order of acceptance; a page."""
+        """List the states of the recorded operations of a DID by page, in the order of acceptance."""
         did = parse_did(request.path_params["did"], self._profile)
         query = convert(unique_parameters(request.query_params.multi_items()), PageQuery)
 
@@ -203,7 +203,7 @@ class _RegistryHandlers:
         errors=_READ_ERRORS,
     )
     async def resolve(self, request: Request) -> Response:
-        """The document of a DID, of its short or long form."""
+        """Resolve a DID in its short or long form."""
         found = await run_in_threadpool(self._registry.history.resolve, request.path_params["did"])
         if found is None:
             raise UnresolvedDidError(
@@ -213,7 +213,7 @@ class _RegistryHandlers:
 
     @endpoints.declare("GET", "/healthz", response={"application/json": RegistryHealth}, errors=())
     async def health(self, _request: Request) -> Response:
-        """Whether the instance is alive."""
+        """Show whether the instance is alive."""
         return answer(RegistryHealth("ok", self._registry.instance))
 
     async def openapi(self, _request: Request) -> Response:

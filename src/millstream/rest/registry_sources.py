@@ -50,7 +50,7 @@ class RegistrySources:
 
     @endpoints.declare("GET", NODE_LEDGER, PageQuery, response={"application/json": LedgerPage}, errors=(400, 409, 503))
     async def ledger(self, request: Request) -> Response:
-        """The entries of the ledger after a number, a page at a time."""
+        """List the entries of the ledger after a number, by page."""
         query = convert(unique_parameters(request.query_params.multi_items()), PageQuery)
         return answer(await run_in_threadpool(self._page, query.after, query.limit))
 
@@ -62,7 +62,7 @@ class RegistrySources:
         errors=(400, 404, 503),
     )
     async def file(self, request: Request) -> Response:
-        """A file of an anchored batch, by its CID, against which it is checked."""
+        """Get a file of an anchored batch by its CID, and verify it."""
         cid = request.path_params["cid"]
         form_of(cid)
         data = await run_in_threadpool(self._file, cid)

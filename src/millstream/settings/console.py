@@ -14,7 +14,7 @@ DEFAULT_ADDRESS = "127.0.0.1:8460"
 
 
 class Role(enum.StrEnum):
-    """What somebody may do: look, act on what is running, or also change policies. Each may what those before may."""
+    """A role of a user: a viewer reads, an operator also acts, an admin also changes policies."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -27,18 +27,18 @@ class Role(enum.StrEnum):
 
 
 class UserSettings(Section, frozen=True):
-    """One person. ``password`` is a hash, as `millstream config user` prints it, never the password."""
+    """A user of the console. ``password`` is the hash that `millstream config user` prints, never the password."""
 
     password: Secret
     role: Role = Role.VIEWER
 
 
 class ConsoleSettings(Section, frozen=True):
-    """The console and the interface for programs, at ``address`` (``HOST:PORT``).
+    """The console and the REST interface, at ``address`` (``HOST:PORT``).
 
-    Without ``users`` everybody on this machine may do everything, and no other address than one of this machine is
-    listened on. ``hosts`` are the names by which browsers reach it, where a proxy stands before it; ``secure`` says
-    that this proxy speaks TLS. ``session_hours`` is how long somebody stays signed in.
+    Without ``users`` everyone on this machine has all permissions, and the console listens on loopback only. Behind a
+    proxy, ``hosts`` lists the host names that browsers use, and ``secure`` means that the proxy uses TLS.
+    ``session_hours`` is how long a user stays signed in.
     """
 
     address: str = DEFAULT_ADDRESS

@@ -18,8 +18,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class LoggingSettings(Section, frozen=True):
-    """Log lines of commands that run on and on, on standard error. ``format`` is ``console``, for people, ``json``, an
-    object a line, or ``auto``: ``console`` on a terminal, ``json`` elsewhere. ``level`` and what is worse is written:
+    """Log lines of long-running commands, on standard error. ``format`` is ``console`` (text), ``json`` (one object per
+    line) or ``auto``: ``console`` on a terminal, ``json`` elsewhere. ``level`` is the lowest level that is written:
     ``debug``, ``info``, ``warning`` or ``error``.
     """
 
@@ -28,11 +28,11 @@ class LoggingSettings(Section, frozen=True):
 
 
 class HttpSettings(Section, frozen=True):
-    """How long clients of the console, its interface for programs and the registry may take over HTTP.
+    """Limits of the HTTP servers of the console and the registry.
 
-    A client whose request line and headers are not complete after ``header_timeout`` is let go, and so is one that
-    sends nothing of a body for ``body_timeout``, sends it at less than 500 bytes a second, or leaves an answer unread
-    for so long. Each server holds ``max_connections``, as far as the system allows that many open files.
+    A connection is closed if its request line and headers are not complete after ``header_timeout``, if no byte of a
+    body arrives for ``body_timeout``, if a body arrives at less than 500 bytes per second, or if a response is not read
+    for ``body_timeout``. Each server accepts ``max_connections`` connections, or fewer if the system limits open files.
     """
 
     header_timeout: Duration = Duration(20 * MICROSECONDS)
@@ -46,16 +46,15 @@ class HttpSettings(Section, frozen=True):
 
 
 class ServeSettings(Section, frozen=True):
-    """What `millstream serve` does beside its broker and its console, so that one process is a whole node.
+    """Further roles of `millstream serve`, besides its broker and its console.
 
-    ``ingest`` has a table for each log that gets the messages of an MQTT broker (``[serve.ingest.weather]`` with
-    ``url``, ``topics`` and the other options of `millstream ingest mqtt`), ``relay`` one for each log that gets an
-    application's outbox (``url`` and the other options of `millstream log relay`). ``batching`` names logs, and for
-    each the log that gets its batches (``weather = "weather.batches"``); they are anchored every ``anchor_every``.
-    ``workers`` are pools (``["all"]``, those of ``mill.pools``) that work on tasks; with ``producers`` the looping
-    producers put them on the queues. With ``registry`` operations on identifiers are cut and anchored;
-    ``registry_http`` (``HOST:PORT``) takes them over HTTP as well. That has no users: keep it on this machine, behind
-    a proxy that knows who may write.
+    ``ingest`` has a table for each log that receives the messages of an MQTT broker (``[serve.ingest.weather]`` with
+    ``url``, ``topics`` and the other options of `millstream ingest mqtt`), ``relay`` one for each log that receives an
+    application's outbox (``url`` and the other options of `millstream log relay`). ``batching`` maps a log to the log
+    of its batches (``weather = "weather.batches"``); batches are anchored at the interval ``anchor_every``. ``workers``
+    lists pools of workers (``["all"]``, or those of ``mill.pools``); with ``producers`` the looping producers run too.
+    With ``registry`` operations on identifiers are anchored; ``registry_http`` (``HOST:PORT``) also accepts them over
+    HTTP, without authentication: use a loopback address behind a proxy that authorizes writers.
     """
 
     ingest: Mapping[str, IngestRole] = msgspec.field(default_factory=dict)
@@ -69,4 +68,4 @@ class ServeSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.ingest.keys() & self.relay.keys():
-            raise ValueError(f"ingest and relay both write the log {name!r}; a log has one writer, so name another log")
+            raise ValueError(f"ingest and relay both write the log {name!r}: give one of them another log")

@@ -28,10 +28,10 @@ PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 
 
 class Settings(Section, frozen=True):
-    """Everything a node is told. ``data`` is its folder; ``stores`` are its storage providers by id.
+    """All settings of a node. ``data`` is its folder; ``stores`` are its storage providers by id.
 
-    ``data_access`` says which accounts of the machine may use the folder: ``owner``, the one that owns it alone (0700),
-    or ``group``, the members of its group as well (0770).
+    ``data_access`` sets which accounts of the machine may use the folder: ``owner``, only its owner (0700), or
+    ``group``, also the members of its group (0770).
     """
 
     data: str = DEFAULT_DATA

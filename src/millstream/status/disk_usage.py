@@ -25,10 +25,11 @@ _SHORTEST = 600 * MICROSECONDS
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
-    """A disk by its ``mount`` point; ``holds`` names what of the node lies there. ``free`` and ``total`` in bytes.
+    """A disk by its ``mount`` point; ``holds`` lists the parts of the node on it.
 
-    ``used_since`` is how many bytes were used in the last ``seconds`` (negative: freed), by anything on the machine;
-    ``full_in_seconds`` is when it is full at that pace. None where that is not known, or the disk does not fill.
+    ``free`` and ``total`` are in bytes. ``used_since`` is the number of bytes that all programs together used in the
+    last ``seconds`` (negative: freed); ``full_in_seconds`` is the time until the disk is full at that rate. None if
+    that is unknown, or the disk does not fill.
     """
 
     mount: str
@@ -41,8 +42,8 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part of the node takes: ``bytes``, and how many it has ``grown`` in the last ``seconds``, None where that
-    is not known. ``page`` is the page about it.
+    """The disk usage of a part of the node: ``bytes``, and how much it has ``grown`` in the last ``seconds`` (None if
+    unknown). ``page`` is the page about it.
     """
 
     part: str

@@ -12,8 +12,9 @@ from millstream.status.verdict.models import Verdict
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters at one moment (``at`` in microseconds): messages in all logs, batches that were handed to the batch
-    writer, anchors, tasks that are open, and tasks that are dead."""
+    """Counters at the time ``at`` (microseconds): messages in all logs, batches accepted by the batch writer, anchors,
+    open tasks, and dead tasks.
+    """
 
     at: int
     messages: int
@@ -24,8 +25,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """All logs of messages. ``lag`` is that of the slowest consumer of all, ``slowest``, in messages, and
-    ``oldest_unprocessed_at`` when the first of these was received. Times in microseconds."""
+    """All message logs. ``lag`` is the lag of the slowest consumer, ``slowest``, in messages; ``oldest_unprocessed_at``
+    is the receive time of the first of these messages. Times in microseconds.
+    """
 
     logs: int = 0
     messages: int = 0
@@ -38,10 +40,10 @@ class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchedLog(msgspec.Struct, frozen=True):
-    """What became of the ``messages`` that were ever appended to ``log``: in batches that were handed to the batch
-    writer, rejected with a reason, and ``neither`` yet (their window is open, or they are ticks of the clock).
+    """The states of all ``messages`` ever appended to ``log``: in accepted batches, rejected with a reason, or
+    ``neither`` (their window is open, or they are ticks).
 
-    ``batched`` is false for a log of which no batch or reject was ever handed over, and that no setting batches.
+    ``batched`` is false for a log without batches and rejects that no setting batches.
     """
 
     log: str
@@ -53,10 +55,10 @@ class BatchedLog(msgspec.Struct, frozen=True):
 
 
 class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches: ``waiting`` for a cut, ``under_way`` to their anchor, and what was rejected.
+    """Batches: ``waiting`` to be anchored, ``under_way`` (being anchored), and rejected ones.
 
-    ``eligible`` messages were appended to logs that are batched: ``in_batches`` of them are in a batch,
-    ``rejected_messages`` were rejected, ``neither`` are neither yet; ``unbatched`` messages are in ``unbatched_logs``.
+    ``eligible`` is the number of messages of logs that are batched: ``in_batches`` are in a batch,
+    ``rejected_messages`` were rejected, ``neither`` are still open. ``unbatched`` messages are in ``unbatched_logs``.
     """
 
     batches: int = 0
@@ -75,7 +77,9 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnchorMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger: its entries, the hash of the last one, and how many the observer has not read yet (``behind``)."""
+    """The ledger: its number of entries, the hash of the last one, and how many the observer has not read yet
+    (``behind``).
+    """
 
     anchors: int = 0
     head: str | None = None
@@ -85,7 +89,7 @@ class AnchorMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies on all stores; ``waiting`` counts tasks of duplication."""
+    """Copies on all stores; ``waiting`` is the number of duplication tasks."""
 
     copies: int = 0
     bytes: int = 0
@@ -95,8 +99,7 @@ class CopyMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Checks of every bit: the share of copies whose state the last check found out (None where there are no
-    copies), and what was found."""
+    """Integrity checks: the share of copies with a known state (None without copies), and the findings."""
 
     copies: int = 0
     checked: int = 0
@@ -109,7 +112,9 @@ class CheckMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One work queue. ``desired_workers`` is a figure for autoscalers, None for queues that no pool serves."""
+    """A work queue. ``desired_workers`` is the recommended number of workers for autoscalers (None for queues that no
+    pool serves).
+    """
 
     queue: str
     ready: int
@@ -136,7 +141,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueSample(msgspec.Struct, frozen=True, gc=False):
-    """How many tasks of one queue stood where at one moment (``at`` in microseconds)."""
+    """The number of tasks of one queue by state, at the time ``at`` (microseconds)."""
 
     at: int
     ready: int
@@ -146,9 +151,9 @@ class QueueSample(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueAlarm(msgspec.Struct, frozen=True, kw_only=True):
-    """What people are told of a queue while it lasts: ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``.
+    """An alarm about a queue: ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``.
 
-    ``count`` are the tasks it is about; ``since`` is when this node was first seen so (microseconds).
+    ``count`` is the number of affected tasks; ``since`` is when this node first saw it (microseconds).
     """
 
     queue: str
@@ -166,7 +171,7 @@ class StateCount(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Something that is not well: how bad (``bad``, ``warn``), what, what is done about it, and the page about it."""
+    """A problem: its severity (``bad`` or ``warn``), its description, its remedy, and its page."""
 
     kind: str
     severity: str
@@ -176,7 +181,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole road at one moment; ``counted_at`` is when the slower figures were counted (microseconds)."""
+    """The overview at one time; ``counted_at`` is the time of the slower counts (microseconds)."""
 
     at: int
     counted_at: int

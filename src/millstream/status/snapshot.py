@@ -38,7 +38,7 @@ _OWN_CONSUMERS = frozenset({"snapshot"})
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a consumer is behind its log, in messages, and when the first of these was received (microseconds)."""
+    """The lag of a consumer, in messages, and the receive time of the first of these (microseconds)."""
 
     log: str
     consumer: str
@@ -48,9 +48,10 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One log as it stands. ``kind`` says what it is for, as the store keeps it.
+    """The status of a log.
 
-    ``bytes`` as stored; times in microseconds, None in an empty log; ``lag`` is that of its slowest consumer.
+    ``kind`` is its purpose, as stored. ``bytes`` is the stored size; times are in microseconds (None in an empty log);
+    ``lag`` is the lag of its slowest consumer.
     """
 
     log: str

@@ -9,11 +9,10 @@ from millstream.core.settings import Section
 class StoreSettings(Section, frozen=True):
     """One storage provider. ``{data}`` in its URL stands for the node's data folder.
 
-    A URL holds no secret: one of S3 says which profile, or which environment variables, hold its credentials. With
-    ``requests=RATE`` in its query no more than so many requests a second go to the store, of a process of the node, and
-    of all tasks of a job on Spark together. With
-    ``audited`` every change that is made through the node is written to the audit log, and duplicated at once.
-    `millstream mill statistics` says when a store holds more than ``most_bytes`` (0: any number).
+    A URL contains no secret: an S3 URL names the profile, or the environment variables, with its credentials.
+    ``requests=RATE`` in its query limits the requests per second of each process of the node, and of all tasks of a
+    Spark job together. With ``audited`` every change through the node is recorded in the audit log, and duplicated at
+    once. `millstream mill statistics` reports a store with more than ``most_bytes`` (0: no limit).
     """
 
     url: str

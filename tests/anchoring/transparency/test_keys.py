@@ -157,7 +157,7 @@ def test_the_commands_create_show_and_rotate_keys(tmp_path: Path) -> None:
     code, _, err = run_command("anchor", "key", "show", *data)
     assert (code, "millstream anchor key create --ledger anchors" in err) == (2, True)
     code, rotated, err = run_command("anchor", "key", "rotate", "--ledger", "reports", "--overlap", "2h", *data)
-    assert (code, err) == (0, "the key before it signs for 2 h more\n")
+    assert (code, err) == (0, "the previous key signs for 2 h more\n")
     code, out, _ = run_command("anchor", "key", "show", "--ledger", "reports", *data)
     assert (code, out) == (0, rotated + created)
     shown = json.loads(run_command("anchor", "key", "show", "--ledger", "reports", "--json", *data).out)

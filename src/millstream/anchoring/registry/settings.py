@@ -14,11 +14,11 @@ from millstream.core.settings import Section, SettingsError, require_time, secon
 class OperationQueueSettings(msgspec.Struct, frozen=True):
     """The parameters of the seed document, in seconds.
 
-    ``pool`` is the number of subscribers on the broker (``op-queue-pool``), ``max_retries`` how often an operation is
-    tried again (``op-queue-max-retries``); the n-th retry waits ``retry_first × retry_factor^(n-1)``, at most
-    ``retry_longest``. An instance that gave no sign for ``task_expiration`` (``op-queue-task-expiration``) is dead; its
-    operations are reposted, at most ``max_repost`` a run of the monitor, which runs each ``monitor_interval``
-    (``op-queue-task-monitor-interval``). ``visibility`` is how long a broker's message is hidden once it is taken.
+    ``pool`` is the number of subscribers on the broker (``op-queue-pool``), ``max_retries`` the maximum number of
+    retries of an operation (``op-queue-max-retries``). The n-th retry waits ``retry_first × retry_factor^(n-1)``, at
+    most ``retry_longest``. An instance without a heartbeat for ``task_expiration`` (``op-queue-task-expiration``) is
+    dead; its operations are reposted, at most ``max_repost`` per run of the monitor, at the interval
+    ``monitor_interval`` (``op-queue-task-monitor-interval``). ``visibility`` is the lease of a message from the broker.
     """
 
     pool: int = 5
@@ -39,16 +39,15 @@ class OperationQueueSettings(msgspec.Struct, frozen=True):
 class RegistryParameters(msgspec.Struct, frozen=True):
     """All durations in seconds.
 
-    ``batch_writer_timeout`` (``batch-writer-timeout``) is the age at which the oldest operation has its batch cut;
-    ``writer_monitor_interval`` how often that is looked at, which is at least four times a timeout;
-    ``max_operations`` cuts smaller batches than the protocol allows. Final operations are
-    forgotten after ``operation_lifespan`` (``op-queue-operation-lifespan``), which is looked after each
-    ``expiry_check_interval`` (``data-expiry-check-interval``). No more than ``max_open`` operations
-    may be under way, and ``max_open_per_did`` on one DID.
+    ``batch_writer_timeout`` (``batch-writer-timeout``) is the age of the oldest operation at which a batch is cut;
+    ``writer_monitor_interval`` is the interval of this check (at least four times per timeout). ``max_operations``
+    limits a batch further than the protocol. Ended operations are deleted after ``operation_lifespan``
+    (``op-queue-operation-lifespan``), checked at the interval ``expiry_check_interval``
+    (``data-expiry-check-interval``). At most ``max_open`` operations may be open, and ``max_open_per_did`` for one DID.
 
-    Operations that are not anchored yet count for resolution until ``unpublished_operation_lifespan``
-    (``unpublished-operation-lifespan``) after they were accepted, 0: not at all; with ``apply_unpublished_operations``
-    they change the document of anchored DIDs too, as in Orb.
+    For ``unpublished_operation_lifespan`` (``unpublished-operation-lifespan``; 0: never) after their acceptance,
+    unanchored operations count for resolution; with ``apply_unpublished_operations`` they also change the document of
+    anchored DIDs, as in Orb.
     """
 
     batch_writer_timeout: float = 60.0
@@ -65,9 +64,9 @@ class RegistryParameters(msgspec.Struct, frozen=True):
 
 
 class FollowSettings(Section, frozen=True):
-    """The registry whose ledger this one follows, and which is the one that takes operations. ``ledger`` is a file, or
-    the URL of a node or of a file of entries; ``cas`` are the places of its files, asked in this order (see
-    `millstream anchor observe`). It is read again after each ``interval``.
+    """The registry that this one follows; only that one accepts operations. ``ledger`` is a file, or the URL of a node
+    or of a file of entries. ``cas`` lists the locations of its files, tried in this order (see `millstream anchor
+    observe`). The ledger is read at the interval ``interval``.
     """
 
     ledger: str = ""
@@ -82,20 +81,21 @@ class FollowSettings(Section, frozen=True):
 
 
 class RegistrySettings(Section, frozen=True):
-    """The registry of identifiers. Its operations lie in ``database`` (``mysql://user:password@host:port/name``, to be
-    shared by several instances), or in the node's own.
+    """The registry of identifiers. ``database`` stores its operations (``mysql://user:password@host:port/name``, which
+    several instances can share; empty: the node's database).
 
-    ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that, ``patches`` are actions that are
-    allowed beside its own (``ietf-json-patch``), ``algorithms`` are signature algorithms beside its own (``EdDSA``),
-    which the reference implementation of Sidetree does not read, and ``cid`` is how batch files are named: ``raw``,
-    ``unixfs-v1`` or ``unixfs-v0``. With ``follow`` the registry of somebody else is read into this one, which then
-    takes no operations. A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as
-    it is full, which is looked at every ``writer_monitor_interval`` (and at least four times a timeout). An instance
-    that takes a notice of operations from the broker has ``op_queue_notice_visibility`` to put them into its queue,
-    before another instance gets the notice. An operation that is not anchored yet counts for resolution until
-    ``unpublished_operation_lifespan`` after it was accepted (0: not at all): a DID that is not anchored resolves from
-    such operations, an anchored one lists them in its metadata; with ``apply_unpublished_operations`` they change its
-    document as well. The others are the parameters of :class:`millstream.anchoring.registry.RegistryParameters`.
+    ``profile`` is ``sidetree`` or ``orb``. ``method`` replaces the DID method of the profile. ``patches`` allows
+    further patch actions (``ietf-json-patch``), and ``algorithms`` further signature algorithms (``EdDSA``), which the
+    reference implementation of Sidetree does not read. ``cid`` sets how batch files are named: ``raw``, ``unixfs-v1``
+    or ``unixfs-v0``. With ``follow`` this registry follows another one and accepts no operations.
+
+    A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as it is full; this is
+    checked at the interval ``writer_monitor_interval`` (and at least four times per timeout). An instance that receives
+    a notice of operations from the broker must queue them within ``op_queue_notice_visibility``; then another instance
+    gets the notice. For ``unpublished_operation_lifespan`` after its acceptance (0: never) an unanchored operation
+    counts for resolution: an unanchored DID resolves from such operations, an anchored one lists them in its metadata;
+    with ``apply_unpublished_operations`` they also change its document. The other settings are the parameters of
+    :class:`millstream.anchoring.registry.RegistryParameters`.
     """
 
     database: str = ""

@@ -8,11 +8,11 @@ import msgspec
 
 
 class OperationState(enum.StrEnum):
-    """Where an operation stands. The last three are final.
+    """Show the state of an operation.
 
-    ``accepted``: durable, in no instance's hands. ``queued``: an instance has it in its queue. ``cut``: it is in a
-    batch that was written down. ``anchored``: the ledger has that batch. ``observed``: the batch was read back.
-    ``rejected``: it can never be anchored, with the reason. ``dead``: all retries are used up, with the last cause.
+    The last three are final. ``accepted``: durable, and assigned to no instance. ``queued``: in the queue of an
+    instance. ``cut``: in a recorded batch. ``anchored``: the ledger has that batch. ``observed``: the batch was read
+    back. ``rejected``: it can never be anchored, with the reason. ``dead``: all retries failed, with the last cause.
     """
 
     ACCEPTED = "accepted"
@@ -25,7 +25,7 @@ class OperationState(enum.StrEnum):
 
 
 class OperationEffect(enum.StrEnum):
-    """What an observed operation did to its DID."""
+    """The effect of an observed operation on its DID."""
 
     APPLIED = "applied"
     NONE = "no effect"
@@ -35,9 +35,10 @@ FINAL = frozenset({OperationState.OBSERVED, OperationState.REJECTED, OperationSt
 
 
 class OperationStatus(msgspec.Struct, frozen=True):
-    """Where an operation stands. Times in microseconds; ``anchor`` is the number of the ledger entry, ``index`` the
-    operation's place in it. ``effect`` is known for an observed operation, where it was asked for; ``reason`` says why
-    there is none, or why the operation was rejected."""
+    """The state of an operation. Times in microseconds; ``anchor`` is the number of the ledger entry, ``index`` the
+    position of the operation in it. ``effect`` is known for an observed operation, if requested; ``reason`` is why it
+    has no effect, or why the operation was rejected.
+    """
 
     id: str
     suffix: str

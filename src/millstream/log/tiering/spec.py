@@ -8,11 +8,11 @@ from millstream.log.errors import LogInputError
 
 
 class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where sealed objects of a log go, and when.
+    """The rules by which older messages of a log are moved to an object store.
 
-    At ``url``, under names that begin with ``folder`` (which the log gives), in objects of about ``segment_bytes``
-    bytes, as soon as that much is older than ``keep_age`` microseconds and not among the newest ``keep_bytes``. With
-    ``parquet`` each object has the same messages beside it as a Parquet file.
+    Objects of about ``segment_bytes`` bytes are written to ``url``, under names that begin with ``folder`` (set by the
+    log), as soon as that many bytes are older than ``keep_age`` microseconds and not among the newest ``keep_bytes``.
+    With ``parquet`` the messages of each object are also written as a Parquet file.
     """
 
     url: str

@@ -17,11 +17,11 @@ RETENTION_CLOCK = "retention/clock"
 
 
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of a log; what no rule asks to keep less of stays for ever.
+    """The retention of a log; without a limit all messages are kept.
 
-    Messages that were received more than ``max_age`` microseconds ago may go, and the oldest ones while there are more
-    than ``max_count`` messages or ``max_bytes`` stored bytes. With ``keep_consumers`` nothing goes that a consumer has
-    not acknowledged, unless the log then has more than ``cap_bytes``. With ``keep_all`` nothing goes.
+    Messages received more than ``max_age`` microseconds ago are trimmed, and the oldest ones while the log has more
+    than ``max_count`` messages or ``max_bytes`` stored bytes. With ``keep_consumers`` messages that a consumer has not
+    acknowledged are kept, unless the log then has more than ``cap_bytes``. With ``keep_all`` nothing is trimmed.
     """
 
     max_age: int | None = None

@@ -22,11 +22,11 @@ _MOVED = tuple(name for name in Tiering.__struct_fields__ if name not in {"url",
 
 
 class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds for logs called ``log``; ``*`` in it stands for any text without a dot.
+    """A rule for the logs whose names match ``log``; ``*`` matches any text without a dot. No rule applies to system
+    logs.
 
-    No rule holds for system logs: whoever keeps one trims it. Older messages go to the URL ``tier``, by the rules of
-    :class:`~millstream.log.Tiering`; the others are those of :class:`~millstream.log.Retention`. Times are
-    microseconds. Raises ValueError where they contradict one another.
+    Older messages are moved to the URL ``tier`` (:class:`~millstream.log.Tiering`); the other fields are those of
+    :class:`~millstream.log.Retention`. Times are microseconds. Raises ValueError if the fields contradict one another.
     """
 
     log: str

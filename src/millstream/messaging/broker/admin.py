@@ -37,8 +37,9 @@ ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
 
 
 class TopicInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """The status of a topic: ``messages`` is the last id of its log, ``first`` the first that is still there, ``held``
-    how many messages wait for their time or the end of their transaction, ``groups`` who consumes it."""
+    """The status of a topic: ``messages`` is the last id of its log, ``first`` the first available id, ``held`` the
+    number of delayed messages and messages in open transactions, and ``groups`` its consumer groups.
+    """
 
     name: str
     type: str
@@ -50,9 +51,9 @@ class TopicInfo(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class GroupInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """The status of a group with a topic: ``done`` up to which message all is done, ``in_flight`` how many are not
-    although they were delivered, ``lag`` how many it has not seen, and how many ``consumers`` are connected. Messages
-    are delivered to it ``max_attempts`` times, with the pauses of ``backoff`` (microseconds) between.
+    """The status of a group on a topic: all messages up to ``done`` are processed, ``in_flight`` messages are delivered
+    but not acknowledged, ``lag`` messages are not delivered yet, and ``consumers`` are connected. A message is
+    delivered at most ``max_attempts`` times, with the pauses ``backoff`` (microseconds) in between.
     """
 
     group: str
@@ -66,8 +67,9 @@ class GroupInfo(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ClientInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """A client: what it is (the protocol's ``ClientType``), when it was last heard of (microseconds), and whether it
-    has a telemetry stream open, so that it can be asked."""
+    """A client: its type (the protocol's ``ClientType``), the time of its last call (microseconds), and whether it has
+    an open telemetry stream, which queries to the client need.
+    """
 
     client_id: str
     kind: str
@@ -78,7 +80,7 @@ class ClientInfo(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class VerificationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Let the listener of a push consumer handle the message ``id`` of ``topic`` once."""
+    """The message ``id`` of ``topic``, for the listener of a push consumer."""
 
     client_id: str
     topic: str
@@ -86,7 +88,7 @@ class VerificationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class VerificationResult(msgspec.Struct, frozen=True):
-    """What came of it: the name of a status of the protocol, and its text."""
+    """The result: the name of a status of the protocol, and its text."""
 
     status: str
     text: str = ""
@@ -101,7 +103,9 @@ class AdminResponse(msgspec.Struct, frozen=True):
 
 
 class OffsetResetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Set the position of a group: its next message is ``next_id``, or the first stored at or after ``time`` (µs)."""
+    """The new position of a group: the next message ``next_id``, or the first one stored at or after ``time``
+    (microseconds).
+    """
 
     group: str
     topic: str
@@ -110,7 +114,9 @@ class OffsetResetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class GroupConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """New rules for a group, as far as they are given; with ``defaults`` the rest are the broker's."""
+    """New delivery limits of a group; limits that are not given do not change, or with ``defaults`` become those of the
+    broker's settings.
+    """
 
     group: str
     max_attempts: int | None = None

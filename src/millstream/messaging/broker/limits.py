@@ -14,10 +14,9 @@ MAX_DELAY: Final = 24 * 3600 * 1_000_000
 
 
 class GroupSpec(msgspec.Struct, frozen=True):
-    """How often a message is delivered to a group before it is dead, and for how long consumers wait between (µs).
-
-    ``max_attempts`` is 1 to 1,000; of ``backoff``, up to 100 lengths of time up to 12 hours, the last one repeats. 0
-    and nothing stand for what the broker's settings say.
+    """The maximum number of deliveries of a message to a group (``max_attempts``, 1 to 1,000), and the pauses between
+    them (``backoff``, in microseconds: at most 100 pauses of at most 12 hours; the last one repeats). 0 and an empty
+    list mean the broker's settings.
     """
 
     name: str

@@ -37,11 +37,11 @@ def check_retries(max_attempts: int, backoff: Sequence[int], where: str) -> None
 
 
 class KeySettings(Section, frozen=True):
-    """An access key and what its holder may do. Its secret is the content of ``secret_file``.
+    """An access key and its permissions. Its secret is the content of ``secret_file``.
 
-    ``publish`` and ``subscribe`` are names of topics and ``groups`` names of consumer groups; ``*`` in a name stands
-    for any text, namespaces included (``space%topic``). With ``token_file`` calls have to carry that session token as
-    well. ``admin`` may make and drop topics, and send groups elsewhere.
+    ``publish`` and ``subscribe`` are names of topics and ``groups`` names of consumer groups; ``*`` in a name matches
+    any text, including a namespace (``space%topic``). With ``token_file`` calls must also carry that session token.
+    ``admin`` may create and delete topics, and reset the positions of groups.
     """
 
     secret_file: str
@@ -53,11 +53,11 @@ class KeySettings(Section, frozen=True):
 
 
 class BrokerSettings(Section, frozen=True):
-    """The broker of `millstream serve`. With ``keys``, by access key, every call has to be signed with one of them.
+    """The broker of `millstream serve`. With ``keys`` every call must be signed with one of these access keys.
 
-    A message that a consumer fails to handle is delivered ``max_attempts`` times in all, with the pauses of ``backoff``
-    between, whose last one repeats; then it goes to the dead letters of its group. A group can have rules of its own
-    (`millstream group configure`). With ``tls_certificate`` and ``tls_key`` (PEM files) connections are encrypted; with
+    A message that a consumer fails to handle is delivered at most ``max_attempts`` times, with the pauses ``backoff``
+    in between (the last one repeats). Then it becomes a dead letter of its group. A group can have its own limits
+    (`millstream group configure`). ``tls_certificate`` and ``tls_key`` (PEM files) encrypt connections; with
     ``tls_client_ca`` clients need a certificate of that authority.
     """
 

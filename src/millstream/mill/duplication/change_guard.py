@@ -82,8 +82,8 @@ class ChangeBudgets(msgspec.Struct, frozen=True):
 
 
 class PendingApproval(msgspec.Struct, frozen=True):
-    """A plan that waits for an approval, or has it: what it would do, in items. ``vanished`` ones are only at the
-    destination and have no tombstone: an approval lets the others go on, and deletes none of these.
+    """A plan that waits for approval, or is approved, with its numbers of items. ``vanished`` items are only at the
+    destination and have no tombstone: an approved plan does not delete them.
     """
 
     number: int

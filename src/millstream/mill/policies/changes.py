@@ -13,8 +13,9 @@ Entry = TypeVar("Entry")
 
 
 class PolicyChange(msgspec.Struct, frozen=True):
-    """What differs in one place: ``where`` is a space, ``defaultPolicies`` or ``spacesToIgnore``; ``added`` and
-    ``removed`` are pairs of stores there, or names of spaces; ``note`` says what else is different."""
+    """The differences in one part of a policy: ``where`` is a space, ``defaultPolicies`` or ``spacesToIgnore``;
+    ``added`` and ``removed`` are pairs of stores, or names of spaces; ``note`` describes other differences.
+    """
 
     where: str
     added: Sequence[str] = ()

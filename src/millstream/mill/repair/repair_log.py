@@ -45,10 +45,10 @@ _NOBODY = ""
 
 
 class RepairEvent(msgspec.Struct, frozen=True):
-    """One copy of one item was repaired, or was not.
+    """The repair of one copy.
 
-    ``reason`` says what was wrong, or why nothing was done; ``sha256`` is what the copy should hold, ``good`` the store
-    the bytes came from, ``quarantined`` the content id in the quarantine where the bad bytes are kept.
+    ``reason`` is the fault, or why nothing was done; ``sha256`` is the expected hash, ``good`` the store with the good
+    copy, and ``quarantined`` the content id of the replaced bytes in quarantine.
     """
 
     at: int

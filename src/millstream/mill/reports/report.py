@@ -46,7 +46,7 @@ COLUMNS = (
 
 
 class ReportResult(enum.StrEnum):
-    """What a report says of its space."""
+    """The content of a report on a space."""
 
     SUCCESS = "SUCCESS"
     FAILURE = "FAILURE"
@@ -54,7 +54,7 @@ class ReportResult(enum.StrEnum):
 
 
 class ReportFinding(msgspec.Struct, frozen=True):
-    """One item that was not in order: the row of the table, its kind, and what each source said."""
+    """A finding on one item: its check outcome (row and kind), and the checksums of manifest, provider and content."""
 
     content_id: str
     verdict: str
@@ -67,7 +67,7 @@ class ReportFinding(msgspec.Struct, frozen=True):
 
 
 class CopyFinding(msgspec.Struct, frozen=True):
-    """A copy that is not in order, or was not until it was repaired, and why."""
+    """A copy with a finding, or one that was repaired, and the reason."""
 
     content_id: str
     kind: str
@@ -75,7 +75,7 @@ class CopyFinding(msgspec.Struct, frozen=True):
 
 
 class ItemSet(msgspec.Struct, frozen=True):
-    """Some items of a space: how many they are, and the ids of the first of them."""
+    """Items of a space: their number, and the first ids."""
 
     count: int = 0
     first: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class ItemSet(msgspec.Struct, frozen=True):
 
 
 class AdoptedShare(msgspec.Struct, frozen=True):
-    """How many items, and bytes, rest on a checksum that was computed when they were adopted, and on no other."""
+    """The number and bytes of items whose only checksum was computed when they were adopted."""
 
     items: int = 0
     bytes: int = 0
@@ -109,14 +109,14 @@ class SourceDifferences(msgspec.Struct, frozen=True):
 
 
 class IntegrityReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The report on one space of one store. Times are in microseconds since the epoch, UTC.
+    """The report on one space of one store.
 
-    ``coverage`` is (checked + explained) / listed, None where nothing was checked (reports of earlier releases have a
-    number there: see :attr:`known_coverage`). ``outcomes`` counts verdicts and ``kinds`` rows; ``previous`` is the
-    SHA-256 of the space's report before this one, None for the first. ``sources``, ``strays`` and ``absent`` say how a
-    copy differs from its source by item (:class:`SourceDifferences`); they are left out of the file where it does not.
-    ``adopted`` says how much of the space rests on adoption; it is left out where nothing does. ``repaired`` are the
-    copies that were lost or damaged and are in order again, so that they are no findings.
+    Times are in microseconds since the epoch, UTC. ``coverage`` is (checked + explained) / listed, or None if nothing
+    was checked (a number in reports of earlier releases: see ``known_coverage``). ``outcomes`` counts verdicts and
+    ``kinds`` rows; ``previous`` is the SHA-256 of the previous report on the space, None for the first. ``sources``,
+    ``strays`` and ``absent`` are the differences of a copy from its source by item (``SourceDifferences``); without a
+    difference they are omitted. ``adopted`` counts the items whose only checksum is from adoption; it is omitted if
+    there are none. ``repaired`` are copies that were lost or damaged and are repaired, so that they are not findings.
     """
 
     account: str

@@ -31,7 +31,7 @@ class InvalidCidError(InputError):
 
 
 class AnchorsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Entries of a ledger with numbers below ``before``; with ``only=bad`` those with something invalid in them."""
+    """Entries of a ledger with numbers below ``before``; with ``only=bad``, only those with invalid content."""
 
     ledger: Which = "records"
     before: Number | None = None
@@ -52,7 +52,7 @@ class FileQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnchorRow(msgspec.Struct, frozen=True):
-    """An entry of the ledger, and what the observer found under it; None where it has not read it yet."""
+    """A ledger entry, and the observer's result (None before the observer has read it)."""
 
     number: int
     time: int
@@ -66,7 +66,7 @@ class AnchorRow(msgspec.Struct, frozen=True):
 
 
 class AnchorDetail(msgspec.Struct, frozen=True):
-    """An entry of the ledger with the manifest that it names. ``trouble`` says why that cannot be read."""
+    """A ledger entry with the manifest that it names. ``trouble`` is the reason why the manifest cannot be read."""
 
     entry: LedgerEntry
     found: AnchorRow
@@ -77,7 +77,7 @@ class AnchorDetail(msgspec.Struct, frozen=True):
 
 
 class FileRow(msgspec.Struct, frozen=True):
-    """A file under an anchor: ``kind`` is ``manifest``, ``batches`` or ``rejects``; what it holds, and its bytes."""
+    """A file of an anchor: its ``kind`` (``manifest``, ``batches`` or ``rejects``), content and size in bytes."""
 
     kind: str
     cid: str
@@ -87,7 +87,7 @@ class FileRow(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A batch of an anchor that is invalid, and why."""
+    """A batch of an invalid anchor, with the reason."""
 
     batch: str
     reason: str
@@ -117,7 +117,7 @@ def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[
 
 @endpoints.get("/anchors/{number}", AnchorQuery)
 def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDetail:
-    """One entry of the ledger, and the manifest and files under it."""
+    """Show a ledger entry with its manifest and files."""
     number, node = request.query.number, app.node
     entry = next(iter(node.anchoring.ledger.entries(number)), None)
     if entry is None:
@@ -132,7 +132,7 @@ def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDeta
 
 @endpoints.get("/anchors/{number}/files", AnchorQuery)
 def anchor_files(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> Listing[FileRow]:
-    """List the files under one entry of the ledger: the manifest, and those that it names."""
+    """List the files of one ledger entry: the manifest, and those that it names."""
     found = anchor(app, request)
     rows = list[FileRow]()
     if found.manifest_cid and found.manifest:
@@ -145,14 +145,14 @@ def anchor_files(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> List
 
 @endpoints.get("/anchors/{number}/refused", AnchorQuery)
 def anchor_refused(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> Listing[Refused]:
-    """List the batches under one entry of the ledger that are invalid, and why."""
+    """List the invalid batches of one ledger entry, with reasons."""
     rows = [Refused(batch, reason) for batch, reason in anchor(app, request).refused.items()]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/files/{cid}", FileQuery)
 def file(app: AppContext, request: ApiRequest[FileQuery, Any]) -> FileDownload:
-    """One content-addressed file as it is, checked against its name."""
+    """Get a content-addressed file, verified against its name."""
     if not is_cid(request.query.cid):
         raise InvalidCidError
     return FileDownload(

@@ -33,8 +33,9 @@ class UnknownBatchError(NotFoundError):
 
 
 class BatchesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Batches that were added before number ``before``; of one ``log``; with ``only=bad`` those that were rejected;
-    that ``ended`` for one reason; that begin from ``since`` until before ``until`` (microseconds of event time)."""
+    """Batches with numbers below ``before``; of one ``log``; with ``only=bad`` only rejected ones; with one reason in
+    ``ended``; that begin at ``since`` or later and before ``until`` (event time in microseconds).
+    """
 
     before: Number | None = None
     log: str | None = None
@@ -46,7 +47,7 @@ class BatchesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimelineQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Batches of one ``log``, and of a time, as in the list of batches."""
+    """Batches of one ``log`` and time range, as in the list of batches."""
 
     log: str | None = None
     since: Number | None = None
@@ -61,7 +62,7 @@ class BatchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RejectedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages of ``log`` with ids above ``after`` that are in no batch, for one ``reason`` or any."""
+    """Rejected messages of ``log`` with ids above ``after``, optionally of one ``reason``."""
 
     log: Name
     reason: str | None = None
@@ -70,7 +71,7 @@ class RejectedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchMessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages of the batch ``batch`` of ``log``, the first ``offset`` left out."""
+    """Messages of the batch ``batch`` of ``log``, after the first ``offset``."""
 
     log: Name
     batch: Name
@@ -79,14 +80,14 @@ class BatchMessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class BatchMessage(msgspec.Struct, frozen=True):
-    """A message as a batch file has it: its ``id``, and the whole ``line``."""
+    """A message of a batch file: its ``id`` and its complete ``line``."""
 
     id: int
     line: str
 
 
 class Located(msgspec.Struct, frozen=True):
-    """Where an anchored batch lies: in which entry of the ledger, which file, and which of its bytes."""
+    """The location of an anchored batch: the ledger entry, the file, and the range of bytes."""
 
     anchor: int
     file: str
@@ -96,9 +97,10 @@ class Located(msgspec.Struct, frozen=True):
 
 
 class MessageOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a message: the ``batch`` that holds it, or the ``reason`` why it was rejected, and the entry of
-    the ledger that says so (``anchor``, None before its cut). With neither its window is open, or it is a tick of the
-    clock. ``batched`` is false for a message of a log that is not batched."""
+    """The state of a message: the ``batch`` that contains it, or the ``reason`` why it was rejected, and the ledger
+    entry that records it (``anchor``, None before it is anchored). Without both, its window is open, or it is a tick.
+    ``batched`` is false if its log is not batched.
+    """
 
     batched: bool
     batch: str | None = None
@@ -114,8 +116,9 @@ class OutcomeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchDetail(msgspec.Struct, frozen=True):
-    """A batch as the journal has it (None where it came from elsewhere), every place where it is anchored, and the
-    header that stands there (None where it is anchored nowhere yet)."""
+    """The journal's row of a batch (None if another writer anchored it), all its anchors, and its header (None before
+    it is anchored).
+    """
 
     log: str
     batch: str
@@ -126,7 +129,7 @@ class BatchDetail(msgspec.Struct, frozen=True):
 
 @endpoints.get("/batches", BatchesQuery)
 def batches(app: AppContext, request: ApiRequest[BatchesQuery, Any]) -> Listing[BatchRow]:
-    """List the batches that were handed to the batch writer, the last one first."""
+    """List the accepted batches, the last one first."""
     query = request.query
     chosen = BatchFilter(query.log, query.only == "bad", query.ended, query.since, query.until)
     found = app.batches.batches(chosen, before=query.before, limit=query.limit + 1)
@@ -145,7 +148,7 @@ def states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StateCount]:
 
 @endpoints.get("/batches/timeline", TimelineQuery)
 def timeline(app: AppContext, request: ApiRequest[TimelineQuery, Any]) -> Listing[BatchHistogramBucket]:
-    """How many batches begin when, by log, and why they ended."""
+    """Count batches by log, start time and reason of their end."""
     query = request.query
     chosen = BatchFilter(query.log, since=query.since, until=query.until)
     rows = app.timeline() if chosen == BatchFilter() else app.batches.starts(chosen)
@@ -154,28 +157,28 @@ def timeline(app: AppContext, request: ApiRequest[TimelineQuery, Any]) -> Listin
 
 @endpoints.get("/batches/logs")
 def batched_logs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[BatchedLog]:
-    """Count, by log, the messages that are in batches, that were rejected, and that are neither yet."""
+    """Count, by log, the batched, rejected and open messages."""
     snapshot = app.poller.snapshot
     return Listing(snapshot.batched, total=len(snapshot.batched), as_of=snapshot.at)
 
 
 @endpoints.get("/batches/ends")
 def ends(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[CutReasonCount]:
-    """Why batches ended, and how many of them, by log."""
+    """Count batches by log and reason of their end."""
     snapshot = app.poller.snapshot
     return Listing(snapshot.ends, total=len(snapshot.ends), as_of=snapshot.at)
 
 
 @endpoints.get("/batches/rejects")
 def rejects(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[RejectCount]:
-    """Why messages are in no batch, and how many of them, by log."""
+    """Count rejected messages by log and reason."""
     snapshot = app.poller.snapshot
     return Listing(snapshot.rejects, total=len(snapshot.rejects), as_of=snapshot.at)
 
 
 @endpoints.get("/batches/rejected", RejectedQuery)
 def rejected(app: AppContext, request: ApiRequest[RejectedQuery, Any]) -> Listing[RejectRow]:
-    """List the messages of a log that are in no batch, by id."""
+    """List the rejected messages of a log, by id."""
     query = request.query
     found = app.batches.rejected(query.log, reason=query.reason, after=query.after, limit=query.limit + 1)
     rows = found[: query.limit]
@@ -201,14 +204,14 @@ def batch(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> BatchDetail:
 
 @endpoints.get("/batches/one/places", BatchQuery)
 def batch_places(app: AppContext, request: ApiRequest[BatchQuery, Any]) -> Listing[Located]:
-    """List every place where one batch is anchored."""
+    """List the anchors of one batch."""
     found = _places(app, request.query.log, request.query.batch)
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/batches/one/messages", BatchMessagesQuery)
 def batch_messages(app: AppContext, request: ApiRequest[BatchMessagesQuery, Any]) -> Listing[BatchMessage]:
-    """List the messages of an anchored batch as its file has them; none where it is not anchored yet."""
+    """List the messages of an anchored batch from its file; none before it is anchored."""
     query = request.query
     found = _places(app, query.log, query.batch)
     lines = _stored(app, found[0]).lines if found else ()

@@ -31,26 +31,27 @@ class NotFollowingError(NotFoundError):
 
 
 class DidQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A DID, of its short or long form."""
+    """A DID, in its short or long form."""
 
     did: Name
 
 
 class OperationQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``id`` that the operation got when it was taken."""
+    """The ``id`` that the operation got when it was accepted."""
 
     id: Name
 
 
 class Resolution(msgspec.Struct, frozen=True):
-    """The document of a DID, and what else is known of it (DID Resolution)."""
+    """The document of a DID, with its resolution metadata (DID Resolution)."""
 
     resolution: Mapping[str, Any]
 
 
 class OperationRow(msgspec.Struct, frozen=True):
-    """The state of an operation; ``accepted_at`` in microseconds. ``effect`` is what an observed one did to its DID:
-    ``applied`` or ``no effect``, for the ``reason``."""
+    """The state of an operation; ``accepted_at`` in microseconds. ``effect`` is the effect of an observed operation on
+    its DID: ``applied``, or ``no effect`` with the ``reason``.
+    """
 
     id: str
     suffix: str
@@ -65,9 +66,10 @@ class OperationRow(msgspec.Struct, frozen=True):
 
 
 class Following(msgspec.Struct, frozen=True):
-    """The ledger that the registry follows: entry ``position`` is the last one observed, ``behind`` entries came after
-    it when it was last read, at ``checked_at`` (microseconds). ``error`` is what went wrong then; ``chain`` says
-    whether its entries are sealed by hashes."""
+    """The ledger that the registry follows: ``position`` is the last observed entry, ``behind`` the number of later
+    entries at the last read, at ``checked_at`` (microseconds). ``error`` is the error of that read; ``chain`` is
+    whether its entries are hash-chained.
+    """
 
     ledger: str
     profile: str
@@ -81,7 +83,7 @@ class Following(msgspec.Struct, frozen=True):
 
 @endpoints.get("/identifiers", DidQuery)
 def resolve(app: AppContext, request: ApiRequest[DidQuery, Any]) -> Resolution:
-    """The document of a DID."""
+    """Resolve a DID."""
     found = registry_of(app).history.resolve(request.query.did)
     if found is None:
         raise UnknownDidError(f"unknown DID {request.query.did[:100]!r}: no anchored operation creates it")
@@ -90,7 +92,7 @@ def resolve(app: AppContext, request: ApiRequest[DidQuery, Any]) -> Resolution:
 
 @endpoints.get("/identifiers/following")
 def following(app: AppContext, _ask: ApiRequest[Any, Any]) -> Following:
-    """How far the registry has followed the ledger of another one."""
+    """Show the position of the registry in the ledger that it follows."""
     state = app.node.registry.follow_state()
     if state is None:
         raise NotFollowingError
@@ -99,7 +101,7 @@ def following(app: AppContext, _ask: ApiRequest[Any, Any]) -> Following:
 
 @endpoints.get("/operations/states")
 def operation_states(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[StateCount]:
-    """Count the operations on identifiers in each state here."""
+    """Count the operations on identifiers of this node in each state."""
     rows = [StateCount(state, count) for state, count in registry_of(app).store.counts().items()]
     return Listing(rows, total=len(rows))
 

@@ -25,7 +25,7 @@ class NoReportError(NotFoundError):
 
 
 class SpacesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Spaces of one ``store``, whose names hold ``text``; the worst first, ``offset`` of them left out."""
+    """Spaces of one ``store`` whose names contain ``text``, the worst first, after the first ``offset``."""
 
     store: str | None = None
     text: str | None = None
@@ -43,7 +43,7 @@ class ItemsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FindingsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Findings in one ``store`` and ``space``, and of one ``row`` of the table of checks (``B3``), where given."""
+    """Findings, optionally of one ``store``, one ``space`` and one ``row`` of the table of check outcomes (``B3``)."""
 
     store: str | None = None
     space: str | None = None
@@ -52,7 +52,7 @@ class FindingsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReportsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last reports, ``offset`` spaces left out."""
+    """The last reports, after the first ``offset`` spaces."""
 
     offset: Number = 0
     limit: Limit = 100
@@ -66,7 +66,7 @@ class ItemQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content item that is to be repaired, in all stores, and why."""
+    """The content item to repair in all stores, and the reason."""
 
     space: Name
     content_id: Name
@@ -81,21 +81,21 @@ class SpaceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HoldQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is held under ``number``."""
+    """The held plan ``number``."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a held plan may go on."""
+    """The reason for an approval."""
 
     reason: Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
 
 
 class SpaceRow(msgspec.Struct, frozen=True):
-    """One space in one store: the copies whose state the last check found out, and what it found.
+    """One space in one store: the copies with a known state, and the findings.
 
-    ``coverage`` is their share, None where there are no copies; times in microseconds, None where nothing was.
+    ``coverage`` is their share (None without copies); times are in microseconds (None if never).
     """
 
     store: str
@@ -126,7 +126,7 @@ class CopyRow(msgspec.Struct, frozen=True):
 
 
 class FindingCount(msgspec.Struct, frozen=True):
-    """How many copies a ``row`` of the table of checks was found of; ``kind`` is what it is called there."""
+    """The number of copies with one outcome: its ``row`` in the table of check outcomes, and its name ``kind``."""
 
     row: str
     kind: str
@@ -134,9 +134,9 @@ class FindingCount(msgspec.Struct, frozen=True):
 
 
 class ReportRow(msgspec.Struct, frozen=True):
-    """The last report on a space: its ``result``, when it ended (microseconds), and its figures in items.
+    """The last report on a space: its ``result``, its end time (microseconds), and its numbers of items.
 
-    ``coverage`` is None where nothing was checked. ``strays`` are only in this copy, ``absent`` only at its source.
+    ``coverage`` is None if nothing was checked. ``strays`` are only in this copy, ``absent`` items only at its source.
     """
 
     store: str
@@ -153,14 +153,14 @@ class ReportRow(msgspec.Struct, frozen=True):
 
 
 class ReportCount(msgspec.Struct, frozen=True):
-    """How many items of a report one row of the table of checks (``B1 intact``) is of."""
+    """The number of items in a report with one check outcome (``B1 intact``)."""
 
     row: str
     items: int
 
 
 class RepairPlanned(msgspec.Struct, frozen=True):
-    """What a repair of an item would do: which stores it would write to, from which good copy, and what it refuses."""
+    """The plan of a repair of an item: the stores that it would write, the good copy, and what it refuses."""
 
     space: str
     content_id: str
@@ -171,14 +171,14 @@ class RepairPlanned(msgspec.Struct, frozen=True):
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """What a repair did, a copy each."""
+    """The results of a repair, one per copy."""
 
     events: Sequence[RepairEvent]
 
 
 @endpoints.get("/integrity/spaces", SpacesQuery)
 def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[SpaceRow]:
-    """List every space of every store: how far it is checked, those with findings first."""
+    """List the check results of all spaces of all stores, those with findings first."""
     query, snapshot = request.query, app.poller.snapshot
     found = [
         one
@@ -193,7 +193,7 @@ def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[Sp
 
 @endpoints.get("/integrity/items", ItemsQuery)
 def items(app: AppContext, request: ApiRequest[ItemsQuery, Any]) -> Listing[CopyRow]:
-    """List the items of a space, with what the last checks found."""
+    """List the items of a space, with the results of their last checks."""
     query = request.query
     found = app.node.stores.manifest.page(query.store, query.space, after=query.after, limit=query.limit + 1)
     rows = [_copy(row) for row in found[: query.limit]]
@@ -214,7 +214,7 @@ def findings(app: AppContext, request: ApiRequest[FindingsQuery, Any]) -> Listin
 
 @endpoints.get("/integrity/findings/rows")
 def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[FindingCount]:
-    """List the rows of the table of checks that were found, and how often, the most frequent first."""
+    """List the check outcomes of all findings, the most frequent first."""
     snapshot = app.poller.snapshot
     counts = Counter(map(row_of, snapshot.findings))
     kinds = {row_of(each): (each.detail or "").partition(":")[0] for each in snapshot.findings}
@@ -224,7 +224,7 @@ def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Finding
 
 @endpoints.get("/integrity/reports", ReportsQuery)
 def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[ReportRow]:
-    """List the last report of each space that was reported on, by store and space."""
+    """List the last report of each space, by store and space."""
     query, folder = request.query, app.node.mill.reports.folder
     where = folder.spaces()
     rows = list[ReportRow]()
@@ -240,14 +240,14 @@ def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[
 
 @endpoints.get("/integrity/copies", ItemQuery)
 def copies(app: AppContext, request: ApiRequest[ItemQuery, Any]) -> Listing[CopyRow]:
-    """List the copies of one item in all stores, deleted ones too."""
+    """List the copies of one item in all stores, including deleted ones."""
     found = app.node.stores.manifest.replicas(request.query.space, request.query.content_id)
     return Listing([_copy(row) for row in found], total=len(found))
 
 
 @endpoints.get("/integrity/report", SpaceQuery)
 def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityReport:
-    """The latest report on a space of a store."""
+    """Show the latest report on a space of a store."""
     found = app.node.mill.reports.folder.latest(request.query.store, request.query.space)
     if found is None:
         raise NoReportError
@@ -256,27 +256,27 @@ def report(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> IntegrityRe
 
 @endpoints.get("/integrity/report/rows", SpaceQuery)
 def report_rows(app: AppContext, request: ApiRequest[SpaceQuery, Any]) -> Listing[ReportCount]:
-    """List the rows of the table of checks in the latest report on a space, and how many items each is of."""
+    """List the check outcomes in the latest report on a space, with their numbers of items."""
     rows = [ReportCount(kind, items) for kind, items in report(app, request).kinds.items()]
     return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/integrity/repairs")
 def repairs(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[RepairEvent]:
-    """List the last repairs, and what was not repaired and why."""
+    """List the last repairs, and refused repairs with reasons."""
     found = app.node.mill.repairs.log.last(200)
     return Listing(found)
 
 
 @endpoints.post("/integrity/repair/plan", body=Item)
 def plan_repair(app: AppContext, request: ApiRequest[Any, Item]) -> RepairPlanned:
-    """Say what a repair of one item would do; reads every copy and changes nothing."""
+    """Preview the repair of one item; reads every copy and changes nothing."""
     return planned_repair(app, request.body.space, request.body.content_id)
 
 
 @endpoints.post("/integrity/repair", body=Item)
 def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
-    """Repair the copies of one item by a vote of the manifest and the copies."""
+    """Repair the copies of one item from a copy that the manifest and the audit log confirm."""
     wanted = request.body
     result = app.node.mill.repairs.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
     target = f"{wanted.space}/{wanted.content_id}"
@@ -288,14 +288,14 @@ def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
 
 @endpoints.get("/integrity/holds")
 def holds(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PendingApproval]:
-    """List the mass deletes and changes that wait for an approval, or have one that is still good."""
+    """List the held plans, and those with a valid approval."""
     found = app.node.stores.change_guard.pending(approved=True)
     return Listing(found, total=len(found))
 
 
 @endpoints.post("/integrity/holds/{number}/approve", HoldQuery, Approval)
 def approve(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
-    """Approve what is held: it goes on with the next duplication."""
+    """Approve a held plan: the next duplication executes it."""
     (hold,) = app.node.stores.change_guard.approve([request.query.number])
     facts = {"deletes": hold.deletes, "changes": hold.changes}
     app.operator_log.add(

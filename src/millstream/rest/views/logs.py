@@ -46,7 +46,9 @@ class ConsumersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From message ``first`` on, or from the first one received at ``time`` (microseconds); else the last ones."""
+    """Messages from ``first`` on, or from the first one received at or after ``time`` (microseconds); otherwise the
+    last ones.
+    """
 
     log: Name
     first: MessageId | None = None
@@ -62,7 +64,7 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message to be appended: text, and perhaps a key, a source, and an event time in microseconds."""
+    """A message to append: text, and optionally a key, a source, and an event time in microseconds."""
 
     body: Annotated[str, msgspec.Meta(max_length=65_536)]
     key: Annotated[str, msgspec.Meta(max_length=1024)] = ""
@@ -71,9 +73,10 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """One message. ``body`` is the beginning of it where it is text (None where not), ``bytes`` its length.
+    """A message.
 
-    A row with a ``gap`` stands for ids without messages, and says why there are none.
+    ``body`` is the beginning of its body (None if it is not text), ``bytes`` its length. A row with a ``gap``
+    represents ids without messages, with the reason.
     """
 
     id: int
@@ -87,7 +90,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 
 
 class WholeMessage(msgspec.Struct, frozen=True):
-    """One message with its whole body (at most 1 MiB of it), as text or else in base64."""
+    """A message with its body (at most the first 1 MiB), as text or else in base64."""
 
     log: str
     id: int
@@ -102,7 +105,7 @@ class WholeMessage(msgspec.Struct, frozen=True):
 
 
 class LogDetail(msgspec.Struct, frozen=True):
-    """A log, who reads it, what a confirmed message survives, and whether test messages may be appended."""
+    """A log, its consumers, its durability, and whether test messages may be appended."""
 
     log: LogRow
     durability: str
@@ -112,7 +115,7 @@ class LogDetail(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Where a message was appended."""
+    """The position of an appended message."""
 
     log: str
     id: int
@@ -128,7 +131,7 @@ def logs(app: AppContext, request: ApiRequest[LogsQuery, Any]) -> Listing[LogRow
 
 @endpoints.get("/consumers", ConsumersQuery)
 def consumers(app: AppContext, request: ApiRequest[ConsumersQuery, Any]) -> Listing[Lag]:
-    """List the consumers of all logs, or of one, the one that is furthest behind first."""
+    """List the consumers of all logs, or of one, the largest lag first."""
     snapshot = app.poller.snapshot
     found = [lag for lag in snapshot.lags if request.query.log in (None, lag.log)]
     return Listing(found, total=len(found), as_of=snapshot.at)
@@ -162,7 +165,7 @@ def messages(app: AppContext, request: ApiRequest[MessagesQuery, Any]) -> Listin
 
 @endpoints.get("/logs/{log}/messages/{id}", MessageQuery)
 def message(app: AppContext, request: ApiRequest[MessageQuery, Any]) -> WholeMessage:
-    """One message with its whole body and its headers."""
+    """Show a message with its complete body and its headers."""
     number, found = request.query.id, app.log(request.query.log)
     first_id, last_id = found.first_id, found.last_id
     for batch in found.read(number, number, gaps="all") if number <= last_id else ():
@@ -173,7 +176,7 @@ def message(app: AppContext, request: ApiRequest[MessageQuery, Any]) -> WholeMes
 
 @endpoints.post("/logs/{log}/messages", LogQuery, NewMessage)
 def publish(app: AppContext, request: ApiRequest[LogQuery, NewMessage]) -> Published:
-    """Append one message to a log of messages, as a test."""
+    """Append a test message to a message log."""
     name, new = request.query.log, request.body
     is_topic = app.broker is not None and any(topic.name == name for topic in app.broker.ask(TOPICS, ""))
     if not is_topic and (kind := app.log(name).kind) not in DATA_KINDS:  # the first message of a topic creates its log

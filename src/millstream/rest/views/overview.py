@@ -15,32 +15,32 @@ endpoints = EndpointRegistry()
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``coarse``: one sample a minute of the last day; else one every two seconds of the last half hour."""
+    """``coarse``: one sample per minute of the last day; otherwise one per two seconds of the last half hour."""
 
     coarse: bool = False
 
 
 @endpoints.get("/overview")
 def overview(app: AppContext, _ask: ApiRequest[Any, Any]) -> Overview:
-    """The whole road: log, batches, anchors, copies, checks, queues, and what is not well."""
+    """Show the overview: log, batches, anchors, copies, checks, queues, and problems."""
     return app.poller.overview()
 
 
 @endpoints.get("/overview/verdict")
 def verdict(app: AppContext, _ask: ApiRequest[Any, Any]) -> Verdict:
-    """What is wrong with the node, the most severe first, and what is not known."""
+    """List the issues of the node, the most severe first, and what is unknown."""
     return app.poller.verdict()
 
 
 @endpoints.get("/overview/faults")
 def faults(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Fault]:
-    """What is not well, the worst first."""
+    """List the problems, the worst first."""
     found = app.poller.overview().faults
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/overview/history", HistoryQuery)
 def history(app: AppContext, request: ApiRequest[HistoryQuery, Any]) -> Listing[Sample]:
-    """The counters of the last minutes, or of the last day."""
+    """Show the counters of the last half hour, or of the last day."""
     found = app.poller.history(coarse=request.query.coarse)
     return Listing(found, total=len(found))

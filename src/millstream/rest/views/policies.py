@@ -72,15 +72,15 @@ class PolicyText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why an account is taken off the list of accounts."""
+    """The reason for a withdrawal."""
 
     reason: Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
 
 
 class PolicyRow(msgspec.Struct, frozen=True):
-    """The policy of one account: its version, how much stands in it, and how much of that is probably not meant.
+    """The policy of one account: its version, its numbers of entries, and its probable mistakes.
 
-    ``in_force`` is False where the account was taken off the list of accounts: nothing is copied by its policy.
+    ``in_force`` is False if the policy was withdrawn: nothing is copied by it.
     """
 
     account: str
@@ -94,8 +94,9 @@ class PolicyRow(msgspec.Struct, frozen=True):
 
 
 class PolicyDetail(msgspec.Struct, frozen=True):
-    """The policy of one account. ``version`` is what ``If-Match`` has to say when it is saved over; ``in_force`` as
-    in a row of the list."""
+    """The policy of one account. ``version`` is the value of ``If-Match`` for saving a new one; ``in_force`` as in the
+    list.
+    """
 
     account: str
     version: str
@@ -109,10 +110,10 @@ class PolicyDetail(msgspec.Struct, frozen=True):
 
 
 class PlanRow(msgspec.Struct, frozen=True):
-    """What a policy would cause for one space between two stores, in items; ``bytes`` would be read.
+    """The effects of a policy on one space between two stores, in items; ``bytes`` would be read.
 
-    ``held`` items have no original and no recorded deletion. ``hold_reason`` says why the change guard would hold the
-    plan as a whole: nothing of it would be done until it is approved. None where it would go on.
+    ``held`` items have no original and no recorded deletion. ``hold_reason`` is why the change guard would hold the
+    whole plan until it is approved (None if it would not).
     """
 
     space: str
@@ -128,9 +129,10 @@ class PlanRow(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What a policy would be: ``error`` says where it is none; else what to warn of, how it differs from the one in
-    force (``changes`` by meaning, ``diff`` line by line), and what it would cause. ``unseen`` counts the spaces beyond
-    those that ``plans`` speaks of."""
+    """The preview of a policy: ``error`` is the place and reason if it is invalid; otherwise its warnings, its
+    differences from the active policy (``changes`` by meaning, ``diff`` line by line), and its effects. ``unseen`` is
+    the number of spaces that ``plans`` leaves out.
+    """
 
     error: str | None = None
     warnings: Sequence[str] = ()
@@ -141,7 +143,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class SavedPolicy(msgspec.Struct, frozen=True):
-    """A policy that was saved: its version now, and its number in the history."""
+    """A saved policy: its version, and its number in the history."""
 
     account: str
     version: str
@@ -150,9 +152,9 @@ class SavedPolicy(msgspec.Struct, frozen=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True):
-    """One version that was in force; ``is_current`` where it is so now.
+    """A version of a policy; ``is_current`` marks the active one.
 
-    ``saved_at`` (microseconds) and ``saved_by`` are those of the operator audit log, None if saved in another way.
+    ``saved_at`` (microseconds) and ``saved_by`` are from the operator audit log (None if it was saved in another way).
     """
 
     number: int
@@ -165,7 +167,7 @@ class VersionRow(msgspec.Struct, frozen=True):
 
 @endpoints.get("/policies")
 def policies(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PolicyRow]:
-    """List the policies of all accounts; those that were taken off the list of accounts last."""
+    """List the policies of all accounts; withdrawn ones are last."""
     texts = _texts(app)
     gone = [account for account in saved_accounts(app.node.policies.location) if account not in texts]
     rows = [_row(app, account, data, texts) for account, data in texts.items()]
@@ -175,7 +177,7 @@ def policies(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PolicyRow]:
 
 @endpoints.get("/policies/{account}", AccountQuery)
 def policy(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> PolicyDetail:
-    """The policy of an account, as text and in parts."""
+    """Show the policy of an account, as text and in parts."""
     account = request.query.account
     data = _read(app, account)
     if data is None:
@@ -202,7 +204,7 @@ def policy(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> PolicyDet
 
 @endpoints.post("/policies/{account}/check", AccountQuery, PolicyText, Role.VIEWER)
 def check_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -> Checked:
-    """Say what a policy would be and cause, and change nothing."""
+    """Preview a policy, and change nothing."""
     account, data = request.query.account, request.body.text.encode("utf-8", "surrogatepass")
     check_account(account)
     try:
@@ -224,7 +226,7 @@ def check_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText])
 
 @endpoints.put("/policies/{account}", AccountQuery, PolicyText, Role.ADMIN)
 def put_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -> SavedPolicy:
-    """Put a policy in force over the version that ``If-Match`` names (``none``: there is none yet)."""
+    """Save a policy in place of the version that ``If-Match`` names (``none``: there is none yet), and apply it."""
     account = request.query.account
     data = request.body.text.encode("utf-8", "surrogatepass")
     saved = save_policy(app.node.policies.location, account, data, if_match=request.if_match)
@@ -235,7 +237,7 @@ def put_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -
 
 @endpoints.post("/policies/{account}/withdraw", AccountQuery, Withdrawal, Role.ADMIN, conditional=True)
 def withdraw(app: AppContext, request: ApiRequest[AccountQuery, Withdrawal]) -> PolicyDetail:
-    """Take an account off the list: nothing is copied by its policy until it is saved again; no version is lost."""
+    """Withdraw a policy: nothing is copied by it until it is saved again; all versions are kept."""
     account = request.query.account
     withdraw_policy(app.node.policies.location, account, if_match=request.if_match)
     app.operator_log.add(
@@ -247,7 +249,7 @@ def withdraw(app: AppContext, request: ApiRequest[AccountQuery, Withdrawal]) -> 
 
 @endpoints.get("/policies/{account}/versions", AccountQuery)
 def policy_versions(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> Listing[VersionRow]:
-    """List every version of a policy that was saved, the latest first."""
+    """List all saved versions of a policy, the latest first."""
     account = request.query.account
     current = version_of(_read(app, account))
     found = [(number, version_of(data), len(data)) for number, data in history(app.node.policies.location, account)]
@@ -262,7 +264,7 @@ def policy_versions(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> 
 
 @endpoints.get("/policies/{account}/versions/{number}", VersionQuery)
 def policy_version(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> PolicyText:
-    """The text of one version of a policy."""
+    """Get the text of one version of a policy."""
     account, number = request.query.account, request.query.number
     check_account(account)
     for found, data in history(app.node.policies.location, account):
@@ -273,7 +275,7 @@ def policy_version(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> P
 
 @endpoints.get("/policies/{account}/versions/{number}/plans", VersionQuery)
 def version_plans(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> Listing[PlanRow]:
-    """Say what putting one version of a policy in force would cause, space by space."""
+    """Preview an older version of a policy, space by space."""
     plans = check_policy(
         app, ApiRequest(AccountQuery(request.query.account), policy_version(app, request), request.principal)
     ).plans

@@ -41,8 +41,9 @@ class ProofQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProofText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A proof as `millstream prove` writes it, and what you trust: the verifier ``key`` of the ledger, the ledgers and
-    witnesses of a ``policy`` (tlog-policy), or the hash of a ledger entry (``ledger_head``)."""
+    """A proof, as `millstream prove` prints it, and what you trust: the verifier ``key`` of the ledger, the ledgers and
+    witnesses of a ``policy`` (tlog-policy), or the hash of a ledger entry (``ledger_head``).
+    """
 
     proof: Annotated[str, msgspec.Meta(max_length=MOST_PROOF_BYTES)]
     ledger_head: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
@@ -51,11 +52,11 @@ class ProofText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProofOutcome(msgspec.Struct, frozen=True):
-    """Whether a proof holds, and if not the first step that does not; ``message`` is the line of the message.
+    """The result of verifying a proof, with the first failed step; ``message`` is the line of the message.
 
-    ``pinned`` says that the key you named signed its ``checkpoint`` (version 2), or that the ledger head you named is
-    in its chain (version 1, where ``ledger_head`` is the last entry); ``is_our_head`` that the ledger of this node has
-    its entries.
+    ``pinned`` means that the key you gave signed its ``checkpoint`` (version 2), or that the ledger head you gave is in
+    its chain (version 1, where ``ledger_head`` is the last entry). ``is_our_head`` means that the ledger of this node
+    has its entries.
     """
 
     holds: bool
@@ -79,7 +80,7 @@ class ProofOutcome(msgspec.Struct, frozen=True):
 
 @endpoints.get("/proofs/{log}/{id}", ProofQuery)
 def proof(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> FileDownload:
-    """The proof of one message, as a file."""
+    """Get the proof of one message, as a file."""
     data = app.node.proofs.prove(request.query.log, request.query.id) + b"\n"
     return FileDownload(f"proof-{request.query.log}-{request.query.id}.json", data, "application/json")
 
@@ -103,7 +104,7 @@ def proof_copies(app: AppContext, request: ApiRequest[ProofQuery, Any]) -> Listi
 
 @endpoints.post("/proofs/verify", body=ProofText, role=Role.VIEWER)
 def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome:
-    """Check a proof against the files of this node."""
+    """Verify a proof against the files of this node."""
     body = request.body
     keys = [parse_ledger_key(body.key)] if body.key else []
     policy = trusting(keys) if keys else None

@@ -54,7 +54,7 @@ class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CausesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Causes of the deaths in ``queue``, ``offset`` of the largest groups left out."""
+    """Causes of dead tasks in ``queue``, after the ``offset`` largest groups."""
 
     queue: Name
     offset: Number = 0
@@ -62,8 +62,9 @@ class CausesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueueHistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Samples of ``queue`` after ``since`` (microseconds). ``coarse``: one a minute of the last day; else one every
-    two seconds of the last half hour."""
+    """Samples of ``queue`` after ``since`` (microseconds). ``coarse``: one per minute of the last day; otherwise one
+    per two seconds of the last half hour.
+    """
 
     queue: Name
     since: Number = 0
@@ -71,7 +72,7 @@ class QueueHistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Dead tasks of ``queue`` with ids above ``after``; with ``cause`` those of that group."""
+    """Dead tasks of ``queue`` with ids above ``after``; with ``cause``, only those of that group."""
 
     queue: Name
     after: Number = 0
@@ -87,9 +88,9 @@ class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Redrive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead tasks are tried again: those of these ids, or of this cause (as ``causes`` names it), or all.
+    """The dead tasks to retry: those with these ids, those with this cause (as ``causes`` names it), or all.
 
-    With ``per_second`` one after the other, at most that many a second; else all of them at once.
+    ``per_second`` limits the rate; otherwise all are retried at once.
     """
 
     task_ids: TaskIds | None = None
@@ -99,7 +100,7 @@ class Redrive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Amendment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a dead task becomes, and why. ``seen`` is the ``sha256`` of the task that was looked at."""
+    """The new body of a dead task, and the reason. ``seen`` is the ``sha256`` of the body that it replaces."""
 
     body: Annotated[str, msgspec.Meta(max_length=MOST_BODY)]
     seen: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -107,7 +108,7 @@ class Amendment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Discard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead tasks are given up, and why; see :class:`Redrive`."""
+    """The dead tasks to discard, and the reason; see ``Redrive``."""
 
     reason: Reason
     task_ids: TaskIds | None = None
@@ -116,7 +117,7 @@ class Discard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeadRow(msgspec.Struct, frozen=True):
-    """A dead task. ``body`` is its text, cut short; ``died_at`` is in microseconds."""
+    """A dead task. ``body`` is the beginning of its text; ``died_at`` is in microseconds."""
 
     task_id: int
     died_at: int
@@ -126,7 +127,7 @@ class DeadRow(msgspec.Struct, frozen=True):
 
 
 class WholeTask(msgspec.Struct, frozen=True):
-    """A dead task with its whole body, as text or, where it is none, in base64; ``sha256`` is that of the body."""
+    """A dead task with its complete body, as text or else in base64; ``sha256`` is the hash of the body."""
 
     task_id: int
     died_at: int
@@ -141,7 +142,7 @@ class WholeTask(msgspec.Struct, frozen=True):
 class QueueDetail(msgspec.Struct, frozen=True):
     """The status of a queue, its workers (None without any), and its dead tasks by cause.
 
-    There are ``groups`` of them; ``causes`` are the largest.
+    ``groups`` is the number of causes; ``causes`` lists the largest.
     """
 
     figures: QueueStatus
@@ -162,7 +163,7 @@ class DeadGroup(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """How many dead tasks were redriven or discarded."""
+    """The number of redriven or discarded tasks."""
 
     queue: str
     tasks: int
@@ -188,7 +189,7 @@ def queue(app: AppContext, request: ApiRequest[QueueQuery, Any]) -> QueueDetail:
 
 @endpoints.get("/queues/{queue}/history", QueueHistoryQuery)
 def queue_history(app: AppContext, request: ApiRequest[QueueHistoryQuery, Any]) -> Listing[QueueSample]:
-    """How a queue stood over the last minutes, or the last day, as far as this process has seen it."""
+    """Show the samples of a queue of the last half hour or day, as far as this process has seen it."""
     query = request.query
     app.queues.depth(query.queue)
     found = app.poller.queue_history(query.queue, coarse=query.coarse, since=query.since)
@@ -197,14 +198,14 @@ def queue_history(app: AppContext, request: ApiRequest[QueueHistoryQuery, Any]) 
 
 @endpoints.get("/alarms")
 def alarms(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueAlarm]:
-    """List what is wrong with queues at this moment; people are told of it while workers run."""
+    """List the current alarms about queues."""
     found = app.poller.alarms()
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/dead-letters")
 def dead_letters(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[DeadGroup]:
-    """List of what the dead tasks of all queues died, the largest group first: of each queue the largest groups."""
+    """List the causes of the dead tasks of all queues, the largest group first; of each queue the largest groups."""
     found = [
         DeadGroup(figures.queue, one.cause, one.count, one.first_died_at, one.last_died_at, one.example)
         for figures in app.poller.queues()
@@ -217,7 +218,7 @@ def dead_letters(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[DeadGro
 
 @endpoints.get("/queues/{queue}/causes", CausesQuery)
 def causes(app: AppContext, request: ApiRequest[CausesQuery, Any]) -> Listing[DeadLetterGroup]:
-    """List of what the dead tasks of a queue died, the largest group first."""
+    """List the causes of the dead tasks of a queue, the largest group first."""
     query, found = request.query, app.queues.causes(request.query.queue)
     end = query.offset + query.limit
     return Listing(found[query.offset : end], str(end) if end < len(found) else None, total=len(found))
@@ -234,7 +235,7 @@ def dead(app: AppContext, request: ApiRequest[DeadQuery, Any]) -> Listing[DeadRo
 
 @endpoints.get("/queues/{queue}/dead/{task_id}", TaskQuery)
 def dead_task(app: AppContext, request: ApiRequest[TaskQuery, Any]) -> WholeTask:
-    """One dead task with its whole body."""
+    """Show a dead task with its complete body."""
     task = _task(app, request.query)
     facts = (task.task_id, task.died_at, task.attempts, task.cause, len(task.body), _digest(task.body))
     try:
@@ -245,7 +246,7 @@ def dead_task(app: AppContext, request: ApiRequest[TaskQuery, Any]) -> WholeTask
 
 @endpoints.post("/queues/{queue}/dead/{task_id}/amend", TaskQuery, Amendment)
 def amend(app: AppContext, request: ApiRequest[TaskQuery, Amendment]) -> WholeTask:
-    """Give a dead task another body, over the one that was looked at; it stays dead until it is redriven."""
+    """Replace the body of a dead task, if it is still the one you saw; the task stays dead until it is redriven."""
     name, wanted = request.query.queue, request.body
     before = _task(app, request.query).body
     after = wanted.body.encode("utf-8", "surrogatepass")
@@ -264,7 +265,7 @@ def amend(app: AppContext, request: ApiRequest[TaskQuery, Amendment]) -> WholeTa
 
 @endpoints.post("/queues/{queue}/redrive", QueueQuery, Redrive)
 def redrive(app: AppContext, request: ApiRequest[QueueQuery, Redrive]) -> Settled:
-    """Try dead tasks again, as if they were new: all at once, or at a rate."""
+    """Retry dead tasks as if they were new, all at once or at a rate."""
     name, chosen = request.query.queue, request.body
     ids = _chosen(app, name, chosen)
     with app.queues.taken(name) as found:
@@ -277,7 +278,7 @@ def redrive(app: AppContext, request: ApiRequest[QueueQuery, Redrive]) -> Settle
 
 @endpoints.post("/queues/{queue}/discard", QueueQuery, Discard)
 def discard(app: AppContext, request: ApiRequest[QueueQuery, Discard]) -> Settled:
-    """Give dead tasks up for good, with a reason that the operator audit log keeps."""
+    """Discard dead tasks for good, with a reason for the operator audit log."""
     name, chosen = request.query.queue, request.body
     ids = _chosen(app, name, chosen)
     with app.queues.taken(name) as found:

@@ -33,12 +33,12 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
 
 class MessageSearchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Messages of ``log`` that match all that is given: the whole ``key``, the whole ``source``, a ``header`` (with the
-    whole ``value``), ``text`` in the body (case-sensitive), and ``time`` from ``since`` until before ``until``
-    (microseconds).
+    """Messages of ``log`` that match all given conditions: the exact ``key``, the exact ``source``, a ``header`` (with
+    the exact ``value``), ``text`` in the body (case-sensitive), and a ``time`` of ``since`` or later and before
+    ``until`` (microseconds).
 
-    A request searches the ids from ``first`` to ``last`` until it has found ``limit`` messages or has worked for
-    ``seconds``, or has decoded 64 MiB of columns. ``next`` of the answer is ``first`` of the request that continues.
+    A request searches the ids from ``first`` to ``last`` until it has found ``limit`` messages, worked for ``seconds``,
+    or decoded 64 MiB of columns. To continue, set ``first`` to ``next`` of the response.
     """
 
     log: Name
@@ -57,10 +57,10 @@ class MessageSearchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class MessageMatches(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that match, among the ids ``first_id`` to ``searched_to`` of ``log``; the search ends at ``last_id``.
+    """Matching messages among the ids ``first_id`` to ``searched_to`` of ``log``; the search ends at ``last_id``.
 
-    ``next`` is the id with which the search continues, None when it is done. ``compared`` counts messages, ``bytes``
-    those of the columns that were decoded. ``unreadable`` names ids that could not be searched.
+    ``next`` is the id at which to continue (None at the end). ``compared`` is the number of searched messages,
+    ``bytes`` the size of the decoded columns. ``unreadable`` lists ids that could not be searched.
     """
 
     log: str
@@ -81,7 +81,7 @@ class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """Something that has the name that was searched for, or contains it (``exact`` is false then), and its page."""
+    """An object whose name equals or contains (``exact`` is false) the searched text, and its page."""
 
     kind: str
     name: str
@@ -91,7 +91,9 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 class SearchedKind(msgspec.Struct, frozen=True):
-    """One kind of things that was searched: by what, how many were found, and what was not searched (``note``)."""
+    """One kind of object that was searched: the searched fields, the number of results, and what was not searched
+    (``note``).
+    """
 
     kind: str
     by: str
@@ -100,7 +102,7 @@ class SearchedKind(msgspec.Struct, frozen=True):
 
 
 class SearchAnswer(msgspec.Struct, frozen=True):
-    """All results, by kind, and what was searched for them."""
+    """All results by kind, and what was searched."""
 
     q: str
     items: Sequence[SearchResult]
@@ -109,7 +111,7 @@ class SearchAnswer(msgspec.Struct, frozen=True):
 
 @endpoints.get("/logs/{log}/search", MessageSearchQuery)
 def search_log(app: AppContext, request: ApiRequest[MessageSearchQuery, Any]) -> MessageMatches:
-    """Search the messages of a log, a bounded number of them a request."""
+    """Search the messages of a log, a limited number per request."""
     query, found = request.query, app.log(request.query.log)
     wanted = MessageFilter(
         key=query.key,

@@ -29,7 +29,7 @@ _PACKAGES = (
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """A process, or a client of the broker, that works on something: who it is, and what it holds or consumes."""
+    """A process or a broker client at work: its name, and the logs, queues or topics that it writes or consumes."""
 
     who: str
     kind: str
@@ -38,7 +38,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
 
 class PoolRow(msgspec.Struct, frozen=True):
-    """A queue that workers empty: recommended workers, for autoscalers, and tasks in progress and waiting."""
+    """A queue of the mill: recommended workers (for autoscalers), tasks in progress, and waiting tasks."""
 
     queue: str
     desired_workers: int
@@ -47,7 +47,7 @@ class PoolRow(msgspec.Struct, frozen=True):
 
 
 class SettingRow(msgspec.Struct, frozen=True):
-    """One setting, its value as text (secrets are hidden), and where it came from."""
+    """A setting, its value as text (secrets are hidden), and its origin."""
 
     setting: str
     value: str
@@ -55,7 +55,7 @@ class SettingRow(msgspec.Struct, frozen=True):
 
 
 class StoreRow(msgspec.Struct, frozen=True):
-    """A store and where it lies, without secrets; ``audited``: its changes are written to an audit log."""
+    """A store and its location, without secrets; ``audited`` means that its changes are recorded in an audit log."""
 
     store: str
     url: str
@@ -63,22 +63,23 @@ class StoreRow(msgspec.Struct, frozen=True):
 
 
 class PackageRow(msgspec.Struct, frozen=True):
-    """The version of one part; None where it is not installed."""
+    """The version of a component; None if it is not installed."""
 
     name: str
     version: str | None
 
 
 class Health(msgspec.Struct, frozen=True):
-    """``ready``: whether the log store and the database answer; ``problems`` says what does not."""
+    """``ready``: whether the log store and the database answer; ``problems`` lists what does not."""
 
     ready: bool
     problems: Mapping[str, str] = {}
 
 
 class OperatorAuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Events with numbers below ``before``; only those ``about`` one thing (``queue audit``) and its parts, or by one
-    ``user``."""
+    """Events with numbers below ``before``; with ``about``, only those about one object (``queue audit``) and its
+    parts; with ``user``, only those of one user.
+    """
 
     before: Number | None = None
     about: str | None = None
@@ -88,7 +89,7 @@ class OperatorAuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 @endpoints.get("/workers")
 def workers(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[WorkerRow]:
-    """List who works on this node: writers of logs and queues, and groups of consumers."""
+    """List the writers of logs and queues, and the consumer groups."""
     rows = [
         WorkerRow(row.writer, "queue" if row.kind == "queue" else "writer", queue_name(row.log), row.kind)
         for row in app.poller.snapshot.logs
@@ -103,7 +104,7 @@ def workers(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[WorkerRow]:
 
 @endpoints.get("/workers/pools")
 def pools(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PoolRow]:
-    """List how many workers each queue should have."""
+    """List the recommended workers of each queue."""
     rows = [
         PoolRow(row.queue, row.desired_workers, row.leased, row.ready + row.delayed)
         for row in app.poller.queues()
@@ -132,21 +133,21 @@ def settings(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[SettingRow]
 
 @endpoints.get("/system/disks")
 def disks(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Disk]:
-    """List the disks of the node; the one that is full first, at the pace of the last day, comes first."""
+    """List the disks of the node, first the one that will be full first at the rate of the last day."""
     found = app.poller.disks()
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/system/usage")
 def usage(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Usage]:
-    """List what the parts of the node take; the one that grew most in the last day comes first."""
+    """List the disk usage of the parts of the node, first the one that grew most in the last day."""
     found = app.poller.usage()
     return Listing(found, total=len(found))
 
 
 @endpoints.get("/system/versions")
 def versions(_app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PackageRow]:
-    """List the versions of what this node runs on."""
+    """List the versions of the software that this node uses."""
     rows = [
         PackageRow("millstream", __version__),
         PackageRow("Python", platform.python_version()),
@@ -158,13 +159,13 @@ def versions(_app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PackageRow
 
 @endpoints.get("/system/health")
 def health(app: AppContext, _ask: ApiRequest[Any, Any]) -> Health:
-    """Whether the parts of this node answer."""
+    """Show whether the parts of this node answer."""
     return look_at_health(app)
 
 
 @endpoints.get("/system/audit-log", OperatorAuditQuery)
 def operator_audit_log(app: AppContext, request: ApiRequest[OperatorAuditQuery, Any]) -> Listing[OperatorAuditEvent]:
-    """List what was done through the console and this interface, the latest first."""
+    """List the operator audit log (actions in the console and this interface), the latest first."""
     found = app.operator_log.last(
         request.query.limit + 1, request.query.before, request.query.about, request.query.user
     )

@@ -55,14 +55,15 @@ class GroupsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClientQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``client_id`` as the list of clients has it."""
+    """``client_id`` is an id from the list of clients."""
 
     client_id: Name
 
 
 class NewTopic(TopicSpec, frozen=True, forbid_unknown_fields=True):
-    """A topic to be created. ``name`` is 1 to 127 letters, digits and ``_ % -``; ``type`` is NORMAL, FIFO, DELAY or
-    TRANSACTION."""
+    """A topic to create. ``name`` is 1 to 127 letters, digits and ``_ % -``; ``type`` is NORMAL, FIFO, DELAY or
+    TRANSACTION.
+    """
 
 
 class TopicName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +74,7 @@ class TopicName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @endpoints.get(TOPICS.path, TopicsQuery)
 def topics(app: AppContext, request: ApiRequest[TopicsQuery, Any]) -> Listing[TopicInfo]:
-    """List the topics of the broker in this node; none where no broker runs in it."""
+    """List the topics of the broker in this node; none if no broker runs."""
     return _list(app, TOPICS, request.query.topic)
 
 
@@ -136,7 +137,7 @@ def clients(app: AppContext, request: ApiRequest[GroupsQuery, Any]) -> Listing[C
 
 @endpoints.get(STACK_TRACE.path, ClientQuery, Role.OPERATOR)
 def stack_trace(app: AppContext, request: ApiRequest[ClientQuery, Any]) -> str:
-    """Ask a client for the stacks of its threads."""
+    """Get the thread stacks of a client."""
     return _ask(app, STACK_TRACE, request.query.client_id)
 
 

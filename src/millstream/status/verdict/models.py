@@ -9,7 +9,7 @@ import msgspec
 
 
 class IssueAction(msgspec.Struct, frozen=True):
-    """A form of the console that acts on an issue: its ``label``, the ``path`` it is posted to, and its ``fields``."""
+    """A form of the console that resolves an issue: its ``label``, the ``path`` to post it to, and its ``fields``."""
 
     label: str
     path: str
@@ -17,11 +17,12 @@ class IssueAction(msgspec.Struct, frozen=True):
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong. ``kind`` and ``subject`` identify it for as long as it lasts.
+    """An issue.
 
-    ``severity`` is ``bad`` or ``warn``. ``since`` is when it began, or was first seen (microseconds), None where that
-    is not known. ``what`` is the state, ``meaning`` its consequence and ``todo`` the remedy. ``page`` is the page of
-    the console about it, ``area`` the part of the overview, ``count`` how many things it is about.
+    ``kind`` and ``subject`` identify it while it lasts. ``severity`` is ``bad`` or ``warn``. ``since`` is the time at
+    which it began or was first seen (microseconds; None if unknown). ``what`` is the state, ``meaning`` its consequence
+    and ``todo`` the remedy. ``page`` is the page of the console about it, ``area`` the part of the overview, and
+    ``count`` the number of affected objects.
     """
 
     kind: str
@@ -38,9 +39,11 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not known. ``since`` is the time of the last answer (microseconds), None where none came.
+    """Something whose state is unknown.
 
-    ``area`` is the part of the overview."""
+    ``since`` is the time of the last answer (microseconds; None if there was none). ``area`` is the part of the
+    overview.
+    """
 
     subject: str
     area: str
@@ -50,9 +53,9 @@ class Unknown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a node at ``at`` (microseconds), the most severe first, and what is not known.
+    """The issues of a node at the time ``at`` (microseconds), the most severe first, and what is unknown.
 
-    ``ok`` is true only where both lists are empty.
+    ``ok`` is true only if both lists are empty.
     """
 
     at: int
