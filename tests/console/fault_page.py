@@ -36,7 +36,7 @@ def _generated() -> str:
     return PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
 
 
-DOCUMENTED = read_rows(section("Faults and how soon they show"))
+DOCUMENTED = read_rows(section("Faults and detection times"))
 BROWSER_TABLE = read_rows(_generated())
 
 

@@ -41,7 +41,7 @@ SHIFTED = str(Path(__file__).with_name("shifted_node.py"))
 
 
 class Hook:
-    """A web hook that can be switched off: it then refuses connections."""
+    """A webhook that can be switched off: it then refuses connections."""
 
     def __init__(self) -> None:
         self.port, self._server = 0, None
@@ -110,7 +110,7 @@ class RunningNode(FaultyNode):
 
 @contextlib.contextmanager
 def plain_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
-    """Makes a view of a served node for each test; its alarms go to a web hook."""
+    """Makes a view of a served node for each test; its alarms go to a webhook."""
     hook = Hook()
     text = f'{PLAIN}[mill.alarms]\nwebhook = "http://127.0.0.1:{hook.port}/"\n'
     node, clock = make_node(folder / "node", text), folder / "clock"
@@ -299,8 +299,8 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
     read_only, writable = (f"mount -o remount,bind,{mode} NODE/stores/two" for mode in ("ro", "rw"))
     return [
         *(row for row in found if row.kind != "held"),
-        Row("an alarm that is not delivered", "a web hook that refuses connections, and an expired certificate",
-            "alarm-undelivered", "1 alarm was not delivered: the web hook at 127.0.0.1", _alarm_undelivered),
+        Row("an alarm that is not delivered", "a webhook that refuses connections, and an expired certificate",
+            "alarm-undelivered", "1 alarm was not delivered: the webhook at 127.0.0.1", _alarm_undelivered),
         *(row for row in found if row.kind == "held"),  # the last: its items stay away
         Row("a store not mounted", "`umount` in a mount namespace", "store-not-mounted",
             documented["a store not mounted"][2], _inside(unmount, mount), "mounts"),

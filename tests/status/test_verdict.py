@@ -47,7 +47,7 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-TABLE = {row[0]: row[1:] for row in rows("Faults and how soon they show")}
+TABLE = {row[0]: row[1:] for row in rows("Faults and detection times")}
 
 
 @pytest.fixture(scope="module")

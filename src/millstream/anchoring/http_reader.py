@@ -46,7 +46,7 @@ def check_url(url: str) -> SplitResult:
     if not usable:
         raise UrlError(f"invalid URL {url[:200]!r}: write http://HOST/PATH or https://HOST/PATH")
     if parts.username is not None or parts.fragment:
-        raise UrlError(f"{redacted_url(url)} contains a user or a fragment: remove it")
+        raise UrlError(f"{redacted_url(url)} contains a user name or a fragment: remove it")
     if not url.isascii() or not url.isprintable() or " " in url:
         raise UrlError(f"{redacted_url(url)!r} contains characters that are not allowed in a URL: write them as %XX")
     return parts

@@ -64,7 +64,7 @@ def read_events(file: LineReader, *, sized: bool = False) -> Iterator[tuple[int,
         number += 1
         if len(line) > LONGEST_LINE:
             raise EventLineError(
-                f"line {number}: longer than {LONGEST_LINE} bytes, the limit: write one JSON object per line"
+                f"line {number}: longer than the limit of {LONGEST_LINE} bytes: write one JSON object per line"
             )
         if number == 1:
             line = line.removeprefix(BOM_UTF8)

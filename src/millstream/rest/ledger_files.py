@@ -58,8 +58,8 @@ class LedgerFiles:
             data = files.read(path) if files is not None else None
         if data is None:
             raise NotPublishedError(
-                f"there is no file {path[:100]!r} of the ledger {ledger[:40]!r} here: the node publishes tiles of "
-                f"{', '.join(LEDGERS)} if the setting anchoring.tiles says so"
+                f"there is no file {path[:100]!r} of the ledger {ledger[:40]!r}: the node publishes tiles of "
+                f"{', '.join(LEDGERS)} only if anchoring.tiles is set"
             )
         is_checkpoint = path == CHECKPOINT
         response = Response(data, headers={"cache-control": _ALWAYS_ASK if is_checkpoint else _FOR_EVER})

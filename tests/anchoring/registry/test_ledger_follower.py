@@ -224,7 +224,7 @@ def test_the_rest_of_a_ledger_is_enough_where_it_links_on(source: Source, target
     source.write(3)
     entries = list(source.ledger.entries())
     source.export(entries[3:])
-    with pytest.raises(LedgerError, match="begins at entry 4: give one that begins at entry 3"):
+    with pytest.raises(LedgerError, match="begins at entry 4: use a copy that begins at entry 3"):
         target.follower(source).catch_up()
     source.export(entries[2:])
     assert target.follower(source).catch_up().entries == 3

@@ -26,7 +26,7 @@ def json_patch(*operations: dict[str, Any]) -> dict[str, Any]:
 def test_it_is_allowed_only_where_the_network_says_so() -> None:
     patch = json_patch({"op": "add", "path": "/name", "value": "x"})
     assert check_patches([patch], OPEN) == [patch]
-    with pytest.raises(RequestError, match="is not allowed here"):
+    with pytest.raises(RequestError, match="is not allowed in this network"):
         check_patches([patch], SIDETREE)
     with pytest.raises(SettingsError, match=r"registry\.patches"):
         _ = RegistrySettings(patches=("ietf-merge-patch",)).network
@@ -86,7 +86,7 @@ def test_copies_of_copies_end_at_the_bound_of_a_document() -> None:
     doubling = [{"op": "add", "path": "/a", "value": ["x" * 100]}]
     doubling += [{"op": "copy", "from": "/a", "path": "/a/-"} for _ in range(20)]
     check_patches([json_patch(*doubling)], OPEN)
-    with pytest.raises(RequestError, match=f"larger than {MAX_DOCUMENT_BYTES:,} bytes"):
+    with pytest.raises(RequestError, match=f"larger than the limit of {MAX_DOCUMENT_BYTES:,} bytes"):
         apply_patches({}, [json_patch(*doubling)])
 
 

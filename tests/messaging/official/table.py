@@ -18,8 +18,8 @@ EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
 LINES = 6
 PROOFS = """# Faults of official clients
 
-Faults of official RocketMQ clients, by the numbers of the [table](../messaging.md#official-clients).
-`make test-clients` writes this page.
+Faults of official RocketMQ clients, with traces, in the order of the [table](../messaging.md#official-clients).
+In each heading "it" is the client named below. `make test-clients` writes this page.
 """
 BEGIN, END = "<!-- clients: written by make test-clients -->\n", "<!-- end of clients -->\n"
 

@@ -160,7 +160,7 @@ class LedgerFollower:
     def _refuse_gap(self, entry: LedgerEntry, position: int) -> None:
         if self._ledger.is_chain and entry.number > position + 1:
             raise LedgerError(
-                f"the ledger {self._ledger.name} begins at entry {entry.number}: give one that begins "
+                f"the ledger {self._ledger.name} begins at entry {entry.number}: use a copy that begins "
                 f"at entry {position + 1} or earlier"
             )
 

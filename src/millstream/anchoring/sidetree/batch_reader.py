@@ -112,11 +112,11 @@ def _load(fetch: Fetch, profile: Profile, uri: str, name: str, limit: int) -> by
     try:
         data = fetch(_cid(uri, profile), limit)
     except CasTooLargeError as error:
-        raise BatchFileError(f"the {name} is larger than {limit:,} bytes, its limit") from error
+        raise BatchFileError(f"the {name} is larger than the limit of {limit:,} bytes") from error
     except CidError as error:
         raise BatchFileError(f"invalid file URI {uri[:120]!r}: {error}") from error
     if len(data) > limit:
-        raise BatchFileError(f"the {name} is larger than {limit:,} bytes, its limit")
+        raise BatchFileError(f"the {name} is larger than the limit of {limit:,} bytes")
     return data
 
 

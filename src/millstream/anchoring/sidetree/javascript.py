@@ -76,7 +76,7 @@ def decode_base64(text: str) -> bytes:
 def _write(value: Any, parts: list[str], canonical: bool, depth: int) -> None:
     """One frame of the stack for each level: Python's own limit is not met before *depth* is."""
     if depth < 0:
-        raise TooDeepError(f"a value is nested more than {MAX_DEPTH} levels deep, the limit")
+        raise TooDeepError(f"a value is nested deeper than the limit of {MAX_DEPTH} levels")
     if isinstance(value, dict):
         canonical = canonical and value.get("toJSON") is None
         names = sorted(value, key=_utf16) if canonical else _as_inserted(value)

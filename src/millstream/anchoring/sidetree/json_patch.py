@@ -64,7 +64,7 @@ def apply_json_patch(document: Mapping[str, Any], operations: Sequence[Mapping[s
             raise RequestError("patch_failed", f"the JSON patch cannot be applied: {error}") from error
         if size > MAX_DOCUMENT_BYTES:
             raise RequestError(
-                "patch_failed", f"the patched document is larger than {MAX_DOCUMENT_BYTES:,} bytes, the limit"
+                "patch_failed", f"the patched document is larger than the limit of {MAX_DOCUMENT_BYTES:,} bytes"
             )
     return changed
 

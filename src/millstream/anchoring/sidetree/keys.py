@@ -33,7 +33,7 @@ def check_key(jwk: object, profile: Profile) -> Mapping[str, Any]:
         raise RequestError("key_invalid", "a public key must be an object (JWK)")
     curve = jwk.get("crv")
     if not isinstance(curve, str) or curve not in _CURVES or _CURVES[curve][1] not in profile.algorithms:
-        raise RequestError("key_not_allowed", f"keys on curve {str(curve)[:20]!r} are not allowed here")
+        raise RequestError("key_not_allowed", f"keys on curve {str(curve)[:20]!r} are not allowed in this network")
     kind, _, size = _CURVES[curve]
     members = {"kty", "crv", "x"} | ({"y"} if kind == "EC" else set())
     _check_members(jwk, members, profile)

@@ -120,7 +120,7 @@ def read_linkset(data: bytes) -> Linkset:
     What a reader of the ledger still has to do: verify the proofs in the replies, and read the batch.
     """
     if len(data) > MAX_BYTES:
-        raise BatchFileError(f"the anchor linkset is larger than {MAX_BYTES:,} bytes, the limit")
+        raise BatchFileError(f"the anchor linkset is larger than the limit of {MAX_BYTES:,} bytes")
     context = _context(json_object(data, "anchor linkset"), "anchor linkset")
     text = _document(context, "original")
     value = json_object(text, "original")

@@ -51,7 +51,7 @@ def parse_request(data: bytes, profile: Profile) -> Operation:
     """The operation in the JSON *data* of a client. Raises :class:`RequestError`, which names the rule it breaks."""
     if len(data) > profile.max_operation_bytes:
         raise RequestError(
-            "operation_too_large", f"the operation is larger than {profile.max_operation_bytes:,} bytes, the limit"
+            "operation_too_large", f"the operation is larger than the limit of {profile.max_operation_bytes:,} bytes"
         )
     try:
         request = _decoder.decode(data)

@@ -43,7 +43,7 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
     for patch in patches:
         action = patch.get("action") if isinstance(patch, dict) else None
         if not isinstance(action, str) or action not in profile.patches:
-            raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed here")
+            raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed in this network")
         member, check = _CHECKS[action]
         if set(patch) != {"action", member}:
             raise _wrong(f"a patch {action!r} must have exactly the members 'action' and {member!r}")

@@ -133,7 +133,7 @@ class _ReferenceParser:
                 stack.pop()
                 result = end.value
             if len(stack) > MAX_DEPTH:
-                raise ReferenceJsonError(f"a value is nested more than {MAX_DEPTH} levels deep, the limit")
+                raise ReferenceJsonError(f"a value is nested deeper than the limit of {MAX_DEPTH} levels")
         return result
 
     def _fault(self, message: str) -> _Fault:

@@ -136,7 +136,9 @@ def check_delta(value: object, profile: Profile) -> bytes:
         raise RequestError("delta", "a delta must be an object")
     data = canonical(value)
     if len(data) > profile.max_delta_bytes:
-        raise RequestError("delta_too_large", f"the delta is larger than {profile.max_delta_bytes:,} bytes, the limit")
+        raise RequestError(
+            "delta_too_large", f"the delta is larger than the limit of {profile.max_delta_bytes:,} bytes"
+        )
     check_delta_members(value, profile)
     return data
 
@@ -171,7 +173,7 @@ def _varint(data: bytes) -> tuple[int | None, bytes]:
 def _check_patch(patch: object, profile: Profile) -> None:
     action = own_members(patch).get("action")
     if not isinstance(action, str) or action not in profile.patches:
-        raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed here")
+        raise RequestError("patch_not_allowed", f"patch action {str(action)[:40]!r} is not allowed in this network")
     if action in _CHECKS:
         _CHECKS[action](own_members(patch))
     else:  # one that the network has added, which the reference does not know

@@ -1,4 +1,4 @@
-"""Where alarms and other notices go: a web hook, a command, or mail."""
+"""Where alarms and other notices go: a webhook, a command, or mail."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class WebHookReceiver:
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise NoticeError(
-                "the web hook URL of the alarms must begin with http or https: correct mill.alarms.webhook"
+                "the webhook URL of the alarms must begin with http or https: correct mill.alarms.webhook"
             )
         self._url = url
 
@@ -92,7 +92,7 @@ class WebHookReceiver:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             host = urlsplit(self._url).hostname  # the rest of the URL is often a secret
-            raise NoticeError(f"the web hook at {host} did not accept the notice: {error}") from error
+            raise NoticeError(f"the webhook at {host} did not accept the notice: {error}") from error
 
 
 class CommandReceiver:

@@ -18,7 +18,7 @@ class IssueKind(msgspec.Struct, frozen=True):
     todo: str
 
 
-_NO_CHECKS = "Nobody knows whether these copies are still intact."
+_NO_CHECKS = "It is not known whether these copies are still intact."
 _CHECK = "run `millstream mill check{where}`, or let workers check (`millstream mill work`)"
 
 KINDS: Mapping[str, IssueKind] = {
@@ -61,19 +61,19 @@ KINDS: Mapping[str, IssueKind] = {
     "report-failed": IssueKind(
         "checks",
         BAD,
-        "The last check of this space did not end well.",
+        "The last check of this space failed.",
         "run `millstream mill report {where}`, which names what",
     ),
     "report-incomplete": IssueKind(
         "checks",
         BAD,
-        "The last check could not look at everything, so it says nothing about the rest.",
+        "The last check did not cover everything; the state of the rest is unknown.",
         "run `millstream mill report {where}`, which says why, then check again",
     ),
     "unchecked": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
     "report-stale": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
     "report-absent": IssueKind("checks", WARN, _NO_CHECKS, _CHECK),
-    "stale-checks": IssueKind("checks", WARN, "Damage since then would not be known.", _CHECK),
+    "stale-checks": IssueKind("checks", WARN, "Damage since then is not detected.", _CHECK),
     "space-not-well": IssueKind(
         "copies",
         BAD,
@@ -83,20 +83,20 @@ KINDS: Mapping[str, IssueKind] = {
     "unprotected": IssueKind(
         "copies",
         WARN,
-        "What is stored here exists once.",
+        "Its items exist only once.",
         "run `millstream protect --help`; for a node that keeps no copies on purpose, set "
         '`ignore = ["unprotected"]` in `[verdict]`',
     ),
     "uncovered-space": IssueKind(
         "copies",
         WARN,
-        "Its items are not copied, and no check is asked for.",
+        "Its items are neither copied nor checked.",
         "add it to a policy, or list it there in `spacesToIgnore`",
     ),
     "held": IssueKind(
         "copies",
         WARN,
-        "The plan is not executed until a person approves it.",
+        "The plan is not executed until an operator approves it.",
         "look at it, then approve it or leave it",
     ),
     "not-batched": IssueKind(
@@ -123,7 +123,7 @@ KINDS: Mapping[str, IssueKind] = {
         "publishes what is missing",
     ),
     "invalid-anchors": IssueKind(
-        "anchors", BAD, "They prove nothing.", "`millstream anchor replay` shows why each is invalid"
+        "anchors", BAD, "Their batches cannot be proven.", "`millstream anchor replay` shows why each is invalid"
     ),
     "observer-behind": IssueKind(
         "anchors",
@@ -144,10 +144,10 @@ KINDS: Mapping[str, IssueKind] = {
         "look at the cause, then redrive or discard them",
     ),
     "too-many": IssueKind(
-        "queues", WARN, "Work arrives faster than it is done.", "start more workers: `millstream mill work`"
+        "queues", WARN, "Tasks arrive faster than they are processed.", "start more workers: `millstream mill work`"
     ),
     "too-old": IssueKind(
-        "queues", WARN, "Nobody works on this queue.", "start a worker: `millstream mill work {subject}`"
+        "queues", WARN, "No worker processes this queue.", "start a worker: `millstream mill work {subject}`"
     ),
     "for-people": IssueKind(
         "queues", WARN, "The copies and records do not show which copy is right.", "decide for each on the page"
@@ -155,26 +155,28 @@ KINDS: Mapping[str, IssueKind] = {
     "lease-without-owner": IssueKind(
         "queues",
         WARN,
-        "The worker that took these tasks has ended. Nobody works on them.",
+        "The worker that leased these tasks has ended. No worker processes them.",
         "start a worker: `millstream mill work {subject}` takes them back",
     ),
-    "queue": IssueKind("queues", BAD, "Its tasks cannot be seen or worked on.", "restore its log from a backup"),
+    "queue": IssueKind(
+        "queues", BAD, "Its tasks can be neither listed nor processed.", "restore its log from a backup"
+    ),
     "database": IssueKind(
         "log",
         BAD,
-        "Nothing that is stored there can be read or written, and figures of it are out of date.",
+        "Its data can be neither read nor written, and its figures are out of date.",
         "start the server, or correct `{where}` in the settings; it is called again every 10 s",
     ),
     "queue-broker": IssueKind(
         "queues",
         WARN,
-        "Workers learn of new tasks later: they look into the database at intervals.",
+        "Workers find new tasks later: they poll the database.",
         "start the broker, or correct `queue.broker` in the settings",
     ),
     "consumer-behind": IssueKind(
         "log",
         WARN,
-        "What it does with messages is not done for these.",
+        "It has not processed these messages.",
         "is it running? `millstream log describe` shows its position",
     ),
     "ingest-disconnected": IssueKind(
@@ -198,19 +200,19 @@ KINDS: Mapping[str, IssueKind] = {
     "alarm-undelivered": IssueKind(
         "node",
         BAD,
-        "Nobody was told of it there.",
+        "This receiver was not notified.",
         "start the receiver, or correct `mill.alarms` in the settings; delivery is tried again by itself",
     ),
     "certificate-expired": IssueKind(
         "node",
         BAD,
-        "Who checks it refuses the connection.",
+        "Clients that verify it refuse to connect.",
         "replace the file by a new certificate, with its key; a broker that runs reads it again",
     ),
     "certificate-expiring": IssueKind(
         "node",
         WARN,
-        "From then on, who checks it refuses the connection.",
+        "From then on, clients that verify it refuse to connect.",
         "replace the file by a new certificate, with its key; a broker that runs reads it again",
     ),
     "served-twice": IssueKind(
@@ -232,7 +234,7 @@ KINDS: Mapping[str, IssueKind] = {
         "set the clock: `timedatectl set-ntp true`",
     ),
     "trouble": IssueKind(
-        "node", BAD, "Nothing on it is shown, or it is out of date.", "read the message; it is retried automatically"
+        "node", BAD, "Its data is missing or out of date.", "read the message; it is retried automatically"
     ),
 }
 """Each kind of issue, by its name."""

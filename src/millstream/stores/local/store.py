@@ -310,7 +310,7 @@ def _remove_folders(space: Path) -> None:
             _remove_folder(Path(folder))
     except RecursionError as error:
         raise SpaceNotEmptyError(
-            f"{space} contains folders that are nested deeper than a store's: move them away"
+            f"{space} contains folders nested deeper than a store creates: move them out of the store"
         ) from error
 
 

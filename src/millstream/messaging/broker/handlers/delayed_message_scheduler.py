@@ -85,7 +85,7 @@ class DelayedMessageScheduler:
             if self._ended.get(number) == resolution:
                 return
             raise StatusError(
-                v2.INVALID_TRANSACTION_ID, "the transaction is unknown, or was already ended with the other result"
+                v2.INVALID_TRANSACTION_ID, "the transaction is unknown, or was already committed or rolled back"
             )
         if hold.ending:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "another call is ending this transaction: try again")

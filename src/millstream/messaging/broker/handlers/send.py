@@ -90,7 +90,7 @@ class SendHandler:
     def _reserve_bytes(self, size: int) -> Iterator[None]:
         """*size* bytes are being stored meanwhile. Raises TOO_MANY_REQUESTS where that is too much on top of others."""
         if self._bytes and self._bytes + size > self._core.limits.max_pending_bytes:
-            raise StatusError(v2.TOO_MANY_REQUESTS, "too many messages are in flight: send the message again")
+            raise StatusError(v2.TOO_MANY_REQUESTS, "too many messages are in flight: send the message again later")
         self._bytes += size
         try:
             yield
