@@ -122,5 +122,5 @@ class SimpleConsumer(Consumer):
     async def _next_queue(self, topic: str) -> Queue:
         readable = (await self.route(topic)).readable
         if not readable:
-            raise ResourceNotFoundError(f"topic {topic} has no queue to read from")
+            raise ResourceNotFoundError(f"topic {topic} has no readable queue: check the topic on the server")
         return readable[next(self._queue_turns[topic]) % len(readable)]
