@@ -64,7 +64,7 @@ def test_status_counts_batches_and_names_faults(data: Path) -> None:
 def test_cut_anchors_what_waits_and_observe_finds_nothing_new(data: Path) -> None:
     assert run_command("anchor", "cut", "--data", str(data))[:2] == (0, "nothing to anchor\n")
     assert run_command("anchor", "cut", "--force", "--data", str(data))[1].startswith("3  1.bafkrei")
-    assert run_command("anchor", "observe", "--data", str(data))[1] == "0 new entries; the observer stands at entry 3\n"
+    assert run_command("anchor", "observe", "--data", str(data))[1] == "0 new entries; the observer is at entry 3\n"
 
 
 def test_replay_ends_with_1_and_the_name_of_what_is_damaged(data: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_ledger_file_and_a_folder_of_files_make_a_registry(
     stranger.write(4, capsys)
     us = tmp_path / "us"
     assert observe(us, "--ledger", stranger.ledger, "--cas", stranger.cas) == 0
-    assert "4 new entries with 9 operations, 0 with a fault; the registry stands at entry 4" in capsys.readouterr().out
+    assert "4 new entries with 9 operations, 0 with a fault; the registry is at entry 4" in capsys.readouterr().out
     assert_same(stranger, us)
     assert run(["did", "resolve", stranger.dids[0], "--data", str(us)]) == 0
     assert json.loads(capsys.readouterr().out)["didDocument"]["id"] == stranger.dids[0]

@@ -152,10 +152,10 @@ def test_a_consumer_can_be_iterated_and_subscriptions_change(at: str) -> None:
 
 def test_starts_fail_with_the_topic_and_the_server(at: str) -> None:
     async def test() -> None:
-        with pytest.raises(ResourceNotFoundError, match=f"topic absent could not be had from {at}") as refused:
+        with pytest.raises(ResourceNotFoundError, match=f"topic absent could not be fetched from {at}") as refused:
             await Producer(at, ["absent"], options=QUICK).start()
         assert refused.value.code == 40402
-        with pytest.raises(TransportError, match=r"topic single could not be had from 127\.0\.0\.1:9"):
+        with pytest.raises(TransportError, match=r"topic single could not be fetched from 127\.0\.0\.1:9"):
             await Producer("127.0.0.1:9", ["single"], options=QUICK).start()
         impatient = Options(startup_timeout=0.0)
         with pytest.raises(StartupError, match="within 0 seconds"):

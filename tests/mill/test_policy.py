@@ -155,7 +155,7 @@ LINT = [
     (Policy("a", {"s": (Pair("1", "1"),)}), "same-store", "space 's': store '1' is copied to itself"),
     (Policy("a", {}, (Pair("1", "9"),)), "unknown-store", "defaultPolicies: no store '9' is configured"),
     (Policy("a", {"s": (Pair("1", "2"), Pair("2", "1"))}), "cycle", "copied in a circle: 1 → 2 → 1"),
-    (Policy("a", {"s": (TO_2,)}, (), ("s",)), "ignored-but-configured", "space 's' is to be ignored"),
+    (Policy("a", {"s": (TO_2,)}, (), ("s",)), "ignored-but-configured", "space 's' is ignored"),
     (Policy("a", {"x-s": (TO_2,)}), "system-space", "space 'x-s' belongs to the system"),
     (Policy("a", {"s": ()}), "empty-space", "space 's' has an empty list"),
     (Policy("a", {"s": (TO_3,)}, (TO_2,)), "shadowed-defaults", "these do not apply: 1 → 2"),

@@ -109,7 +109,7 @@ class AnchorFeed:
         try:
             return _decoder.decode(body).item()
         except msgspec.DecodeError as error:
-            _log.warning("message %d of %r is passed over: %s", number, self._batches.name, error)
+            _log.warning("message %d of %r is skipped: %s", number, self._batches.name, error)
             return None
 
 

@@ -112,7 +112,7 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
     if (found.signed or 0) < found.entries:
         print(
             f"{found.entries - (found.signed or 0):,} entries are not signed: run `millstream anchor checkpoint "
-            f"--ledger {ledger_name}`, which signs them or says what is wrong"
+            f"--ledger {ledger_name}`, which signs them or reports why it cannot"
         )
 
 

@@ -85,7 +85,7 @@ def observe(
     if as_json:
         print_json(seen)
     else:
-        print(f"{seen.entries} new entries; the observer stands at entry {seen.position}")
+        print(f"{seen.entries} new entries; the observer is at entry {seen.position}")
 
 
 def follow_until(
@@ -249,7 +249,7 @@ def _print_total(total: FollowerProgress, refusals: Counter[str], *, as_json: bo
     waiting = f", {total.waiting:,} wait for their files" if total.waiting else ""
     print(
         f"{total.entries:,} new entries with {total.operations:,} operations, {total.faults:,} with a fault; the "
-        f"registry stands at entry {total.position:,}{behind}{waiting}"
+        f"registry is at entry {total.position:,}{behind}{waiting}"
     )
     for place, count in refusals.items():
         print(f"{place} failed to give {count:,} files")

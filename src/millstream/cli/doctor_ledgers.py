@@ -38,8 +38,8 @@ def _signed(node: Node, name: LedgerName) -> Check:
         f"ledger {name}",
         status.signed == status.entries,
         f"{status.entries:,} entries, of which {status.signed or 0:,} are signed",
-        "small proofs of what was anchored last",
-        f"millstream anchor checkpoint --ledger {name}, which signs them or says what is wrong",
+        "small proofs of the newest anchors",
+        f"millstream anchor checkpoint --ledger {name}, which signs them or reports why it cannot",
     )
 
 
@@ -52,5 +52,5 @@ def _copy(node: Node) -> Check:
     try:
         node.ledgers.copied("anchors")
     except MillstreamError as error:
-        return Check(_COPY, False, str(error), "signing what is anchored", "mount it, or correct the setting")
+        return Check(_COPY, False, str(error), "signing of the ledger", "mount it, or correct the setting")
     return Check(_COPY, True, f"{place} can be read", _SHOWS)

@@ -146,4 +146,4 @@ def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool)
         for pairs in duplication_rounds(Policies({account: current}), node.stores.providers):
             for pair, space in pairs:
                 if pair not in proposed.lookup(space) and not as_json:
-                    click.echo(f"{space} {pair}: no longer brought in line; what was copied stays")
+                    click.echo(f"{space} {pair}: no longer updated; existing copies stay")

@@ -66,7 +66,7 @@ pipeline.add_command(warm_command)
 @name_option
 @space_option
 @click.option("--changes", is_flag=True, help="Also write the changes since the previous listing.")
-@click.option("--adopt", is_flag=True, help="Read what is new in sources of other programs, as protect does.")
+@click.option("--adopt", is_flag=True, help="Read new items of sources of other programs, as protect does.")
 @click.option("--read", "read_all", type=click.Choice(["all"]), help="Read every item again (with --adopt).")
 @checksums_option
 @json_option

@@ -90,7 +90,7 @@ def ingest_command(
     else:
         click.echo(
             f"{log}: {record.rows_out:,} messages of {record.counts['files']:,} files ({size_text(record.bytes)}), "
-            f"{record.counts['passed_over']:,} files passed over, {record.seconds:.1f} s"
+            f"{record.counts['passed_over']:,} files skipped, {record.seconds:.1f} s"
         )
     unusable = [file.unusable for file in done.files if file.unusable]
     for why in unusable[:_NAMED]:

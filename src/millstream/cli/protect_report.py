@@ -24,7 +24,7 @@ _REMEDIES = {
     FindingKind.CHECKSUM_MISMATCH: "find out which is right; adopt the bytes with `millstream mill accept {store} "
     "{space} ID…`",
     FindingKind.UNREADABLE: "make them readable, or leave them out with --exclude",
-    FindingKind.UNSTABLE: "run the same command again when nobody writes to them",
+    FindingKind.UNSTABLE: "run the same command again when no program writes to them",
     FindingKind.NOT_SUPPORTED: "leave them out with --exclude",
     FindingKind.NOT_THERE: "restore them, or correct the list of checksums",
 }
@@ -72,7 +72,7 @@ def plan_lines(plan: ProtectionPlan) -> Iterator[str]:
         if copy.unread:
             yield f"  {copy.store}: NOT READ: {copy.unread:,} copies; with --read all this plan is exact"
         if copy.taken_over:
-            yield f"  {copy.store}: would take over {copy.taken_over:,} that are there without a record"
+            yield f"  {copy.store}: would take over {copy.taken_over:,} that exist without a record"
     repairs = [(copy.store, one) for copy in plan.copies for one in copy.repairs]
     yield from _named("WOULD REPAIR", repairs)
     yield from _named("", [(copy.store, one) for copy in plan.copies for one in copy.findings])
@@ -182,4 +182,4 @@ def _verdict(report: ProtectionReport) -> str:
         return f"Protected: all {report.items:,} items have {copies} verified {'copy' if copies == 1 else 'copies'}."
     if report.exit_code == 5:
         return "Waiting for a person: approve it as said above, and run the same command again."
-    return "NOT PROTECTED: do what is said above, then run the same command again."
+    return "NOT PROTECTED: follow the advice above, then run the same command again."

@@ -47,7 +47,7 @@ def describe_lock_holders(*paths: Path) -> str:
     for locker in found:
         if locker.stopped:
             return (
-                f"{locker} holds its lock and is stopped, and no program can take the lock away: let it go on "
+                f"{locker} holds its lock and is stopped, and no program can release the lock: resume it "
                 f"(kill -CONT {locker.pid}) or end it (kill -9 {locker.pid}), then try again"
             )
     if found:

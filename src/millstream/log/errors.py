@@ -87,7 +87,7 @@ class CorruptBlockError(DamagedLogError):
     def __init__(self, log: str, first_id: int, reason: str) -> None:
         super().__init__(
             f"the block of log {log!r} that begins at id {first_id} is damaged: {reason}. Restore it from a backup; "
-            f"`millstream log verify {log}` lists all damage, and reading may go on after this block by its ids"
+            f"`millstream log verify {log}` lists all damage, and reading can continue after this block by its ids"
         )
         self.log = log
         self.first_id = first_id

@@ -172,7 +172,7 @@ class RocketNotices:
             except MessagingError as error:
                 self._failures += 1
                 if self._failures == 1:
-                    _log.warning("the broker of queue %s is away, or refuses: %s", self._name, error)
+                    _log.warning("the broker of queue %s is unreachable, or refuses: %s", self._name, error)
                 self._not_before = self._clock.monotonic() + min(_RECONNECT[1], _RECONNECT[0] * 2**self._failures)
                 self._forget()
             else:

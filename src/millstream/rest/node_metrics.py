@@ -25,7 +25,7 @@ def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
     yield gauge("batches_waiting", "batches waiting to be anchored", overview.batches.waiting)
     yield gauge("batches_rejected", "batches that were rejected", overview.batches.rejected_batches)
     yield counter("anchors_total", "entries of the ledger", overview.anchors.anchors)
-    yield gauge("anchors_invalid", "what is invalid in the ledger", overview.anchors.invalid)
+    yield gauge("anchors_invalid", "invalid content of the ledger", overview.anchors.invalid)
     yield gauge("anchors_behind", "entries that were not read back", overview.anchors.behind)
     if snapshot.following is not None:
         yield from _following_metrics(snapshot.following, overview.at)

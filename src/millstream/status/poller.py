@@ -394,10 +394,10 @@ class StatusPoller:
             look()
         except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
             error = str(failure).partition("\n")[0][:300]
-            _log.warning("the %s could not be looked at; it is tried again", name, exc_info=True)
+            _log.warning("the %s could not be read; it is tried again", name, exc_info=True)
         except Exception as failure:  # with this thread the verdict would end, and nobody would know
             error = f"unexpected {type(failure).__name__}: {failure}"
-            _log.exception("the %s could not be looked at; it is tried again", name)
+            _log.exception("the %s could not be read; it is tried again", name)
         with self._changed:
             self._errors[name] = error
             if not error:

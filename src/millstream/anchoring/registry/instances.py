@@ -61,7 +61,9 @@ class Instances:
         for name in self.dead():
             freed = self._store.repost(name, self._settings.max_repost - reposted)
             cuts = self._store.reassign(name, self.instance)
-            _log.warning("instance %s gave no sign: %d queued operations are free, %d cuts ours", name, freed, cuts)
+            _log.warning(
+                "instance %s sends no heartbeat: took over %d queued operations and %d cuts", name, freed, cuts
+            )
             reposted += freed
             if reposted >= self._settings.max_repost:
                 break

@@ -226,7 +226,7 @@ def _unreadable(batch: WrittenBatch, profile: Profile) -> str | None:
         found = read_batch(batch.anchor, lambda uri, _limit: files[uri], profile)
     except BatchFileError as error:
         return str(error)
-    return found.fault or (None if len(found.operations) == len(batch.operations) else "an operation is passed over")
+    return found.fault or (None if len(found.operations) == len(batch.operations) else "an operation is skipped")
 
 
 def _without_culprits(

@@ -220,7 +220,12 @@ class Reader(ClosesOnExit):
 
     def _pass_over(self, gap: Gap, seeks: int) -> None:
         _logger.warning(
-            "%s goes on after ids %d to %d of %s: %s", self._consumer, gap.first_id, gap.last_id, self._log, gap.reason
+            "%s continues after ids %d to %d of %s: %s",
+            self._consumer,
+            gap.first_id,
+            gap.last_id,
+            self._log,
+            gap.reason,
         )
         with self._lock:
             if self._seeks != seeks:

@@ -67,6 +67,6 @@ def clock_problem(last_seen: int, now: int, max_age: int) -> str | None:
         return None
     days = (now - last_seen) / MICROSECONDS / 86_400
     return (
-        f"the clock stands {days:.1f} days after the last look at ages, which is more than half of what is kept: "
-        "nothing was trimmed by age. If the clock is right, say so once (`millstream log trim --accept-clock`)"
+        f"the clock is {days:.1f} days after the last check of ages, more than half of the maximum age: nothing was "
+        "trimmed by age. If the clock is right, confirm it once (`millstream log trim --accept-clock`)"
     )

@@ -234,7 +234,7 @@ class Client(abc.ABC):
         try:
             response = await transport.call_checked("QueryRoute", request, self.options.request_timeout)
         except ClientError as error:
-            text = f"the route of topic {topic} could not be had from {self.access_point}: {error}"
+            text = f"the route of topic {topic} could not be fetched from {self.access_point}: {error}"
             raise type(error)(text, code=error.code, request_id=error.request_id) from error
         if not response.message_queues:
             raise ResourceNotFoundError(

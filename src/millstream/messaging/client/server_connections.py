@@ -86,7 +86,7 @@ class ServerConnections:
 
     def reconnect(self, endpoints: Endpoints) -> None:
         """Use a new connection to *endpoints*, and open the telemetry stream on it."""
-        _log.info("client %s connects to %s anew", self._client_id, endpoints)
+        _log.info("client %s reconnects to %s", self._client_id, endpoints)
         self.transport(endpoints).reconnect()
         stream = self._streams.get(endpoints)
         if stream is not None:

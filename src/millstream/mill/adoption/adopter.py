@@ -180,7 +180,7 @@ class Adopter:
         entry = SourceEntry(content_id, item.size, item.version, **kind)
         result = ItemReader(self._source, space).read(entry)
         if result.item is None or result.digests is None:
-            reason = result.problem[1] if result.problem is not None else "it vanished meanwhile"
+            reason = result.problem[1] if result.problem is not None else "it vanished during the run"
             raise NotAdoptedError(f"cannot read {content_id!r} in {self._source.url}/{space}: {reason}")
         accepted = AdoptionRun(self._target, space).accept(ReadJob(entry, now, ()), result.item, result.digests)
         self._catalog.remove_findings(self._store, space, [content_id])

@@ -67,7 +67,9 @@ class ItemReader:
         if item is None:
             return ReadResult()
         if (item.size, item.version) != listed or digests.size != item.size:
-            return ReadResult(item, None, (FindingKind.UNSTABLE, "somebody writes to it: it is tried again next time"))
+            return ReadResult(
+                item, None, (FindingKind.UNSTABLE, "another program writes to it: the next run tries it again")
+            )
         return ReadResult(item, digests)
 
 

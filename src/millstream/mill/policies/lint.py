@@ -75,7 +75,7 @@ def _spaces(policy: Policy, positions: PolicyPositions) -> Iterator[PolicyWarnin
     for space, pairs in policy.spaces.items():
         position = positions.spaces.get(space)
         if space in policy.ignored:
-            text = f"space {space!r} is to be ignored, so its pairs do nothing"
+            text = f"space {space!r} is ignored, so its pairs have no effect"
             yield PolicyWarning("ignored-but-configured", text, positions.ignored.get(space))
         if is_system(space):
             yield PolicyWarning("system-space", f"space {space!r} belongs to the system and is never copied", position)

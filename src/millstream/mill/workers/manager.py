@@ -126,7 +126,7 @@ class WorkerManager:
             except (MillstreamError, sa.exc.OperationalError) as error:
                 if isinstance(error, MillstreamError) and not error.transient:
                     raise
-                _log.warning("work goes on in %.0f s: %s", pause, getattr(error, "orig", error))
+                _log.warning("work continues in %.0f s: %s", pause, getattr(error, "orig", error))
                 self.tally.interrupted += 1
                 self._pause(pause)
         return self.tally

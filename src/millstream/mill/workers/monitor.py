@@ -90,7 +90,7 @@ class QueueMonitor:
             try:
                 self.look()
             except Exception as error:  # of whatever kind: with this thread all alarms would end
-                _log.warning("the queues could not be looked at: %s: %s", type(error).__name__, error)
+                _log.warning("the queues could not be read: %s: %s", type(error).__name__, error)
             with self._waiting:
                 if not self._ended:
                     self._clock.wait(self._waiting, self._every)

@@ -109,7 +109,9 @@ class JobFolder:
         for file in record.files:
             path = self.data / file.name
             if _size(path) != file.bytes:
-                _logger.warning("%s is not the file of %d bytes that was written: it is made again", path, file.bytes)
+                _logger.warning(
+                    "%s is not the file of %d bytes that was written: it is written again", path, file.bytes
+                )
                 return None
         if incomplete := why_incomplete(self.attempt):
             _logger.warning("%s: the job is run again", incomplete)
@@ -180,7 +182,7 @@ def read_inputs(folder: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     except msgspec.DecodeError as error:
-        _logger.warning("%s is damaged (%s): the run is passed over", folder / "inputs.json", error)
+        _logger.warning("%s is damaged (%s): the run is skipped", folder / "inputs.json", error)
 
 
 def remove_old_jobs(jobs: Path, *, before: int) -> int:

@@ -66,7 +66,7 @@ class BrokerHealth:
                 return
             self._failures += 1
             if self._failures == 1:
-                _log.warning("the broker of queue %s is away: %s", self._name, type(error).__name__)
+                _log.warning("the broker of queue %s is unreachable: %s", self._name, type(error).__name__)
             self._not_before = now + self._options.pause(self._failures)
 
     def connected(self) -> None:

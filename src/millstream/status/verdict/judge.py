@@ -58,7 +58,7 @@ def _unknown(facts: Facts) -> Iterator[Unknown]:
             continue
         last = state.answered_at
         since = f"no answer since {format_timestamp(last)}" if last else "no answer yet"
-        page = f"look at its disk or server; {again}"
+        page = f"check its disk or server; {again}"
         yield Unknown(
             subject=f"store {state.store}",
             area="copies",

@@ -97,7 +97,7 @@ KINDS: Mapping[str, IssueKind] = {
         "copies",
         WARN,
         "The plan is not executed until an operator approves it.",
-        "look at it, then approve it or leave it",
+        "review it, then approve it, or fix its source",
     ),
     "not-batched": IssueKind(
         "batches",
@@ -113,7 +113,7 @@ KINDS: Mapping[str, IssueKind] = {
         "anchors",
         BAD,
         "Batches wait to be anchored, and nothing was added to the ledger. They cannot be proven.",
-        "is the batch service running, and the CAS writable? `millstream anchor status` shows what waits",
+        "is the batch service running, and the CAS writable? `millstream anchor status` lists what is waiting",
     ),
     "ledger-unsigned": IssueKind(
         "anchors",
@@ -141,7 +141,7 @@ KINDS: Mapping[str, IssueKind] = {
         "queues",
         BAD,
         "They failed for good and are not retried automatically.",
-        "look at the cause, then redrive or discard them",
+        "fix the cause, then redrive or discard them",
     ),
     "too-many": IssueKind(
         "queues", WARN, "Tasks arrive faster than they are processed.", "start more workers: `millstream mill work`"
@@ -201,7 +201,7 @@ KINDS: Mapping[str, IssueKind] = {
         "node",
         BAD,
         "This receiver was not notified.",
-        "start the receiver, or correct `mill.alarms` in the settings; delivery is tried again by itself",
+        "start the receiver, or correct `mill.alarms` in the settings; delivery is retried automatically",
     ),
     "certificate-expired": IssueKind(
         "node",

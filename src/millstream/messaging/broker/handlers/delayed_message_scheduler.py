@@ -60,7 +60,7 @@ class DelayedMessageScheduler:
             try:
                 await self._do_due()
             except Exception:
-                _log.exception("what is due could not be delivered; trying again")
+                _log.exception("due messages could not be delivered; trying again")
                 await asyncio.sleep(_RETRY_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._until_due()):
@@ -143,7 +143,9 @@ class DelayedMessageScheduler:
 
     async def _ask(self, hold: DelayedMessage, now: int) -> None:
         if hold.asked >= self._core.limits.max_checks:
-            _log.warning("nobody says how transaction %s of topic %s ends; rolled back", hold.message_id, hold.topic)
+            _log.warning(
+                "no producer answered for transaction %s of topic %s; rolled back", hold.message_id, hold.topic
+            )
             await self._drop([hold])
             return
         self._delayed.reschedule(hold, now + self._core.limits.check_every)

@@ -108,7 +108,7 @@ class BrokerSupervisor:
             try:
                 self._install(BrokerCore(self._store, self._clock, self._limits, before=self._core))
             except LogError as error:
-                _log.warning("the broker cannot go on yet: %s", error)
+                _log.warning("the broker cannot continue yet: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 self._is_open = True
