@@ -34,7 +34,7 @@ GROUPS = {
         "restore": ("millstream.cli.restore:restore", "Restore a space into a folder or another store."),
         "status": (
             "millstream.cli.status:status",
-            "Show the issues of the node, and how well each space is protected.",
+            "Show issues, and how well each space is protected.",
         ),
         "doctor": ("millstream.cli.doctor:doctor", "Check this machine, and show how to install what is missing."),
     },
