@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from millstream.core.amounts import Duration
+from millstream.core.clock import MICROSECONDS
 from millstream.core.settings import Section, SettingsError
 
 TILES_FOLDER = "ledger-tiles"
@@ -27,6 +29,10 @@ class AnchoringSettings(Section, frozen=True):
     ``tiles`` publishes the ledgers as static files (tlog-tiles), which show the number and the times of anchors: true
     means in the folder ``ledger-tiles`` in the data folder, a text is a folder that exists or the URL of a storage
     provider.
+
+    ``witness_policy`` is a file of the form `tlog-policy`: its witnesses, each with a URL, are asked to cosign each
+    checkpoint, and proofs end with the newest checkpoint that its quorum has signed. Empty means no witnesses. If a
+    checkpoint lacks the quorum for longer than ``witness_alarm``, the node reports it.
     """
 
     max_batches: int = 10_000
@@ -35,6 +41,8 @@ class AnchoringSettings(Section, frozen=True):
     key_folder: str = ""
     checkpoint_copy: str = ""
     tiles: bool | str = False
+    witness_policy: str = ""
+    witness_alarm: Duration = Duration(3600 * MICROSECONDS)
 
     def require_two_places(self, folder: Path) -> None:
         """Raise :class:`SettingsError` where the copy of checkpoints and the tiles of the node in *folder* meet."""

@@ -117,15 +117,17 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--cosigned", is_flag=True, help="Print the newest one that the quorum of witnesses has cosigned.")
 @ledger_option
 @data_options
-def checkpoint(settings: Settings, ledger_name: LedgerName) -> None:
+def checkpoint(settings: Settings, ledger_name: LedgerName, cosigned: bool) -> None:
     """Print the newest checkpoint of a ledger: its name, number of entries and root hash, signed.
 
-    It is signed first if the ledger has grown, and copied and published if that is missing. Anyone who keeps a
-    checkpoint can detect that the ledger was rewritten.
+    It is signed first if the ledger has grown, and copied and published if that is missing. It has the cosignatures
+    that were collected for it. Anyone who keeps a checkpoint can detect that the ledger was rewritten. With --cosigned,
+    exit code 3 if there is none.
     """
     with Node.open(settings) as node:
-        data = node.ledgers.signed(ledger_name).checkpoint()
+        data = node.ledgers.signed(ledger_name).checkpoint() if not cosigned else node.ledgers.cosigned(ledger_name)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

@@ -48,6 +48,7 @@ millstream batch explain --window 1200000000 --max-delay 3600000000 events.jsonl
 millstream batch serve --log weather --output weather.batches --anchor
 millstream batch shrink --window 1200000000 --max-delay 3600000000 events.jsonl
 millstream anchor checkpoint > checkpoint.txt
+millstream anchor cosign --wait 1m
 millstream anchor cut --force
 millstream anchor feed weather weather.batches --every 30s
 millstream anchor key create --origin example.org/anchors

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.core.errors import NotFoundError
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from millstream.anchoring.transparency.policy import TrustPolicy
 
 MAX_KEY_FILE_BYTES = 64 << 10
+
+
+class PendingProofError(NotFoundError):
+    """The proof exists, but the witnesses have not cosigned its checkpoint yet."""
 
 
 @click.command()
@@ -29,21 +34,35 @@ MAX_KEY_FILE_BYTES = 64 << 10
     help="Write the part about the ledger to FILE too, as a .tlog-proof for other verifiers.",
 )
 @click.option("--chain", is_flag=True, help="Print all ledger entries up to the head, for `verify --ledger-head`.")
+@click.option(
+    "--require-quorum", is_flag=True, help="Exit with code 3 if witnesses have not cosigned the checkpoint yet."
+)
 @data_options
-def prove(settings: Settings, log: str, message_id: int, tlog: Path | None, chain: bool) -> None:
+def prove(
+    settings: Settings, log: str, message_id: int, *, tlog: Path | None, chain: bool, require_quorum: bool
+) -> None:
     """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
 
     It ends with a signed checkpoint of the ledger (version 2), and stays small. With --chain it ends with all ledger
     entries from the anchor on instead (version 1): some 300 bytes each. It also lists the copies of the batch file with
     the time of their last verification. Exit code 3, with the reason, if the message or log does not exist or the
     message is in no anchored batch.
+
+    If the settings name witnesses (anchoring.witness_policy), the checkpoint is the newest with their quorum. For a
+    message anchored after it, "pending" and the number of missing cosignatures are printed as a warning.
     """
-    if tlog and chain:
-        raise click.UsageError("--tlog and --chain cannot be combined: a proof with --chain has no signed checkpoint")
+    for name in [name for name, given in (("--tlog", tlog), ("--require-quorum", require_quorum)) if given and chain]:
+        raise click.UsageError(f"{name} and --chain cannot be combined: a proof with --chain has no signed checkpoint")
     from millstream.node import Node
 
     with Node.open(settings) as node:
         proof = node.proofs.prove(log, message_id, chain=chain)
+        missing = 0 if chain else node.proofs.missing_cosignatures(proof)
+    if missing:
+        text = f"pending: {missing} more cosignatures of witnesses are needed; make the proof again later"
+        if require_quorum:
+            raise PendingProofError(text)
+        click.echo(text, err=True)
     if tlog:
         _write_tlog_proof(tlog, proof)
     sys.stdout.buffer.write(proof + b"\n")

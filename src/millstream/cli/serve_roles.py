@@ -18,13 +18,18 @@ from millstream.core.errors import MillstreamError
 from millstream.core.metrics_protocol import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.workers.pools import queues_of
+from millstream.node.ledger_trees import LEDGERS
 
 if TYPE_CHECKING:
     from millstream.batching.ticks import Ticker
     from millstream.log import Writer
     from millstream.mill.workers.manager import WorkerManager, WorkTally
     from millstream.node import Node
+    from millstream.node.ledger_trees import LedgerName
     from millstream.settings import IngestRole, RelayRole
+
+_COSIGN_SECONDS = 0.5
+"""How often the ledgers are compared with what was cosigned: two small queries each."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +66,8 @@ class ServeRoles:
                 stack.enter_context(self._registry())
             for log, output in self._settings.batching.items():
                 self._add(f"batching {log}", self._batching(log, output))
+            if self._node.settings.anchoring.witness_policy:
+                self._add("cosignatures", self._cosignatures())
             if self._settings.workers:
                 stack.enter_context(self._workers(self._settings.workers))
             if self._settings.producers:
@@ -157,6 +164,31 @@ class ServeRoles:
             anchoring.feed.step(force=True)
             total = anchoring.feed.total
             _log.info("batching %s has ended: %s batches handed over, %s anchors", log, total.batches, total.anchors)
+
+        return run
+
+    def _cosignatures(self) -> Callable[[], None]:
+        """Asks the witnesses of the policy to cosign the ledgers, until it is stopped."""
+        ledgers = self._node.ledgers
+        assert ledgers.witness_policy is not None
+        _log.info("asking %d witnesses to cosign the ledgers", len(ledgers.witness_policy.witnesses))
+
+        def collect(name: LedgerName) -> None:
+            collector = ledgers.collector(name) if ledgers.has(name) else None
+            if collector is not None:
+                collector.collect()
+
+        def run() -> None:
+            failed: dict[str, str] = {}
+            while not self._stopping.wait(_COSIGN_SECONDS):
+                for name in LEDGERS:
+                    try:
+                        collect(name)
+                        failed.pop(name, None)
+                    except MillstreamError as error:  # a store or database that is away comes back
+                        if failed.get(name) != str(error):
+                            _log.warning("cannot collect cosignatures for the ledger %s: %s", name, error)
+                        failed[name] = str(error)
 
         return run
 

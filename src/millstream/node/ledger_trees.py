@@ -48,6 +48,11 @@ class LedgerTreesPart:
         self._trees[name] = tree
         return ledger
 
+    @property
+    def engine(self) -> sa.Engine:
+        """The database of the trees."""
+        return self._database()
+
     def tree(self, name: LedgerName) -> LedgerTree:
         """The tree of the ledger *name*, which was attached."""
         return self._trees[name]

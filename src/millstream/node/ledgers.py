@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from millstream.anchoring import LogLedger
-from millstream.anchoring.errors import LedgerKeyError
+from millstream.anchoring.errors import LedgerKeyError, TrustPolicyError
 from millstream.anchoring.log_ledger import LEDGER_LOG
 from millstream.anchoring.transparency.entry_proof import EntryProof, newest_checkpoint, prove_entry
 from millstream.anchoring.transparency.keys import LedgerKeys
@@ -13,7 +17,8 @@ from millstream.anchoring.transparency.ledger_tree import LedgerTree
 from millstream.anchoring.transparency.published_files import PublishedFiles
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.anchoring.transparency.tiles import CHECKPOINT
-from millstream.core.errors import BusyError
+from millstream.core.cached import locked_cached_property
+from millstream.core.errors import BusyError, NotFoundError
 from millstream.log import system_log
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.context import NodeContext
@@ -22,26 +27,46 @@ from millstream.node.logs import LogsPart
 from millstream.node.registry import REGISTRY_LEDGER, RegistryPart
 from millstream.node.reports import REPORT_LEDGER, ReportsPart
 
+if TYPE_CHECKING:
+    from millstream.anchoring.transparency.policy import TrustPolicy
+    from millstream.anchoring.witness.collector import CosignatureCollector
+
 __all__ = ["LEDGERS", "LedgerName", "LedgersPart", "SignedLedger", "ledger_keys"]
 
 
+class NotCosignedError(NotFoundError):
+    """No checkpoint has the quorum of witnesses."""
+
+
 class SignedLedger(msgspec.Struct, frozen=True):
-    """A ledger, its durable tree, and what signs the tree's heads."""
+    """A ledger, its durable tree, what signs the tree's heads, and what collects cosignatures of them, if anything."""
 
     ledger: LogLedger
     tree: LedgerTree
     signer: CheckpointSigner
+    collector: CosignatureCollector | None = None
 
     def checkpoint(self) -> bytes:
-        """The newest checkpoint, signed, copied and published now where that is missing, as far as this process may."""
+        """The newest checkpoint, signed, copied and published now where that is missing, as far as this process may.
+
+        It has the cosignatures that were collected for it.
+        """
         try:
-            return self.tree.checkpoint().data
+            data = self.tree.checkpoint().data
         except (BusyError, LedgerKeyError):
-            return newest_checkpoint(self.tree, self.signer, covers=self.ledger.last_number).data
+            data = newest_checkpoint(self.tree, self.signer, covers=self.ledger.last_number).data
+        return self.collector.with_cosignatures(data) if self.collector else data
 
     def prove_entry(self, number: int) -> EntryProof:
-        """The proof that entry *number* is in the newest checkpoint's tree. Raises :class:`LedgerError`."""
-        return prove_entry(number, self.ledger, self.tree, self.signer)
+        """The proof that entry *number* is in the tree of a checkpoint. Raises :class:`LedgerError`.
+
+        That is the newest one with the quorum of witnesses, if it covers the entry, otherwise the newest one.
+        """
+        complete = self.collector.status().complete if self.collector else None
+        proof = prove_entry(number, self.ledger, self.tree, self.signer, cosigned=complete)
+        if self.collector is None:
+            return proof
+        return msgspec.structs.replace(proof, checkpoint=self.collector.with_cosignatures(proof.checkpoint))
 
 
 class LedgersPart:
@@ -61,6 +86,8 @@ class LedgersPart:
         self._trees = trees
         self._logs = logs
         self._published: dict[LedgerName, PublishedFiles | None] = {}
+        self._collectors: dict[LedgerName, CosignatureCollector] = {}
+        self._lock = threading.Lock()
         self._anchoring = anchoring
         self._reports = reports
         self._registry = registry
@@ -84,7 +111,52 @@ class LedgersPart:
     def signed(self, name: LedgerName) -> SignedLedger:
         """The ledger *name* with its tree and what signs it."""
         tree = self.tree(name)
-        return SignedLedger(self.ledger(name), tree, tree.required_signer)
+        return SignedLedger(self.ledger(name), tree, tree.required_signer, self.collector(name))
+
+    @locked_cached_property
+    def witness_policy(self) -> TrustPolicy | None:
+        """The policy whose witnesses cosign checkpoints; None if the settings name none.
+
+        Raises :class:`TrustPolicyError`.
+        """
+        from millstream.anchoring.transparency.policy import read_policy
+
+        path = self._context.settings.anchoring.witness_policy
+        return read_policy(Path(path)) if path else None
+
+    def collector(self, name: LedgerName) -> CosignatureCollector | None:
+        """What collects cosignatures for the ledger *name*, None without witnesses.
+
+        Raises :class:`TrustPolicyError`.
+        """
+        from millstream.anchoring.witness.collector import CosignatureCollector
+        from millstream.anchoring.witness.cosignature_tables import CosignatureTable
+
+        policy = self.witness_policy
+        if policy is None:
+            return None
+        with self._lock:
+            if name not in self._collectors:
+                table = CosignatureTable(self._trees.engine, name)
+                self._collectors[name] = CosignatureCollector(self.tree(name), policy, table, self._context.clock)
+            return self._collectors[name]
+
+    def required_collector(self, name: LedgerName) -> CosignatureCollector:
+        """What collects cosignatures for the ledger *name*. Raises :class:`TrustPolicyError` without witnesses."""
+        collector = self.collector(name)
+        if collector is None:
+            raise TrustPolicyError("no witnesses are configured: set anchoring.witness_policy to a file with a policy")
+        return collector
+
+    def cosigned(self, name: LedgerName) -> bytes:
+        """The newest checkpoint of the ledger *name* that the quorum of witnesses has signed.
+
+        Raises :class:`NotCosignedError` where there is none, :class:`TrustPolicyError` without witnesses.
+        """
+        complete = self.required_collector(name).status().complete
+        if complete is None:
+            raise NotCosignedError(f"no checkpoint of the ledger {name} has the quorum of witnesses yet")
+        return complete.data
 
     def published(self, name: LedgerName) -> PublishedFiles | None:
         """The published tiles of the ledger *name*; None where they are not published."""

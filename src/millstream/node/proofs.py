@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.anchoring import NotBatchedError, Replica, prove
+from millstream.anchoring.proof import Proof, decode_proof
 from millstream.anchoring.transparency.entry_proof import EntryProof
 from millstream.log import LogSpec
 from millstream.node.anchoring import AnchoringPart
@@ -47,6 +48,12 @@ class ProofsPart:
         except NotBatchedError:
             self._require_message(log, message_id)
             raise
+
+    def missing_cosignatures(self, proof: bytes) -> int:
+        """How many more witnesses must sign the checkpoint of *proof* for the quorum; 0 without witnesses."""
+        collector = self._ledgers.collector("anchors")
+        found = decode_proof(proof)
+        return collector.pending(found.checkpoint.encode()) if collector and isinstance(found, Proof) else 0
 
     def _prove_entry(self, number: int) -> EntryProof:
         return self._ledgers.signed("anchors").prove_entry(number)

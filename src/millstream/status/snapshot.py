@@ -22,8 +22,8 @@ from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
-from millstream.node.ledger_trees import LEDGERS
 from millstream.queue import queue_name
+from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger, cosigning_ledgers, unsigned_ledgers
 from millstream.status.models import AnchorMetrics, BatchedLog, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
 from millstream.status.node_view import NodeView
 from millstream.status.verdict.stores import disk_free
@@ -86,7 +86,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     the tasks by queue that are leased although no worker holds the queue, and ``only_cause`` the cause of the dead
     tasks of a queue where all have the same. ``behind_since`` is when the first anchor was made that is not verified,
     ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds). ``unsigned`` are
-    ledgers whose last entries have no checkpoint that is given out.
+    ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign.
     """
 
     at: int
@@ -113,6 +113,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     behind_since: int | None = None
     waiting_since: int | None = None
     unsigned: Sequence[UnsignedLedger] = ()
+    cosigning: Sequence[CosigningLedger] = ()
 
     @cached_property
     def space_names(self) -> Sequence[str]:
@@ -209,6 +210,7 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         else None,
         waiting_since=look("journal", view.batches.first_waiting, None),
         unsigned=look("signed ledgers", partial(unsigned_ledgers, view), ()),
+        cosigning=look("cosignatures", partial(cosigning_ledgers, view), ()),
     )
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
 
@@ -290,34 +292,6 @@ def orphaned_tasks(view: NodeView, rows: Sequence[LogRow]) -> Mapping[str, int]:
             if leased and view.queues.holder(name) is None:  # asked again: a worker may have come meanwhile
                 orphans[name] = leased
     return orphans
-
-
-class UnsignedLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger ``ledger``, of whose ``entries`` only ``signed`` are signed, or whose checkpoint is not given out.
-
-    ``problem`` says why, if it was tried. ``since`` is the time of the first entry not signed (microseconds).
-    """
-
-    ledger: str
-    entries: int
-    signed: int
-    problem: str | None
-    since: int | None
-
-
-def unsigned_ledgers(view: NodeView) -> Sequence[UnsignedLedger]:
-    """The ledgers of the node that are not signed to their end, and those whose checkpoint is not given out."""
-    found = list[UnsignedLedger]()
-    for name in filter(view.node.ledgers.has, LEDGERS):
-        status = view.node.ledgers.tree(name).status()
-        signed = status.signed or 0
-        if signed < status.entries or status.problem:
-            first = next(iter(view.node.ledgers.ledger(name).entries(signed + 1)), None)
-            since = first.time if first else None
-            found.append(
-                UnsignedLedger(ledger=name, entries=status.entries, signed=signed, problem=status.problem, since=since)
-            )
-    return found
 
 
 def only_causes(view: NodeView, names: Sequence[str]) -> Mapping[str, str]:

@@ -63,9 +63,17 @@ def newest_checkpoint(tree: SignedTree, signer: CheckpointSigner, *, covers: int
     return newest
 
 
-def prove_entry(number: int, ledger: Ledger, tree: SignedTree, signer: CheckpointSigner) -> EntryProof:
-    """The proof that entry *number* of *ledger* is in its newest checkpoint's tree. Raises :class:`LedgerError`."""
-    head = newest_checkpoint(tree, signer, covers=number)
+def prove_entry(
+    number: int, ledger: Ledger, tree: SignedTree, signer: CheckpointSigner, *, cosigned: SignedHead | None = None
+) -> EntryProof:
+    """The proof that entry *number* of *ledger* is in the tree of *cosigned*, or of its newest checkpoint.
+
+    *cosigned* is a checkpoint that witnesses have signed, used if it covers the entry. Raises :class:`LedgerError`.
+    """
+    if cosigned is not None and cosigned.size >= number:
+        head = cosigned
+    else:
+        head = newest_checkpoint(tree, signer, covers=number)
     entry = next(iter(ledger.entries(number)), None)
     if entry is None or head.size < number:
         raise LedgerError(f"the ledger has no entry {number}: it was changed. Restore it from a backup")

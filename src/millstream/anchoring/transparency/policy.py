@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -15,6 +16,7 @@ from millstream.anchoring.errors import CheckpointError, NoteError, TrustPolicyE
 from millstream.anchoring.transparency.checkpoint import Checkpoint, parse_checkpoint
 from millstream.anchoring.transparency.signed_note import (
     COSIGNATURE,
+    SignedNote,
     VerifierKey,
     parse_ledger_key,
     parse_note,
@@ -41,12 +43,23 @@ class WitnessGroup(msgspec.Struct, frozen=True):
 
 
 class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """``logs`` whose checkpoints are trusted, ``witnesses`` and ``groups`` by name, and the ``quorum`` of them."""
+    """``logs`` whose checkpoints are trusted, ``witnesses`` and ``groups`` by name, and the ``quorum`` of them.
+
+    ``urls`` has the submission prefixes of witnesses, by name, as far as the policy states them.
+    """
 
     logs: tuple[VerifierKey, ...]
     witnesses: Mapping[str, VerifierKey] = {}
     groups: Mapping[str, WitnessGroup] = {}
     quorum: str = NO_QUORUM
+    urls: Mapping[str, str] = {}
+
+    def missing(self, witnesses: Collection[str]) -> int:
+        """How many more witnesses must sign, beside *witnesses*, for the quorum."""
+        costs = {NO_QUORUM: 0, **{name: int(name not in witnesses) for name in self.witnesses}}
+        for name, group in self.groups.items():  # their members stand before them
+            costs[name] = sum(sorted(costs[member] for member in group.members)[: group.least])
+        return costs[self.quorum]
 
 
 class TrustedCheckpoint(msgspec.Struct, frozen=True):
@@ -74,10 +87,9 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
     if not logs:
         trusted = ", ".join(sorted({key.name for key in policy.logs})[:5])
         raise CheckpointError(f"the checkpoint belongs to ledger {checkpoint.origin[:80]!r}, but you trust {trusted}")
-    verify_note(note, logs)
-    verified = {str(each.key) for each in verify_note(note, [*logs, *policy.witnesses.values()])}
-    witnesses = {name for name, key in policy.witnesses.items() if str(key) in verified}
-    if not _has_quorum(policy, witnesses):
+    verified = {str(each.key) for each in verify_note(note, logs)}
+    witnesses = cosigning_witnesses(note, policy)
+    if policy.missing(witnesses):
         names = ", ".join(sorted(witnesses)) or "none"
         raise NoteError(
             f"too few witnesses signed the checkpoint of {checkpoint.origin}: the quorum is {policy.quorum!r}, but "
@@ -87,12 +99,22 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
     return TrustedCheckpoint(checkpoint, signed_by, tuple(sorted(witnesses)))
 
 
-def _has_quorum(policy: TrustPolicy, witnesses: Collection[str]) -> bool:
-    counted = {NO_QUORUM, *witnesses}
-    for name, group in policy.groups.items():  # their members stand before them
-        if sum(member in counted for member in group.members) >= group.least:
-            counted.add(name)
-    return policy.quorum in counted
+def cosigning_witnesses(note: SignedNote, policy: TrustPolicy) -> set[str]:
+    """The names of the witnesses of *policy* that signed *note*. Raises :class:`NoteError` for a wrong signature."""
+    keys = {str(key): name for name, key in policy.witnesses.items()}
+    known = {(key.name, key.key_id) for key in policy.witnesses.values()}
+    if not any((each.name, each.key_id) in known for each in note.signatures):
+        return set()
+    return {keys[str(each.key)] for each in verify_note(note, list(policy.witnesses.values()))}
+
+
+def read_policy(path: Path) -> TrustPolicy:
+    """The policy in the file *path*. Raises :class:`TrustPolicyError`."""
+    try:
+        with path.open("rb") as file:
+            return parse_policy(file.read(MAX_POLICY_BYTES + 1))
+    except OSError as error:
+        raise TrustPolicyError(f"cannot read the trust policy {path}: {error.strerror}") from error
 
 
 def with_ledgers(policy: TrustPolicy, keys: Sequence[VerifierKey]) -> TrustPolicy:
@@ -130,6 +152,7 @@ class _PolicyReader:
         self._members: set[str] = set()
         self._keys: Mapping[str, set[bytes]] = {"log": set(), "witness": set()}
         self._quorum: str | None = None
+        self._urls: dict[str, str] = {}
         self._lines: Mapping[str, Callable[[Sequence[str]], None]] = {
             "log": self._log,
             "witness": self._witness,
@@ -147,7 +170,9 @@ class _PolicyReader:
         """The whole policy."""
         if self._quorum is None:
             raise TrustPolicyError("the trust policy has no quorum line: add one, such as `quorum none`")
-        return TrustPolicy(logs=tuple(self._logs), witnesses=self._witnesses, groups=self._groups, quorum=self._quorum)
+        return TrustPolicy(
+            logs=tuple(self._logs), witnesses=self._witnesses, groups=self._groups, quorum=self._quorum, urls=self._urls
+        )
 
     def _log(self, words: Sequence[str]) -> None:
         if len(words) not in (1, 2):
@@ -160,7 +185,10 @@ class _PolicyReader:
         key = self._new_key("witness", words[1], parse_verifier_key)
         if key.kind != COSIGNATURE:
             raise TrustPolicyError(f"{key} is not the key of a witness: give a key of type 0x04")
-        self._witnesses[self._new_name(words[0])] = key
+        name = self._new_name(words[0])
+        self._witnesses[name] = key
+        if words[2:]:
+            self._urls[name] = words[2]
 
     def _group(self, words: Sequence[str]) -> None:
         if len(words) < 3:

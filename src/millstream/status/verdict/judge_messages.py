@@ -10,7 +10,7 @@ from millstream.messaging.broker.names import DEAD_LETTERS
 from millstream.mill.notices.alarms import Alarms
 from millstream.mill.reports.page import age_text
 from millstream.mill.tasks import QueueName
-from millstream.status.snapshot import UnsignedLedger
+from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import counted, make_issue
 from millstream.status.verdict.models import Issue, IssueAction
@@ -60,6 +60,8 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
     for ledger in snapshot.unsigned:
         if ledger.problem or (ledger.since is not None and facts.at - ledger.since > _SIGNING_GRACE):
             yield _unsigned(ledger)
+    yield from map(_contradicted, (each for each in snapshot.cosigning if each.forks))
+    yield from map(_pending, (each for each in snapshot.cosigning if each.is_late))
     if (following := snapshot.following) and following.error:
         text = f"the ledger {following.ledger} is invalid or incomplete at entry {following.position:,}: "
         yield make_issue("following", following.ledger, text + following.error[:300], "/system")
@@ -73,6 +75,20 @@ def _unsigned(ledger: UnsignedLedger) -> Issue:
         text = f"the newest checkpoint of the ledger {ledger.ledger} is not copied or published"
     text += f": {ledger.problem[:300]}" if ledger.problem else ""
     return make_issue("ledger-unsigned", ledger.ledger, text, "/anchors", since=ledger.since, count=max(1, missing))
+
+
+def _contradicted(ledger: CosigningLedger) -> Issue:
+    (name, problem), count = ledger.forks[0], len(ledger.forks)
+    text = f"{counted(count, 'witness contradicts', 'witnesses contradict')} the ledger {ledger.ledger}"
+    text += f", such as {name}: {problem[:300]}"
+    return make_issue("ledger-forked", ledger.ledger, text, "/anchors", since=ledger.since, count=count)
+
+
+def _pending(ledger: CosigningLedger) -> Issue:
+    needed = counted(ledger.missing, "cosignature", "cosignatures")
+    text = f"{needed} missing for the newest checkpoint of the ledger {ledger.ledger}"
+    text += f": {ledger.away}" if ledger.away else ""
+    return make_issue("cosignatures-missing", ledger.ledger, text, "/anchors", since=ledger.since, count=ledger.missing)
 
 
 def queue_issues(facts: Facts) -> Iterator[Issue]:

@@ -122,6 +122,21 @@ KINDS: Mapping[str, IssueKind] = {
         "remove the cause, then run `millstream anchor checkpoint --ledger {subject}`, which signs, copies and "
         "publishes what is missing",
     ),
+    "ledger-forked": IssueKind(
+        "anchors",
+        BAD,
+        "A witness has cosigned other entries than this ledger has: the node was restored from an older backup, "
+        "another node signs with its key, or the ledger was rewritten.",
+        "stop the node and restore the newest log.db; if it is lost, start a ledger with a new key "
+        "(docs/formats/ledger-tree.md)",
+    ),
+    "cosignatures-missing": IssueKind(
+        "anchors",
+        WARN,
+        "Newer messages cannot be proven to readers who demand the quorum of witnesses. Nothing is lost.",
+        "`millstream anchor cosign --ledger {subject}` shows how each witness answers; if one is gone for good, change "
+        "the policy (anchoring.witness_policy)",
+    ),
     "invalid-anchors": IssueKind(
         "anchors", BAD, "Their batches cannot be proven.", "`millstream anchor replay` shows why each is invalid"
     ),

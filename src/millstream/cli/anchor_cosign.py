@@ -1,0 +1,73 @@
+"""``millstream anchor cosign``: witnesses asked to cosign a ledger's newest checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millstream.cli.anchor_keys import ledger_option
+from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.parameter_types import Duration
+from millstream.core.clock import MICROSECONDS
+from millstream.core.timestamps import format_timestamp
+from millstream.node import Node
+from millstream.node.ledgers import LedgerName
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.anchoring.witness.collector import CosignatureStatus
+
+_PAUSE_SECONDS = 0.2
+
+
+@click.command()
+@click.option(
+    "--wait", type=Duration(), default="30s", show_default=True, help="How long to wait for witnesses that are away."
+)
+@ledger_option
+@json_option
+@data_options
+def cosign(settings: Settings, *, wait: int, ledger_name: LedgerName, as_json: bool) -> None:
+    """Ask the witnesses of anchoring.witness_policy to cosign the newest checkpoint, and print how each answered.
+
+    `millstream serve` does so by itself after each anchor. Exit code 1 if the quorum is missing after --wait.
+    """
+    with Node.open(settings) as node:
+        node.ledgers.signed(ledger_name).checkpoint()
+        collector = node.ledgers.required_collector(ledger_name)
+        deadline = node.clock.monotonic() + wait / MICROSECONDS
+        while not (is_complete := collector.collect()) and node.clock.monotonic() < deadline:
+            node.clock.sleep(_PAUSE_SECONDS)
+        status = collector.status()
+    if as_json:
+        print_json(cosignature_json(status))
+    else:
+        _print_status(status)
+    if not is_complete:
+        sys.exit(1)
+
+
+def cosignature_json(status: CosignatureStatus) -> dict[str, Any]:
+    """*status* as JSON has it: sizes, times in microseconds, and the missing cosignatures."""
+    complete, collecting = status.complete, status.collecting
+    return {
+        "complete_size": complete.size if complete else None,
+        "completed_at": complete.completed_at if complete else None,
+        "offered_size": collecting.size if collecting else None,
+        "signed": status.signed,
+        "missing": status.missing,
+        "witnesses": status.witnesses,
+    }
+
+
+def _print_status(status: CosignatureStatus) -> None:
+    complete, collecting = status.complete, status.collecting
+    if complete is not None and complete.completed_at is not None:
+        echo_line(f"cosigned: {complete.size:,} entries, quorum reached {format_timestamp(complete.completed_at)}")
+    if collecting is not None and status.missing:
+        echo_line(f"pending: {collecting.size:,} entries, {status.missing} more cosignatures needed")
+    for name, record in sorted(status.witnesses.items()):
+        said = "cosigned" if record.problem is None else record.problem
+        echo_line(f"{name}: {said} (knows {record.known_size:,} entries)")

@@ -1,0 +1,209 @@
+"""A node whose ledger is cosigned: three real witnesses, any of which may be away, and a node that was restored."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.anchoring.transparency.policy import check_checkpoint, parse_policy
+from millstream.anchoring.transparency.signed_note import parse_ledger_key
+from millstream.batching.ticks import idle_log_ticker
+from millstream.core.message import Message
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.settings import load_settings
+from millstream.testing.waiting import until
+from support.commands import CommandResult, run_command
+from support.witness_process import WitnessProcess
+
+SETTINGS = """
+[batching]
+window = "1s"
+max_delay = "500ms"
+[anchoring]
+witness_policy = "{policy}"
+witness_alarm = "0s"
+"""
+
+
+class CosignedNode:
+    """A node with one log, whose ledger three witnesses cosign; two of them are the quorum."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data, self.policy = folder, folder / "node", folder / "policy"
+        self.data.mkdir()
+        (self.data / "millstream.toml").write_text(SETTINGS.format(policy=self.policy), "utf-8")
+        self.ledger_key = self.command("anchor", "key", "create", "--origin", "example.org/anchors").out.strip()
+        self.witnesses: dict[str, WitnessProcess] = {}
+        self._ports: dict[str, str] = {}
+        for name in "ABC":
+            (folder / name).mkdir()
+            self.start(name)
+        lines = [f"log {self.ledger_key}"]
+        lines += [f"witness {name} {running.key} {running.url}" for name, running in self.witnesses.items()]
+        self.policy.write_text("\n".join([*lines, "group two 2 A B C", "quorum two", ""]), "utf-8")
+
+    def start(self, name: str) -> None:
+        """Start the witness *name*, at the address that it had before."""
+        listen = ["--listen", self._ports[name]] if name in self._ports else []
+        witness = WitnessProcess(self.folder / name, [parse_ledger_key(self.ledger_key)], "--rate", "1000", *listen)
+        self.witnesses[name] = witness.__enter__()
+        self._ports[name] = witness.url.removeprefix("http://")
+
+    def stop(self, *names: str) -> None:
+        for name in names:
+            self.witnesses[name].kill()
+
+    def anchor(self, count: int = 1) -> str:
+        """Append *count* messages and anchor them; the id of the last one."""
+        with Node.open(load_settings({"data": str(self.data)}, environment={})[0], create=True) as node:
+            log = node.logs.store.log(LogSpec("readings"))
+            with log.writer() as writer:
+                ids = writer.append([Message(b"x", "flow", f"pump-{number}") for number in range(count)])
+            feed, wanted = node.anchoring.feed("readings", "readings.batches"), ids.last
+            service = node.batching.service("readings", "readings.batches", ticks=idle_log_ticker(log, node.clock))
+
+            def all_anchored() -> bool:
+                feed.step(force=True)
+                return node.anchoring.observer.index.locate("readings", wanted) is not None
+
+            service.run(all_anchored)
+        return str(wanted)
+
+    def command(self, *words: str) -> CommandResult:
+        return run_command(*words, "--data", str(self.data))
+
+    def issue(self, kind: str) -> str:
+        """The text of the issue *kind* of `millstream status`, empty where there is none."""
+        issues = json.loads(self.command("status", "--json").out)["issues"]
+        return next((str(issue["what"]) for issue in issues if issue["kind"] == kind), "")
+
+    def cosign(self, *words: str) -> tuple[int, dict[str, object]]:
+        answer = self.command("anchor", "cosign", "--json", *words)
+        return answer.code, json.loads(answer.out)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[CosignedNode]:
+    with contextlib.ExitStack() as stack:
+        made = CosignedNode(tmp_path)
+        for name in made.witnesses:
+            stack.callback(made.stop, name)
+        yield made
+
+
+def test_proofs_end_with_a_checkpoint_that_the_quorum_has_cosigned(node: CosignedNode, tmp_path: Path) -> None:
+    node.anchor()
+    before = node.command("prove", "readings", "1")
+    assert (before.code, before.err) == (
+        0,
+        "pending: 2 more cosignatures of witnesses are needed; make the proof again later\n",
+    )
+    assert node.command("prove", "readings", "1", "--require-quorum").code == 3
+    assert node.command("anchor", "checkpoint", "--cosigned").code == 3
+    code, status = node.cosign()
+    assert (code, status["complete_size"], status["missing"], status["signed"]) == (0, 1, 0, ["A", "B", "C"])
+    proof = node.command("prove", "readings", "1", "--require-quorum", "--tlog", str(tmp_path / "x.tlog-proof"))
+    assert (proof.code, proof.err) == (0, "")
+    (tmp_path / "proof.json").write_bytes(proof.out_bytes)
+    (tmp_path / "before.json").write_bytes(before.out_bytes)
+    verified = node.command("verify", str(tmp_path / "proof.json"), "--policy", str(node.policy), "--json")
+    assert json.loads(verified.out)["checkpoint"]["witnesses"] == ["A", "B", "C"]
+    refused = node.command("verify", str(tmp_path / "before.json"), "--policy", str(node.policy))
+    assert (refused.code, "too few witnesses signed" in refused.err) == (1, True)
+    cosigned = node.command("anchor", "checkpoint", "--cosigned").out_bytes
+    assert check_checkpoint(cosigned, parse_policy(node.policy.read_bytes())).witnesses == ("A", "B", "C")
+    assert cosigned == node.command("anchor", "checkpoint").out_bytes
+
+
+def test_an_anchor_after_the_quorum_is_pending_and_older_ones_stay_proven(node: CosignedNode) -> None:
+    node.anchor()
+    node.cosign()
+    node.stop("A", "B")
+    later = node.anchor()
+    assert node.command("prove", "readings", "1", "--require-quorum").code == 0
+    code, status = node.cosign("--wait", "0s")
+    assert (code, status["complete_size"], status["offered_size"], status["missing"]) == (1, 1, 2, 1)
+    assert "1 more cosignatures" in node.command("prove", "readings", later).err
+    assert node.issue("cosignatures-missing").startswith(
+        "1 cosignature missing for the newest checkpoint of the ledger"
+    )
+    node.start("B")
+    code, status = node.cosign()
+    assert (code, status["complete_size"], status["signed"]) == (0, 2, ["B", "C"])
+    assert node.issue("cosignatures-missing") == ""
+    assert node.command("prove", "readings", later, "--require-quorum").code == 0
+
+
+def test_witnesses_that_are_never_there_together_complete_a_checkpoint(node: CosignedNode) -> None:
+    """The one that is collected stays until it is complete, though the ledger grows meanwhile."""
+    node.stop("B", "C")
+    node.anchor()
+    assert node.cosign("--wait", "0s")[1]["signed"] == ["A"]
+    node.stop("A")
+    node.anchor()
+    node.start("B")
+    code, status = node.cosign("--wait", "0s")
+    assert (status["complete_size"], status["signed"]) == (1, ["A", "B"])
+    node.start("A")
+    code, status = node.cosign()
+    assert (code, status["complete_size"], status["signed"]) == (0, 2, ["A", "B"])
+
+
+def test_a_node_that_was_restored_from_a_backup_is_found_by_its_witnesses(node: CosignedNode, tmp_path: Path) -> None:
+    node.anchor()
+    node.cosign()
+    shutil.copytree(node.data, tmp_path / "backup")
+    node.anchor()
+    node.cosign()
+    shutil.rmtree(node.data)
+    shutil.copytree(tmp_path / "backup", node.data)
+    code, status = node.cosign("--wait", "0s")
+    node.anchor(3)  # the ledger continues, and gets another second entry than the one that was cosigned
+    code, status = node.cosign("--wait", "0s")
+    problems = {name: (record["is_fork"], record["problem"]) for name, record in dict(status["witnesses"]).items()}  # type: ignore[call-overload]
+    assert code == 1
+    assert all(is_fork and "it was forked" in problem for is_fork, problem in problems.values()), problems
+    issue = node.issue("ledger-forked")
+    assert "3 witnesses contradict the ledger anchors, such as A: " in issue
+    for name in "ABC":
+        status_of = run_command("witness", "status", "--key", str(tmp_path / name / "witness.key"))
+        assert (status_of.code, "FORK: example.org/anchors" in status_of.out) == (1, True)
+
+
+def test_a_node_that_serves_asks_its_witnesses_by_itself(node: CosignedNode) -> None:
+    node.anchor()
+    command = [
+        sys.executable,
+        "-m",
+        "millstream",
+        "serve",
+        "--no-broker",
+        "--console",
+        "127.0.0.1:0",
+        "--data",
+        str(node.data),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as serving:
+        try:
+            until(lambda: node.command("anchor", "checkpoint", "--cosigned").code == 0, "the quorum")
+        finally:
+            serving.terminate()
+        assert serving.wait(60) == 0
+
+
+def test_a_policy_without_urls_or_file_is_an_error_that_says_so(node: CosignedNode) -> None:
+    node.anchor()
+    node.policy.write_text(node.policy.read_text("utf-8").replace(f" {node.witnesses['B'].url}", ""), "utf-8")
+    answer = node.command("anchor", "cosign")
+    assert (answer.code, "the witness 'B' has no URL" in answer.err) == (2, True)
+    node.policy.unlink()
+    answer = node.command("anchor", "cosign")
+    assert (answer.code, "cannot read the trust policy" in answer.err) == (2, True)
