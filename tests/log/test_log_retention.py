@@ -102,7 +102,7 @@ def test_a_clock_that_jumps_ahead_trims_nothing_until_somebody_vouches_for_it(
     for _ in range(3):
         plan = RetentionEnforcer(log, clock, policy).run_once()
         assert (plan.first_id, log.first_id) == (None, 1)
-        assert "365.0 days after the last look" in plan.held[0]
+        assert "365.0 days after the last check" in plan.held[0]
     assert "365.0 days" in caplog.text
     assert RetentionEnforcer(log, clock, policy).run_once(accept_clock=True).first_id == 101
 

@@ -239,14 +239,14 @@ def test_a_space_that_cannot_be_listed_keeps_no_other_from_being_copied(
     source = local(data, "one")
     source.create_space("t")
     source.put("t", "item", io.BytesIO(b"body"))
-    listed = LocalStore.entries
+    listed = LocalStore.columns
 
-    def entries(self: LocalStore, space: str, **part: Any) -> Any:
+    def columns(self: LocalStore, space: str, **part: Any) -> Any:
         if space == "s":
             raise StoreError("the disk under 's' cannot be read")
         return listed(self, space, **part)
 
-    monkeypatch.setattr(LocalStore, "entries", entries)
+    monkeypatch.setattr(LocalStore, "columns", columns)
     assert run(["mill", "duplicate", "--data", str(data)]) == 1
     printed = capsysbinary.readouterr()
     assert "s one → two: the disk under 's' cannot be read" in printed.err.decode()

@@ -82,7 +82,7 @@ def test_the_command_line_applies_the_settings(tmp_path: Path, capfd: pytest.Cap
     ("text", "message"),
     [
         ("[mill.scaling.repairs]\nmost = 3\n", "unknown queue 'repairs'; the queues are audit, duplication-high"),
-        ("[mill.scaling.repair]\nleast = 4\nmost = 3\n", "most is 3 and must not be below least, which is 4"),
+        ("[mill.scaling.repair]\nleast = 4\nmost = 3\n", "most (3) must not be less than least (4)"),
         ("[mill.scaling.repair]\ntasks_per_worker = 0\n", "tasks_per_worker"),
         ("[mill.scaling.repair]\nmost = 0\n", "most"),
     ],

@@ -25,6 +25,7 @@
         │   └── CheckpointError   the note is not a checkpoint
         ├── TrustPolicyError    the policy says not whom to trust (InputError)
         ├── LedgerKeyError      the key of a ledger cannot be used (InputError)
+        ├── NotCosignedError      the quorum of witnesses has signed no checkpoint yet (NotFoundError)
         └── WitnessRefusalError   a witness refuses to cosign a checkpoint
 """
 
@@ -138,6 +139,10 @@ class TrustPolicyError(TransparencyError, InputError):
 
 class LedgerKeyError(TransparencyError, InputError):
     """The signing key of a ledger is missing, cannot be read, or cannot be made."""
+
+
+class NotCosignedError(TransparencyError, NotFoundError):
+    """The quorum of witnesses has signed no checkpoint of the ledger yet."""
 
 
 class WitnessRefusalError(TransparencyError):

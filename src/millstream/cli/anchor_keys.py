@@ -128,6 +128,9 @@ def checkpoint(settings: Settings, ledger_name: LedgerName, cosigned: bool) -> N
     exit code 3 if there is none.
     """
     with Node.open(settings) as node:
-        data = node.ledgers.signed(ledger_name).checkpoint() if not cosigned else node.ledgers.cosigned(ledger_name)
+        ledgers = node.ledgers
+        data = (
+            ledgers.required_collector(ledger_name).cosigned() if cosigned else ledgers.signed(ledger_name).checkpoint()
+        )
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

@@ -18,7 +18,7 @@ from millstream.anchoring.transparency.published_files import PublishedFiles
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.anchoring.transparency.tiles import CHECKPOINT
 from millstream.core.cached import locked_cached_property
-from millstream.core.errors import BusyError, NotFoundError
+from millstream.core.errors import BusyError
 from millstream.log import system_log
 from millstream.node.anchoring import AnchoringPart
 from millstream.node.context import NodeContext
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from millstream.anchoring.witness.collector import CosignatureCollector
 
 __all__ = ["LEDGERS", "LedgerName", "LedgersPart", "SignedLedger", "ledger_keys"]
-
-
-class NotCosignedError(NotFoundError):
-    """No checkpoint has the quorum of witnesses."""
 
 
 class SignedLedger(msgspec.Struct, frozen=True):
@@ -147,16 +143,6 @@ class LedgersPart:
         if collector is None:
             raise TrustPolicyError("no witnesses are configured: set anchoring.witness_policy to a file with a policy")
         return collector
-
-    def cosigned(self, name: LedgerName) -> bytes:
-        """The newest checkpoint of the ledger *name* that the quorum of witnesses has signed.
-
-        Raises :class:`NotCosignedError` where there is none, :class:`TrustPolicyError` without witnesses.
-        """
-        complete = self.required_collector(name).status().complete
-        if complete is None:
-            raise NotCosignedError(f"no checkpoint of the ledger {name} has the quorum of witnesses yet")
-        return complete.data
 
     def published(self, name: LedgerName) -> PublishedFiles | None:
         """The published tiles of the ledger *name*; None where they are not published."""

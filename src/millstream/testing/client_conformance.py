@@ -370,7 +370,7 @@ class ClientConformance:
         topic = self.topic(server)
 
         async def test() -> None:
-            with pytest.raises(ResourceNotFoundError, match="topic absent could not be had from") as refused:
+            with pytest.raises(ResourceNotFoundError, match="topic absent could not be fetched from") as refused:
                 await Producer(server.place, ["absent"], options=OPTIONS).start()
             assert refused.value.code // 100 == 404
             async with Producer(server.place, [topic], options=OPTIONS) as producer:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from millstream.anchoring.errors import HttpError, TrustPolicyError, WitnessRefusalError
+from millstream.anchoring.errors import HttpError, NotCosignedError, TrustPolicyError, WitnessRefusalError
 from millstream.anchoring.http_reader import HttpReader
 from millstream.anchoring.transparency.entry_proof import SignedHead
 from millstream.anchoring.transparency.policy import TrustPolicy, cosigning_witnesses
@@ -125,6 +125,13 @@ class CosignatureCollector:
                 more = tuple(each for each in known.signatures if (each.name, each.key_id) not in have)
                 return encode_note(SignedNote(note.text, (*note.signatures, *more)))
         return checkpoint
+
+    def cosigned(self) -> bytes:
+        """The newest checkpoint that the quorum has signed. Raises :class:`NotCosignedError`."""
+        complete = self._table.complete()
+        if complete is None:
+            raise NotCosignedError("no checkpoint of this ledger has the quorum of witnesses yet")
+        return complete.data
 
     def pending(self, checkpoint: bytes) -> int:
         """How many more witnesses must sign *checkpoint* (a signed note) for the quorum."""
