@@ -26,6 +26,8 @@ class GoProgram:
 
     def __init__(self, module: str, folder: Path, *, toolchain: str | None = None) -> None:
         self._program = folder / module
+        self._folder = folder
+        self._module = Path(__file__).parent / module
         folder.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "GOFLAGS": ""}
         if toolchain:
@@ -33,8 +35,18 @@ class GoProgram:
             done = subprocess.run(["go", "version"], env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise NoToolchainError(done.stderr.strip()[-300:])
-        build = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(self._program), "."]
-        subprocess.run(build, cwd=Path(__file__).parent / module, check=True, env=environment)
+        self._environment = environment
+        self._build(self._program, ".")
+
+    def tool(self, package: str) -> Path:
+        """The program *package*, which the module requires as a tool, built."""
+        target = self._folder / package.rpartition("/")[2]
+        self._build(target, package)
+        return target
+
+    def _build(self, target: Path, package: str) -> None:
+        build = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(target), package]
+        subprocess.run(build, cwd=self._module, check=True, env=self._environment)
 
     def __call__(self, *arguments: object) -> Any:
         """What the command *arguments* answers. Raises :class:`RefusedError`."""

@@ -2,17 +2,24 @@
 package main
 
 import (
+	"bytes"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"strings"
 
 	"filippo.io/torchwood"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-var commands = map[string]func([]string) (any, error){"verify": verify, "checkpoint": checkpoint, "format": format}
+var commands = map[string]func([]string) (any, error){
+	"verify": verify, "checkpoint": checkpoint, "format": format, "key": key, "submit": submit,
+}
 
 func main() {
 	answer, err := commands[os.Args[1]](os.Args[2:])
@@ -84,4 +91,79 @@ func format(args []string) (any, error) {
 		return string(torchwood.FormatProof(index, path, files[0])), nil
 	}
 	return string(torchwood.FormatProofWithExtraData(index, []byte(args[2]), path, files[0])), nil
+}
+
+// key ORIGIN: a new key of a log, the private and the public half.
+func key(args []string) (any, error) {
+	private, public, err := note.GenerateKey(rand.Reader, args[0])
+	return []string{private, public}, err
+}
+
+// submit URL WITNESS PRIVATE: a log that grows to 5, 6 and 300 entries has each checkpoint cosigned by the witness at
+// URL; answers with the last status and the number of cosignatures that hold.
+func submit(args []string) (any, error) {
+	witness, err := torchwood.NewCosignatureVerifier(args[1])
+	if err != nil {
+		return nil, err
+	}
+	signer, err := note.NewSigner(args[2])
+	if err != nil {
+		return nil, err
+	}
+	var stored []tlog.Hash
+	read := tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+		found := make([]tlog.Hash, len(indexes))
+		for at, index := range indexes {
+			found[at] = stored[index]
+		}
+		return found, nil
+	})
+	var old, good, size int64
+	for _, size = range []int64{5, 6, 300} {
+		for at := old; at < size; at++ {
+			more, err := tlog.StoredHashes(at, fmt.Appendf(nil, "%d", at), read)
+			if err != nil {
+				return nil, err
+			}
+			stored = append(stored, more...)
+		}
+		root, err := tlog.TreeHash(size, read)
+		if err != nil {
+			return nil, err
+		}
+		text := torchwood.Checkpoint{Origin: signer.Name(), Tree: tlog.Tree{N: size, Hash: root}}.String()
+		signed, err := note.Sign(&note.Note{Text: text}, signer)
+		if err != nil {
+			return nil, err
+		}
+		var body bytes.Buffer
+		fmt.Fprintf(&body, "old %d\n", old)
+		if old > 0 {
+			proof, err := tlog.ProveTree(size, old, read)
+			if err != nil {
+				return nil, err
+			}
+			for _, hash := range proof {
+				fmt.Fprintln(&body, hash)
+			}
+		}
+		body.WriteString("\n")
+		body.Write(signed)
+		answer, err := http.Post(args[0]+"/add-checkpoint", "text/plain", &body)
+		if err != nil {
+			return nil, err
+		}
+		lines, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || answer.StatusCode != 200 {
+			return nil, fmt.Errorf("status %d: %s (%v)", answer.StatusCode, lines, err)
+		}
+		opened, err := note.Open(append([]byte(text+"\n"), lines...), note.VerifierList(witness))
+		if err != nil {
+			return nil, err
+		}
+		good += int64(len(opened.Sigs))
+		old = size
+	}
+	return map[string]int64{"size": size, "cosignatures": good}, nil
 }
