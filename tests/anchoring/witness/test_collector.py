@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from millstream.anchoring.transparency.policy import check_checkpoint, parse_policy
 from millstream.anchoring.transparency.signed_note import parse_ledger_key
@@ -197,6 +198,24 @@ def test_a_node_that_serves_asks_its_witnesses_by_itself(node: CosignedNode) -> 
         finally:
             serving.terminate()
         assert serving.wait(60) == 0
+
+
+def test_a_complete_checkpoint_is_looked_at_without_a_write(node: CosignedNode) -> None:
+    """A node that serves compares twice a second: an idle one must not sync its disk for that."""
+    node.anchor()
+    node.cosign()
+    with Node.open(load_settings({"data": str(node.data)}, environment={})[0]) as opened:
+        collector, written = opened.ledgers.required_collector("anchors"), list[str]()
+        engine = opened.databases.own
+
+        def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            written.extend([statement] if not statement.lstrip().startswith("SELECT") else [])
+
+        assert collector.collect()  # which opens the tables
+        sa.event.listen(engine, "before_cursor_execute", record)
+        assert collector.collect()
+        sa.event.remove(engine, "before_cursor_execute", record)
+    assert written == []
 
 
 def test_a_policy_without_urls_or_file_is_an_error_that_says_so(node: CosignedNode) -> None:

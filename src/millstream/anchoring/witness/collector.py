@@ -154,8 +154,10 @@ class CosignatureCollector:
         row = self._table.collecting()
         if row is not None:
             before, now = parse_note(row.data), parse_note(newest.data)
-            if before.text == now.text:  # the ledger may have signed it with another key since
-                return self._table.add(now, self._policy, self._clock.now())
+            if before.text == now.text:
+                if all(each in before.signatures for each in now.signatures):
+                    return row
+                return self._table.add(now, self._policy, self._clock.now())  # the ledger signed it with another key
             is_done = row.completed_at is not None or not cosigning_witnesses(before, self._policy)
             if not is_done and not self._is_beyond(row.size):
                 return row
