@@ -246,6 +246,13 @@ def json_array(values: Iterable[int | str]) -> str:
     return text
 
 
+def put_row(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> None:
+    """Write the row *values* in place of the one with the same primary key, if there is one, within :func:`writing`."""
+    key = [column == values[column.name] for column in table.primary_key]
+    if not connection.execute(sa.update(table).where(*key).values(values)).rowcount:
+        connection.execute(sa.insert(table).values(values))
+
+
 def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
     """An insert that leaves rows alone whose key exists; any other fault of a row is an error."""
     if _is_sqlite(connection):

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from millstream.anchoring.database import metadata
 from millstream.anchoring.transparency.policy import TrustPolicy, cosigning_witnesses
 from millstream.anchoring.transparency.signed_note import SignedNote, encode_note, parse_note
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import make_tables, put_row, writing
 
 _number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _cosigned = sa.Table(
@@ -116,11 +116,9 @@ class CosignatureTable:
 
     def put_witness(self, name: str, record: WitnessRecord) -> None:
         """Keep how the witness *name* answered."""
-        where = (_witnesses.c.ledger == self._ledger, _witnesses.c.witness == name)
         values = {**msgspec.structs.asdict(record), "ledger": self._ledger, "witness": name}
         with writing(self._engine) as connection:
-            if not connection.execute(sa.update(_witnesses).where(*where).values(values)).rowcount:
-                connection.execute(sa.insert(_witnesses).values(values))
+            put_row(connection, _witnesses, values)
 
     def _row(self, connection: sa.Connection, *, complete: bool) -> CosignedCheckpoint | None:
         columns = [_cosigned.c[name] for name in CosignedCheckpoint.__struct_fields__]
@@ -130,7 +128,4 @@ class CosignatureTable:
         return None if row is None else CosignedCheckpoint(*row)
 
     def _put(self, connection: sa.Connection, row: CosignedCheckpoint, *, complete: bool) -> None:
-        where = (_cosigned.c.ledger == self._ledger, _cosigned.c.complete == complete)
-        values = {**msgspec.structs.asdict(row), "ledger": self._ledger, "complete": complete}
-        if not connection.execute(sa.update(_cosigned).where(*where).values(values)).rowcount:
-            connection.execute(sa.insert(_cosigned).values(values))
+        put_row(connection, _cosigned, {**msgspec.structs.asdict(row), "ledger": self._ledger, "complete": complete})

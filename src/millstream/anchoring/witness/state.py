@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from millstream.core.sql import make_tables, writing
+from millstream.core.sql import insert_new, make_tables, put_row, writing
 from millstream.core.sqlite_file import open_database
 
 _IF_DAMAGED = (
@@ -103,13 +103,8 @@ class WitnessTurn:
 
     def record(self, head: WitnessedHead) -> None:
         """Record *head* in place of the one before it."""
-        values = msgspec.structs.asdict(head)
-        done = self._connection.execute(sa.update(_heads).where(_heads.c.origin == head.origin).values(values))
-        if not done.rowcount:
-            self._connection.execute(sa.insert(_heads).values(values))
+        put_row(self._connection, _heads, msgspec.structs.asdict(head))
 
     def record_fork(self, fork: ForkEvidence) -> None:
         """Keep *fork*, unless one of its origin and size is kept already."""
-        known = sa.select(_forks.c.size).where(_forks.c.origin == fork.origin, _forks.c.size == fork.size)
-        if self._connection.execute(known).first() is None:
-            self._connection.execute(sa.insert(_forks).values(msgspec.structs.asdict(fork)))
+        self._connection.execute(insert_new(self._connection, _forks), msgspec.structs.asdict(fork))
