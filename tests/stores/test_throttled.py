@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.clock import VirtualClock
+from millstream.core.token_bucket import TokenBucket
 from millstream.stores import LocalStore, StoreInputError, ThrottledStore, open_provider
-from millstream.stores.throttled import TokenBucket, shared_rate, split_rate
+from millstream.stores.throttled import shared_rate, split_rate
 
 
 @given(

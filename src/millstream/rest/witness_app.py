@@ -15,6 +15,7 @@ from millstream.anchoring.witness.requests import MAX_REQUEST_BYTES
 from millstream.anchoring.witness.witness import Witness
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
+from millstream.core.token_bucket import TokenBucket
 from millstream.rest.bodies import TooLargeError, read_body
 
 _MOST_ADDRESSES = 10_000
@@ -63,16 +64,13 @@ class RateLimit:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Of each address: the requests that it may still send, and when that was counted; the stalest first."""
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        """By address; the one that was silent longest comes first."""
 
     def seconds_to_wait(self, address: str) -> float:
         """Count a request of *address*: 0 if it is allowed, otherwise the seconds after which the next one is."""
-        now = self._clock.monotonic()
-        left, counted_at = self._buckets.pop(address, (float(self._burst), now))
-        left = min(float(self._burst), left + (now - counted_at) * self._rate)
-        allowed = left >= 1
-        self._buckets[address] = (left - allowed, now)
+        bucket = self._buckets.pop(address, None) or TokenBucket(self._rate, self._clock, burst=self._burst)
+        self._buckets[address] = bucket
         if len(self._buckets) > _MOST_ADDRESSES:
             self._buckets.popitem(last=False)
-        return 0.0 if allowed else (1 - left) / self._rate
+        return bucket.try_take()

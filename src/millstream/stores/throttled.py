@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit, urlunsplit
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.token_bucket import TokenBucket
 from millstream.stores.protocol import Store, StoreInputError
 from millstream.stores.wrapper import Answer, StoreCall, StoreWrapper
 
 OPTION = "requests="
 """The part of a query that names the rate, in requests a second."""
-
-
-class TokenBucket:
-    """Lets *rate* calls a second pass, and up to *burst* at once after a pause; the others wait. Thread-safe."""
-
-    def __init__(self, rate: float, clock: Clock, *, burst: float = 1.0) -> None:
-        self._rate, self._clock, self._burst = rate, clock, burst
-        self._lock = threading.Lock()
-        self._tokens, self._at = burst, clock.monotonic()
-
-    def take(self) -> None:
-        """Wait until it is this call's turn."""
-        with self._lock:  # whoever comes later takes a later token, and so waits longer
-            now = self._clock.monotonic()
-            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
-            self._at = now
-            self._tokens -= 1
-            wait = -self._tokens / self._rate
-        if wait > 0:
-            self._clock.sleep(wait)
 
 
 class ThrottledStore(StoreWrapper):
