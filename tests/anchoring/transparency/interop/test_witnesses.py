@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transparency.interop.program import GoProgram
+from transparency.interop.program import GoProgram, RefusedError
 
-from millstream.anchoring.errors import WitnessRefusalError
-from millstream.anchoring.merkle import EMPTY_ROOT
+from millstream.anchoring.errors import ProofError, WitnessRefusalError
+from millstream.anchoring.ledger import encode_entry
+from millstream.anchoring.merkle import EMPTY_ROOT, leaf_hash
+from millstream.anchoring.proof import Proof, decode_proof
+from millstream.anchoring.transparency.policy import parse_policy
 from millstream.anchoring.transparency.signed_note import (
     SignedNote,
     VerifierKey,
@@ -23,8 +26,10 @@ from millstream.anchoring.transparency.signed_note import (
     parse_verifier_key,
     verify_note,
 )
+from millstream.anchoring.transparency.tlog_proof import verify_tlog_proof
 from millstream.anchoring.witness import WitnessClient
 from millstream.testing.waiting import until
+from support.cosigned_node import CosignedNode
 from support.witness_process import WitnessProcess
 from support.witnessed_log import WitnessedLog
 
@@ -90,7 +95,45 @@ def test_a_witness_of_others_cosigns_our_ledger_and_refuses_its_fork(torchwood: 
         assert forked.value.is_fork
 
 
-def test_our_witness_cosigns_a_log_of_others(torchwood: GoProgram, tmp_path: Path) -> None:
+def test_a_proof_file_of_a_node_has_the_cosignature_of_a_witness_of_others(
+    torchwood: GoProgram, tmp_path: Path
+) -> None:
+    """Theirs and ours must both have signed; torchwood verifies the file, and refuses it without one of them."""
+    program = torchwood.tool("filippo.io/torchwood/cmd/litewitness")
+    with contextlib.ExitStack() as stack:
+        node = CosignedNode(tmp_path)
+        stack.callback(node.stop, *"ABC")
+        (tmp_path / "lite").mkdir()
+        url, key = stack.enter_context(litewitness(program, tmp_path / "lite", parse_ledger_key(node.ledger_key)))
+        ours = node.witnesses["A"]
+        lines = [f"log {node.ledger_key}", f"witness theirs {key} {url}", f"witness ours {ours.key} {ours.url}"]
+        node.policy.write_text("\n".join([*lines, "group both all theirs ours", "quorum both", ""]), "utf-8")
+        last = node.anchor(3)
+        assert node.cosign()[1]["signed"] == ["ours", "theirs"]
+        path, entry, plain = (tmp_path / name for name in ("x.tlog-proof", "entry", "plain.tlog-proof"))
+        proof = node.command("prove", "readings", last, "--require-quorum", "--tlog", str(path))
+        assert (proof.code, proof.err) == (0, "")
+        made = decode_proof(proof.out_bytes)
+        assert isinstance(made, Proof)
+        entry.write_bytes(encode_entry(made.entry))
+        assert torchwood("verify", node.policy, path, entry) is True
+        signatures = path.read_text("utf-8").splitlines(keepends=True)
+        plain.write_text("".join(line for line in signatures if "example.net/lite" not in line), "utf-8")
+        with pytest.raises(RefusedError):
+            torchwood("verify", node.policy, plain, entry)
+
+
+def test_our_witness_cosigns_a_log_of_others_and_we_verify_its_proof_file(torchwood: GoProgram, tmp_path: Path) -> None:
     private, public = torchwood("key", "example.com/foreign")
     with WitnessProcess(tmp_path, [parse_ledger_key(public)]) as witness:
-        assert torchwood("submit", witness.url, witness.key, private) == {"size": 300, "cosignatures": 3}
+        answer = torchwood("submit", witness.url, witness.key, private)
+        policy = parse_policy(f"log {public}\nwitness ours {witness.key}\nquorum ours\n".encode())
+    assert (answer["size"], answer["cosignatures"]) == (300, 3)
+    proof = str(answer["proof"])
+    assert verify_tlog_proof(proof.encode(), leaf_hash(b"257"), policy).witnesses == ("ours",)
+    without = "".join(
+        line for line in proof.splitlines(keepends=True) if f"\N{EM DASH} {witness.key.name} " not in line
+    )
+    assert without != proof
+    with pytest.raises(ProofError, match="too few witnesses"):
+        verify_tlog_proof(without.encode(), leaf_hash(b"257"), policy)

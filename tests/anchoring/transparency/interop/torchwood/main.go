@@ -100,7 +100,8 @@ func key(args []string) (any, error) {
 }
 
 // submit URL WITNESS PRIVATE: a log that grows to 5, 6 and 300 entries has each checkpoint cosigned by the witness at
-// URL; answers with the last status and the number of cosignatures that hold.
+// URL; answers with the last size, the number of cosignatures that hold, and a proof file of entry 257 (its text is "257")
+// that ends with the last checkpoint and its cosignature.
 func submit(args []string) (any, error) {
 	witness, err := torchwood.NewCosignatureVerifier(args[1])
 	if err != nil {
@@ -119,6 +120,7 @@ func submit(args []string) (any, error) {
 		return found, nil
 	})
 	var old, good, size int64
+	var cosigned []byte
 	for _, size = range []int64{5, 6, 300} {
 		for at := old; at < size; at++ {
 			more, err := tlog.StoredHashes(at, fmt.Appendf(nil, "%d", at), read)
@@ -164,6 +166,12 @@ func submit(args []string) (any, error) {
 		}
 		good += int64(len(opened.Sigs))
 		old = size
+		cosigned = append(signed, lines...)
 	}
-	return map[string]int64{"size": size, "cosignatures": good}, nil
+	path, err := tlog.ProveRecord(old, 257, read)
+	if err != nil {
+		return nil, err
+	}
+	proof := string(torchwood.FormatProof(257, path, cosigned))
+	return map[string]any{"size": old, "cosignatures": good, "proof": proof}, nil
 }
