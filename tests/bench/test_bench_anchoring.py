@@ -12,5 +12,5 @@ pytestmark = pytest.mark.served
 
 def test_every_part_gives_a_rate() -> None:
     report = run_benchmark("anchoring", size="quick", runs=1, clock=SystemClock(), show=lambda _: None)
-    assert len(report.results) == 8
+    assert len(report.results) == 10
     assert all(row.median > 0 for result in report.results for row in result.rows)

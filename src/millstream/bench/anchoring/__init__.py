@@ -9,6 +9,7 @@ from millstream.bench.anchoring.embedded import in_process
 from millstream.bench.anchoring.ledger_trees import trees_of_ledgers
 from millstream.bench.anchoring.protocol import by_the_protocol, signatures
 from millstream.bench.anchoring.served import over_http
+from millstream.bench.anchoring.witnessed import witnessed_ledger
 from millstream.bench.runner import Comparison, Size
 from millstream.core.canonical import canonical_json
 from millstream.testing.dids import DidOwner
@@ -29,3 +30,4 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
     yield in_process(folder, *requests)
     yield from over_http(folder, *requests)
     yield from trees_of_ledgers(size, folder)
+    yield from witnessed_ledger(size, folder)
