@@ -26,7 +26,9 @@
         ├── TrustPolicyError    the policy says not whom to trust (InputError)
         ├── LedgerKeyError      the key of a ledger cannot be used (InputError)
         ├── NotCosignedError      the quorum of witnesses has signed no checkpoint yet (NotFoundError)
-        └── WitnessRefusalError   a witness refuses to cosign a checkpoint
+        ├── WitnessRefusalError   a witness refuses to cosign a checkpoint
+        ├── TimestampError        not a time stamp, or one that does not hold (InputError)
+        └── TimestampRefusalError a time-stamping authority refuses a request
 """
 
 from __future__ import annotations
@@ -156,3 +158,11 @@ class WitnessRefusalError(TransparencyError):
         super().__init__(message)
         self.known_size = known_size
         self.is_fork = is_fork
+
+
+class TimestampError(TransparencyError, InputError):
+    """What was read is not a time stamp, one that does not hold, or not of an authority that is trusted."""
+
+
+class TimestampRefusalError(TransparencyError):
+    """A time-stamping authority refuses a request."""

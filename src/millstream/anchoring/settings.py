@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
-from millstream.core.settings import Section, SettingsError
+from millstream.core.settings import Section, SettingsError, require_time
 
 TILES_FOLDER = "ledger-tiles"
 """Where tiles are published in the data folder."""
@@ -33,6 +34,11 @@ class AnchoringSettings(Section, frozen=True):
     ``witness_policy`` is a file of the form `tlog-policy`: its witnesses, each with a URL, are asked to cosign each
     checkpoint, and proofs end with the newest checkpoint that its quorum has signed. Empty means no witnesses. If a
     checkpoint lacks the quorum for longer than ``witness_alarm``, the node reports it.
+
+    ``timestamp_authorities`` are the URLs of time-stamping authorities (RFC 3161), each of which is asked at most once
+    in ``timestamp_interval`` to stamp the newest checkpoint of each ledger that has grown. Each token is verified with
+    the certificates in the file ``timestamp_certificates`` (PEM) when it arrives; without a file tokens are kept
+    unverified. ``timestamp_digest`` is the digest that is stamped, ``sha256`` or ``sha512``.
     """
 
     max_batches: int = 10_000
@@ -43,6 +49,18 @@ class AnchoringSettings(Section, frozen=True):
     tiles: bool | str = False
     witness_policy: str = ""
     witness_alarm: Duration = Duration(3600 * MICROSECONDS)
+    timestamp_authorities: tuple[str, ...] = ()
+    timestamp_interval: Duration = Duration(86_400 * MICROSECONDS)
+    timestamp_certificates: str = ""
+    timestamp_digest: Literal["sha256", "sha512"] = "sha256"
+
+    def __post_init__(self) -> None:
+        require_time(self, "timestamp_interval")
+        for url in self.timestamp_authorities:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(
+                    f"timestamp_authorities has {url[:200]!r}: write http://HOST/PATH or https://HOST/PATH"
+                )
 
     def require_two_places(self, folder: Path) -> None:
         """Raise :class:`SettingsError` where the copy of checkpoints and the tiles of the node in *folder* meet."""

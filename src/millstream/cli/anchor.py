@@ -14,6 +14,7 @@ from millstream.cli.anchor_keys import checkpoint, key, ledger_option, verify
 from millstream.cli.anchor_linksets import linksets
 from millstream.cli.anchor_observe import observe, print_follow_state
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
+from millstream.cli.anchor_timestamps import timestamp, timestamps
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
@@ -35,6 +36,8 @@ anchor.add_command(key)
 anchor.add_command(checkpoint)
 anchor.add_command(verify)
 anchor.add_command(cosign)
+anchor.add_command(timestamp)
+anchor.add_command(timestamps)
 anchor.add_command(submit)
 anchor.add_command(redrive)
 anchor.add_command(serve)

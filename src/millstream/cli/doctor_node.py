@@ -21,6 +21,8 @@ def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozens
     needed = {scheme_of(url).extra for url in _urls(settings).values()}
     if settings.serve.registry or settings.serve.registry_http:
         needed.add("sidetree")
+    if settings.anchoring.timestamp_authorities:
+        needed.add("timestamps")
     if settings.serve.registry_http or settings.console.users:
         needed.add("serve")
     if settings.pipeline.master != type(settings.pipeline)().master:

@@ -61,6 +61,8 @@ millstream anchor redrive
 millstream anchor replay
 millstream anchor serve --http 127.0.0.1:8080
 millstream anchor status
+millstream anchor timestamp --ledger reports
+millstream anchor timestamps --json
 millstream anchor verify --ledger reports
 millstream anchor submit operations.jsonl
 millstream did create --update-key update.json --recovery-key recovery.json

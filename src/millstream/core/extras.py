@@ -42,6 +42,7 @@ EXTRAS: Mapping[str, Extra] = {
         ("coincurve", "jsonpatch", "jsonpointer"),
         ("millstream.anchoring",),
     ),
+    "timestamps": Extra("time stamps of ledgers (RFC 3161)", ("rfc3161_client",)),
     "rabbitmq": Extra("work queues over RabbitMQ", ("pika",)),
     "serve": Extra("the console, and HTTP for programs", ("starlette", "uvicorn", "httptools", "jinja2", "markupsafe")),
     "demo": Extra(

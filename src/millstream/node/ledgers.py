@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millstream.anchoring import LogLedger
-from millstream.anchoring.errors import LedgerKeyError, TrustPolicyError
+from millstream.anchoring.errors import LedgerKeyError, TimestampError, TrustPolicyError
 from millstream.anchoring.log_ledger import LEDGER_LOG
 from millstream.anchoring.transparency.entry_proof import EntryProof, newest_checkpoint, prove_entry
 from millstream.anchoring.transparency.keys import LedgerKeys
@@ -28,6 +28,8 @@ from millstream.node.registry import REGISTRY_LEDGER, RegistryPart
 from millstream.node.reports import REPORT_LEDGER, ReportsPart
 
 if TYPE_CHECKING:
+    from millstream.anchoring.timestamps.collector import TimestampCollector
+    from millstream.anchoring.timestamps.timestamp_tables import TimestampTable
     from millstream.anchoring.transparency.policy import TrustPolicy
     from millstream.anchoring.witness.collector import CosignatureCollector
 
@@ -83,6 +85,7 @@ class LedgersPart:
         self._logs = logs
         self._published: dict[LedgerName, PublishedFiles | None] = {}
         self._collectors: dict[LedgerName, CosignatureCollector] = {}
+        self._stampers: dict[LedgerName, TimestampCollector] = {}
         self._lock = threading.Lock()
         self._anchoring = anchoring
         self._reports = reports
@@ -142,6 +145,53 @@ class LedgersPart:
         collector = self.collector(name)
         if collector is None:
             raise TrustPolicyError("no witnesses are configured: set anchoring.witness_policy to a file with a policy")
+        return collector
+
+    def timestamp_table(self, name: LedgerName) -> TimestampTable:
+        """The time stamps of the ledger *name*; there may be some although no authority is configured any more."""
+        from millstream.anchoring.timestamps.timestamp_tables import TimestampTable
+
+        return TimestampTable(self._trees.engine, name)
+
+    def timestamps(self, name: LedgerName) -> TimestampCollector | None:
+        """What has the ledger *name* time-stamped, None without authorities.
+
+        Raises :class:`TimestampError` for certificates that cannot be used, ImportError without the package.
+        """
+        from millstream.anchoring.http_reader import HttpReader
+        from millstream.anchoring.timestamps.authorities import read_authorities
+        from millstream.anchoring.timestamps.client import TimestampClient
+        from millstream.anchoring.timestamps.collector import AUTHORITY_SECONDS, TimestampCollector, TimestampRules
+
+        settings, clock = self._context.settings.anchoring, self._context.clock
+        if not settings.timestamp_authorities:
+            return None
+        import rfc3161_client  # noqa: F401  # now rather than at the first request
+
+        with self._lock:
+            if name not in self._stampers:
+                path = settings.timestamp_certificates
+                trusted = read_authorities(Path(path)) if path else None
+                reader = HttpReader(seconds=AUTHORITY_SECONDS, clock=clock)
+                clients = [TimestampClient(url, trusted, reader) for url in settings.timestamp_authorities]
+                rules = TimestampRules(interval=settings.timestamp_interval, digest=settings.timestamp_digest)
+                self._stampers[name] = TimestampCollector(
+                    self.tree(name),
+                    clients,
+                    table=self.timestamp_table(name),
+                    cas=self._anchoring.cas,
+                    clock=clock,
+                    rules=rules,
+                )
+            return self._stampers[name]
+
+    def required_timestamps(self, name: LedgerName) -> TimestampCollector:
+        """What has the ledger *name* time-stamped. Raises :class:`TimestampError` without authorities."""
+        collector = self.timestamps(name)
+        if collector is None:
+            raise TimestampError(
+                "no time-stamping authorities are configured: set anchoring.timestamp_authorities to their URLs"
+            )
         return collector
 
     def published(self, name: LedgerName) -> PublishedFiles | None:

@@ -1,0 +1,169 @@
+"""Having the checkpoints of a ledger time-stamped at an interval; nothing waits for the authorities."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import msgspec
+
+from millstream.anchoring.cas import Cas
+from millstream.anchoring.errors import AnchoringError
+from millstream.anchoring.timestamps.client import Digest, TimestampClient
+from millstream.anchoring.timestamps.timestamp_tables import AuthorityRecord, TimestampRecord, TimestampTable
+from millstream.anchoring.timestamps.token import TimestampToken
+from millstream.anchoring.transparency.entry_proof import SignedHead
+from millstream.core.clock import Clock
+
+AUTHORITY_SECONDS = 20.0
+"""How long an authority may take for its answer."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
+_MOST_THREADS = 16
+_log = logging.getLogger(__name__)
+
+
+class ReleasedTree(Protocol):
+    """The durable tree of a ledger, as far as time stamps are concerned; see ``LedgerTree``."""
+
+    def released(self) -> SignedHead | None:
+        """The newest checkpoint that may be given out."""
+        ...
+
+
+class TimestampRules(msgspec.Struct, frozen=True, kw_only=True):
+    """When to ask: each authority at most once in ``interval`` (microseconds), for the ``digest`` of a checkpoint."""
+
+    interval: int
+    digest: Digest
+
+
+class _Pause(msgspec.Struct):
+    """When an authority that gave no token is asked again."""
+
+    until: float = 0.0
+    seconds: float = _FIRST_PAUSE
+
+
+class TimestampCollector:
+    """Has the checkpoints of *tree* stamped by *clients*, keeps the tokens in *cas*, and lists them in *table*.
+
+    A token is durable in *cas* before it is listed: a process that ends in between leaves a file that nothing names,
+    and the next one asks again. Nobody waits for an authority: one that does not answer is asked again after a pause.
+    """
+
+    def __init__(
+        self,
+        tree: ReleasedTree,
+        clients: Sequence[TimestampClient],
+        *,
+        table: TimestampTable,
+        cas: Cas,
+        clock: Clock,
+        rules: TimestampRules,
+    ) -> None:
+        self._tree = tree
+        self._clients = clients
+        self._table = table
+        self._cas = cas
+        self._clock = clock
+        self._rules = rules
+        self._pauses = {client.name: _Pause() for client in clients}
+        self._turn = threading.Lock()
+
+    def collect(self, *, now: bool = False) -> Sequence[TimestampRecord]:
+        """Ask the authorities that are due to stamp the newest checkpoint; returns the new time stamps.
+
+        An authority is due once the interval since its last token is over, if the ledger has grown since. With *now*
+        neither the interval nor a pause counts.
+        """
+        newest = self._tree.released()
+        if newest is None or newest.size == 0:
+            return []
+        with self._turn:
+            known = self._table.records()
+            due = [client for client in self._clients if self._is_due(client, newest, known, now=now)]
+            if not due:
+                return []
+            with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "timestamps") as threads:
+                answers = list(threads.map(lambda client: self._stamp(client, newest), due))
+        return [record for record in answers if record is not None]
+
+    def problems(self) -> dict[str, str]:
+        """Why the configured authorities gave no time stamp when they were asked last, by URL."""
+        said = self._table.authorities()
+        names = [client.name for client in self._clients if client.name in said]
+        return {name: problem for name in names if (problem := said[name].problem) is not None}
+
+    def _is_due(
+        self, client: TimestampClient, newest: SignedHead, known: Sequence[TimestampRecord], *, now: bool
+    ) -> bool:
+        own = [each for each in known if each.authority == client.name and each.size is not None]
+        if own and (own[-1].size or 0) >= newest.size:
+            return False
+        if now or not own:
+            return now or self._pauses[client.name].until <= self._clock.monotonic()
+        is_over = own[-1].received_at + self._rules.interval <= self._clock.now()
+        return is_over and self._pauses[client.name].until <= self._clock.monotonic()
+
+    def _stamp(self, client: TimestampClient, newest: SignedHead) -> TimestampRecord | None:
+        """Have *newest* stamped by *client*; None where there is no token, which is then noted."""
+        return self._asked(
+            client,
+            lambda: client.stamp(newest.data, self._rules.digest),
+            lambda token: self._keep(client, token, newest.data, size=newest.size),
+        )
+
+    def _asked(
+        self,
+        client: TimestampClient,
+        ask: Callable[[], TimestampToken],
+        keep: Callable[[TimestampToken], TimestampRecord],
+    ) -> TimestampRecord | None:
+        asked_at, record, problem = self._clock.now(), None, None
+        try:
+            record = keep(ask())
+        except AnchoringError as error:
+            problem = str(error) if client.name in str(error) else f"{client.name}: {error}"
+        pause = self._pauses[client.name]
+        if problem is None:
+            pause.until, pause.seconds = 0.0, _FIRST_PAUSE
+        else:
+            pause.until = self._clock.monotonic() + pause.seconds
+            pause.seconds = min(2 * pause.seconds, _LONGEST_PAUSE)
+        before = self._table.authorities().get(client.name)
+        if problem is not None and (before is None or before.problem != problem):
+            _log.warning("no time stamp: %s", problem)
+        answered_at = record.received_at if record else before.answered_at if before else None
+        self._table.put_authority(client.name, AuthorityRecord(asked_at, answered_at, problem))
+        return record
+
+    def _keep(
+        self,
+        client: TimestampClient,
+        token: TimestampToken,
+        document: bytes,
+        *,
+        size: int | None = None,
+        renews: int | None = None,
+    ) -> TimestampRecord:
+        """Store *token* and *document*, then list them."""
+        document_cid, token_cid = self._cas.put_many([document, token.data])
+        return self._table.add(
+            TimestampRecord(
+                number=0,
+                authority=client.name,
+                name=token.authority,
+                size=size,
+                renews=renews,
+                time=token.time,
+                ends_at=token.ends_at,
+                digest=token.digest,
+                document=document_cid,
+                token=token_cid,
+                received_at=self._clock.now(),
+            )
+        )
