@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from millstream.console.app import Console
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
+from millstream.rest.authentication import COOKIE
 from millstream.rest.broker_link import BrokerLink
 from millstream.settings import load_settings
 
@@ -22,17 +23,28 @@ class AskedInProcess:
 
     def __init__(self, node: Node, broker: BrokerLink | None = None) -> None:
         self.node = node
-        self._asgi_app = Console(AppContext(node, broker=broker)).asgi_app
+        self.app = AppContext(node, broker=broker)
+        self._asgi_app = Console(self.app).asgi_app
+        self._session = self.app.access.new_session()
 
-    def ask(self, method: str, target: str, body: Any = None) -> tuple[int, str]:
+    def ask(self, method: str, target: str, body: Any = None, **headers: str) -> tuple[int, str]:
         """The status and the text of one answer; *body* is sent as JSON."""
         sent = b"" if body is None else json.dumps(body).encode()
-        return asyncio.run(self._answer(method, urlsplit(target), sent))
+        return asyncio.run(self._answer(method, target, sent, {"content-type": "application/json", **headers}))[:2]
 
     def page(self, target: str) -> str:
         """A page that is there, its white space narrowed."""
-        status, text = self.ask("GET", target)
+        status, text, _ = asyncio.run(self._answer("GET", target, b"", self._cookie))
         assert status == 200, (target, status, text)
+        return " ".join(text.split())
+
+    def form(self, target: str, **fields: str) -> str:
+        """The page that a form leads to, filled in with *fields*: an answer of its own, or the next one."""
+        sent = urlencode({"token": self.app.access.form_token(self._session), **fields}).encode()
+        more = {**self._cookie, "content-type": "application/x-www-form-urlencoded"}
+        status, text, location = asyncio.run(self._answer("POST", target, sent, more))
+        if status == 303:
+            return self.page(location.partition("#")[0])
         return " ".join(text.split())
 
     def api(self, target: str, body: Any = None) -> Any:
@@ -41,11 +53,17 @@ class AskedInProcess:
         assert status == 200, (target, status, text)
         return json.loads(text)
 
-    async def _answer(self, method: str, target: Any, sent: bytes) -> tuple[int, str]:
+    @property
+    def _cookie(self) -> Mapping[str, str]:
+        return {"cookie": f"{COOKIE}={self.app.access.cookie(self._session)}"}
+
+    async def _answer(self, method: str, address: str, sent: bytes, more: Mapping[str, str]) -> tuple[int, str, str]:
+        """Status, text and the header ``Location`` of one answer."""
+        target = urlsplit(address)
         scope = {
             "type": "http", "http_version": "1.1", "method": method, "scheme": "http", "path": target.path,
             "raw_path": target.path.encode(), "query_string": target.query.encode(), "root_path": "",
-            "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
+            "headers": [(b"host", b"127.0.0.1"), *((n.encode(), v.encode()) for n, v in more.items())],
             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
         }  # fmt: skip
         received: list[Any] = []
@@ -58,7 +76,8 @@ class AskedInProcess:
 
         await self._asgi_app(scope, receive, send)
         text = b"".join(message.get("body", b"") for message in received).decode()
-        return received[0]["status"], text
+        headers = dict(received[0]["headers"])
+        return received[0]["status"], text, headers.get(b"location", b"").decode()
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def test_a_queue_with_open_tasks_gets_a_worker_and_zero_means_that_nothing_waits
 
 @pytest.mark.parametrize(
     ("name", "ready", "workers"),
-    [("audit", 0, 1), ("audit", 1_001, 2), ("duplication-high", 501, 2), ("duplication-low", 1, 1),
+    [("audit", 0, 0), ("audit", 1_001, 2), ("duplication-high", 501, 2), ("duplication-low", 1, 1),
      ("duplication-low", 5_001, 2), ("duplication-low", 10**6, 10), ("bit-report", 10**6, 1), ("repair", 0, 0)],
 )  # fmt: skip
 def test_a_worker_is_added_for_each_share_of_tasks_up_to_the_maximum(name: str, ready: int, workers: int) -> None:

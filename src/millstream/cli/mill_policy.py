@@ -80,7 +80,7 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
     """
     with Node.open(settings, create=True) as node:
         saved = save_policy(node.policies.location, account, file.read(MAX_BYTES + 1), if_match=if_match)
-        record_change(node, "save policy", account, version=saved.version, number=saved.number)
+        record_change(node, "save policy", account, **saved.facts)
         _warn(node, account)
     if as_json:
         print_json(saved)

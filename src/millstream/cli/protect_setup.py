@@ -324,7 +324,7 @@ def _ask(settings: Settings, store: str, space: str, names: Sequence[str]) -> No
             spaces = {**policy.spaces, space: pairs}
             data = encode_policy(msgspec.structs.replace(policy, spaces=spaces))
             saved = save_policy(node.policies.location, account, data)
-            record_change(node, "save policy", account, version=saved.version, number=saved.number)
+            record_change(node, "save policy", account, **saved.facts)
         if space in policy.ignored:
             raise SetupError(
                 f"the policy of account {account!r} ignores space {space!r}: remove the space from its ignore list"

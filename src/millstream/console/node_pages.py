@@ -51,7 +51,7 @@ def show_audit_log(call: PageRequest) -> Mapping[str, Any]:
     """Who did what, the latest first."""
     query = call.ask(system.OperatorAuditQuery)
     found = system.operator_audit_log(call.app, query)
-    return {"audit": found, **{name: call.query.get(name) for name in ("before", "about", "user")}}
+    return {"audit": found, **{name: call.query.get(name) for name in ("before", "about", "target", "user")}}
 
 
 def show_system(call: PageRequest) -> Mapping[str, Any]:

@@ -91,11 +91,12 @@ def edit_policy(call: PageRequest) -> Mapping[str, Any] | Response:
 def restore_policy(call: PageRequest) -> Mapping[str, Any] | Response:
     """Put an older version in force again."""
     account, number = call.path["account"], call.field("number")
-    older = policies.policy_version(call.app, call.ask(policies.VersionQuery, number=number))
     back, version = _page_of(account), call.field("version")
     if call.field("confirmed") == "yes":
-        saved = policies.put_policy(call.app, call.ask(policies.AccountQuery, older, if_match=version))
+        ask = call.ask(policies.VersionQuery, number=number, if_match=version)
+        saved = policies.restore_policy(call.app, ask)
         return call.redirect_with_notice(back, f"Version {number} is in force again, as number {saved.number}.")
+    older = policies.policy_version(call.app, call.ask(policies.VersionQuery, number=number))
     checked = policies.check_policy(call.app, call.ask(policies.AccountQuery, older))
     return {
         "what": f"Restore version {number}",

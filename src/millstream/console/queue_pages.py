@@ -65,7 +65,7 @@ def show_queue(call: PageRequest) -> Mapping[str, Any]:
         ],
         "open_tasks": [sample.ready + sample.leased + sample.delayed for sample in past],
         "coarse": coarse,
-        "done": call.app.operator_log.last(_LAST_DONE, about=f"queue {name}"),
+        "done": call.app.operator_log.last(_LAST_DONE, target=f"queue {name}"),
     }
 
 

@@ -18,6 +18,7 @@ from millstream import __version__
 from millstream.anchoring.journal_reader import BatchHistogramBucket, BatchRow
 from millstream.console import formatting
 from millstream.core.timestamps import format_timestamp
+from millstream.mill.outcomes import outcome_of
 
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SOURCES = 20
@@ -76,6 +77,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         tree=formatting.tree,
         iso=format_timestamp,
         ticks=formatting.ticks,
+        outcome=outcome_of,
         when=lambda at: formatting.when(at, clock()),
         since=lambda at: formatting.since(at, clock()),
         ago=lambda at: formatting.ago(at, clock()),

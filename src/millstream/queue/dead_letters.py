@@ -10,8 +10,12 @@ import msgspec
 
 from millstream.queue.protocol import DeadTask
 
-_VARYING = re.compile(r"\b(?=[\w-]*\d)[0-9a-f-]{6,}\b|[0-9a-f]{16,}|\d+|'[^']*'|\"[^\"]*\"|/\S+", re.IGNORECASE)
-_LONGEST = 300
+_VARYING = re.compile(
+    r"\b(?=[\w-]*\d)[0-9a-f-]{6,}\b|[0-9a-f]{16,}|(?<!\d)(?<!\b(?-i:[A-Z]))\d+|'[^']*'|\"[^\"]*\"|/\S+", re.IGNORECASE
+)
+"""What differs from task to task; the number of a code, such as ``D14``, does not."""
+
+_LONGEST = 1000
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +55,8 @@ class DeadLetters:
 
 def common_cause(cause: str) -> str:
     """*cause* without what differs from task to task: numbers, hashes, paths and names in quotation marks."""
-    return _VARYING.sub("…", cause.strip().partition("\n")[0][:_LONGEST])
+    line = cause.strip().partition("\n")[0]
+    return _VARYING.sub("…", line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…")
 
 
 class _Page:

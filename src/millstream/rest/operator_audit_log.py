@@ -54,16 +54,26 @@ class OperatorAuditLog:
             connection.execute(sa.insert(_events), {**values, "facts": facts})
 
     def last(
-        self, limit: int = 100, before: int | None = None, about: str | None = None, user: str | None = None
+        self,
+        limit: int = 100,
+        before: int | None = None,
+        *,
+        about: str | None = None,
+        target: str | None = None,
+        user: str | None = None,
     ) -> Sequence[OperatorAuditEvent]:
-        """The last *limit* events (of those below number *before*), the latest first; only those *about* one target and
-        its parts (``queue audit`` and ``queue audit, task 7``), and by one *user*, where that is given."""
+        """The last *limit* events (of those below number *before*), the latest first; where they are given, only those
+        whose target or action contains *about*, in small or capital letters, those of one *target* and its parts
+        (``queue audit`` and ``queue audit, task 7``), and those by one *user*."""
         query = sa.select(_events).order_by(_events.c.number.desc()).limit(limit)
         if before is not None:
             query = query.where(_events.c.number < before)
         if about is not None:
-            target = _events.c.target
-            query = query.where((target == about) | target.startswith(f"{about},", autoescape=True))
+            columns = (_events.c.target, _events.c.action)
+            query = query.where(sa.or_(*(column.icontains(about, autoescape=True) for column in columns)))
+        if target is not None:
+            named = _events.c.target
+            query = query.where((named == target) | named.startswith(f"{target},", autoescape=True))
         if user is not None:
             query = query.where(_events.c.user == user)
         with self._engine.connect() as connection:

@@ -94,12 +94,28 @@ class DuplicationAction(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-UNAUDITED = DuplicationAction(
-    DuplicationRow.UNAUDITED,
-    DuplicationAct.FAIL,
-    "the source was changed behind its audit, which has recorded another checksum: put the item again through the "
-    "node, the right bytes from a copy or the new ones",
-)
+_SILENT, _NO_CHECKSUM = "a provider did not answer", "the source's provider has no checksum of it"
+
+FAILURES: Mapping[str, str] = {
+    DuplicationRow.NO_SPACE_NAMED: "the task names no space",
+    DuplicationRow.SPACE_UNREACHABLE: _SILENT,
+    DuplicationRow.NO_CHECKSUM: _NO_CHECKSUM,
+    DuplicationRow.NO_CHECKSUM_ABSENT: _NO_CHECKSUM,
+    DuplicationRow.NO_TOMBSTONE: "the source has not got it and the manifest has no tombstone of it: record its "
+    "deletion first",
+    DuplicationRow.MISSING_AT_SOURCE: "the source appears to be missing content that the manifest has",
+    DuplicationRow.UNREACHABLE: _SILENT,
+    DuplicationRow.UNAUDITED: "the source was changed behind its audit, which has recorded another checksum: put the "
+    "item again through the node, the right bytes from a copy or the new ones",
+}
+"""Why a task fails, by the row of the table; :data:`~millstream.mill.outcomes.OUTCOMES` says what to do."""
+
+
+def _failed(row: str, act: DuplicationAct = DuplicationAct.FAIL) -> DuplicationAction:
+    return DuplicationAction(row, act, FAILURES[row])
+
+
+UNAUDITED = _failed(DuplicationRow.UNAUDITED)
 """What stands in the place of a copy whose source is not what the audit of its store has recorded."""
 
 
@@ -137,13 +153,10 @@ def decide_duplication(
 ) -> DuplicationAction:
     """The action for one duplication task; an empty *content_id* asks about the space itself."""
     if not space:
-        return DuplicationAction(DuplicationRow.NO_SPACE_NAMED, DuplicationAct.FAIL, "the task names no space")
+        return _failed(DuplicationRow.NO_SPACE_NAMED)
     if EndState.UNREACHABLE in (source.end, destination.end):
-        return DuplicationAction(
-            DuplicationRow.UNREACHABLE if content_id else DuplicationRow.SPACE_UNREACHABLE,
-            DuplicationAct.RETRY,
-            "a provider did not answer",
-        )
+        row = DuplicationRow.UNREACHABLE if content_id else DuplicationRow.SPACE_UNREACHABLE
+        return _failed(row, DuplicationAct.RETRY)
     if not content_id:
         return _decide_space(source.end, destination.end)
     if source.end == EndState.ITEM:
@@ -174,11 +187,7 @@ def _decide_space(source: EndState, destination: EndState) -> DuplicationAction:
 def _decide_present(source: ObservedEnd, destination: ObservedEnd) -> DuplicationAction:
     copied = destination.end == EndState.ITEM
     if source.sha256 is None:
-        return DuplicationAction(
-            DuplicationRow.NO_CHECKSUM if copied else DuplicationRow.NO_CHECKSUM_ABSENT,
-            DuplicationAct.FAIL,
-            "the source's provider has no checksum of it",
-        )
+        return _failed(DuplicationRow.NO_CHECKSUM if copied else DuplicationRow.NO_CHECKSUM_ABSENT)
     if not copied:
         return DuplicationAction(
             DuplicationRow.ABSENT_AT_DESTINATION, DuplicationAct.COPY, "the destination has not got it"
@@ -196,13 +205,5 @@ def _decide_absent(record: SourceRecord) -> DuplicationAction:
     if record == SourceRecord.DELETED:
         return DuplicationAction(DuplicationRow.TOMBSTONE, DuplicationAct.DELETE, "its deletion is recorded")
     if record == SourceRecord.LIVE:
-        return DuplicationAction(
-            DuplicationRow.MISSING_AT_SOURCE,
-            DuplicationAct.FAIL,
-            "the source appears to be missing content that the manifest has",
-        )
-    return DuplicationAction(
-        DuplicationRow.NO_TOMBSTONE,
-        DuplicationAct.FAIL,
-        "the source has not got it and the manifest has no tombstone of it: record its deletion first",
-    )
+        return _failed(DuplicationRow.MISSING_AT_SOURCE)
+    return _failed(DuplicationRow.NO_TOMBSTONE)

@@ -33,6 +33,17 @@ def changes_between(before: Policy, after: Policy) -> list[PolicyChange]:
     return [each for each in found if each is not None]
 
 
+def change_lines(changes: Sequence[PolicyChange], limit: int = 20) -> list[str]:
+    """*changes* in words, a line each: ``space films: + one → two``; beyond *limit* only how many."""
+    lines = []
+    for one in changes[:limit]:
+        marks = [*(f"− {each}" for each in one.removed), *(f"+ {each}" for each in one.added)]
+        more = [f"and {len(marks) - limit:,} more"] if len(marks) > limit else []
+        words = ", ".join([*marks[:limit], *more]) or one.note
+        lines.append(f"{one.where}: {words}" + (f" ({one.note})" if one.note and marks else ""))
+    return lines + ([f"and {len(changes) - limit:,} more changes"] if len(changes) > limit else [])
+
+
 def merge_policies(base: Policy, mine: Policy, theirs: Policy) -> Policy:
     """*theirs* with what *mine* changed since *base*: what was added is added, what was removed is removed.
 

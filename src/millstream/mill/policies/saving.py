@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from millstream.core.errors import BusyError
 from millstream.mill.errors import PolicyError
+from millstream.mill.policies.changes import change_lines, changes_between
 from millstream.mill.policies.locations import MAX_BYTES, PolicyLocation
-from millstream.mill.policies.policy import ParsedPolicy, PolicyWarning, parse_accounts, parse_policy, policy_file
+from millstream.mill.policies.policy import (
+    ParsedPolicy,
+    Policy,
+    PolicyWarning,
+    parse_accounts,
+    parse_policy,
+    policy_file,
+)
 from millstream.mill.policies.repository import ACCOUNTS_FILE, check_account
 
 HISTORY = "history"
@@ -27,12 +36,21 @@ class PolicyConflictError(PolicyError, BusyError):
 
 
 class PolicyVersion(msgspec.Struct, frozen=True):
-    """A policy that was saved: its version now, its number in the history, and what its text gives cause to warn of."""
+    """A policy that was saved: its version now, its number in the history, and what its text gives cause to warn of.
+
+    ``changes`` says in words what it changed, or that nothing is known of the policy before it.
+    """
 
     account: str
     version: str
     number: int
     warnings: tuple[PolicyWarning, ...] = ()
+    changes: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the operator audit log records of it."""
+        return {"version": self.version, "number": self.number, "changes": list(self.changes)}
 
 
 def version_of(data: bytes | None) -> str:
@@ -58,14 +76,15 @@ def save_policy(place: PolicyLocation, account: str, data: bytes, *, if_match: s
     """
     check_account(account)
     name = policy_file(account)
-    warnings = read_policy(data, account).warnings
+    proposed = read_policy(data, account)
     with place.saving():
         current = place.read(name)
         _check_version(place, name, current, if_match)
         number = _keep(place, name, current, data)
         place.write(name, data)
         _list_account(place, account)
-    return PolicyVersion(account, version_of(data), number, tuple(warnings))
+    changes = tuple(_changes(account, current, proposed.policy))
+    return PolicyVersion(account, version_of(data), number, tuple(proposed.warnings), changes)
 
 
 def withdraw_policy(place: PolicyLocation, account: str, *, if_match: str | None = None) -> None:
@@ -99,6 +118,15 @@ def history(place: PolicyLocation, account: str) -> Sequence[tuple[int, bytes]]:
     folder = f"{HISTORY}/{policy_file(account)}"
     found = ((int(name), place.read(f"{folder}/{name}")) for name in place.names(folder) if name.isdigit())
     return [(number, data) for number, data in found if data is not None]
+
+
+def _changes(account: str, before: bytes | None, after: Policy) -> Sequence[str]:
+    """In words, what *after* changes of the policy *before*."""
+    try:
+        old = Policy(account) if before is None else read_policy(before, account).policy
+    except PolicyError:
+        return ["the policy before could not be read"]
+    return change_lines(changes_between(old, after)) or ["the same pairs and spaces, written differently"]
 
 
 def _keep(place: PolicyLocation, name: str, current: bytes | None, data: bytes) -> int:

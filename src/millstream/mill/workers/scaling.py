@@ -23,7 +23,7 @@ class QueueScaling(msgspec.Struct, frozen=True):
 
 
 DEFAULT_SCALING: Mapping[str, QueueScaling] = {
-    QueueName.AUDIT.value: QueueScaling(1, 10, 1000),
+    QueueName.AUDIT.value: QueueScaling(0, 10, 1000),
     QueueName.DUPLICATION_HIGH.value: QueueScaling(0, 10, 500),
     QueueName.DUPLICATION_LOW.value: QueueScaling(0, 10, 5000),
     QueueName.BIT_INTEGRITY.value: QueueScaling(0, 10, 500),
@@ -33,7 +33,7 @@ DEFAULT_SCALING: Mapping[str, QueueScaling] = {
     QueueName.STORAGE_STATISTICS.value: QueueScaling(0, 1, 100),
 }
 """Each queue of the mill. Bounds and sizes are those of the original deployment (reference mill, section 1.2), where it
-had the queue and counted tasks."""
+had the queue and counted tasks; it kept a worker for `audit` also without tasks."""
 
 
 def scaling_of(settings: Mapping[str, QueueScalingSettings]) -> Mapping[str, QueueScaling]:

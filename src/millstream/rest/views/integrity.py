@@ -11,6 +11,7 @@ import msgspec
 from millstream.core.errors import NotFoundError
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.manifest import ManifestRow
+from millstream.mill.outcomes import outcome_of
 from millstream.mill.repair.repair_log import RepairEvent
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport
@@ -111,7 +112,10 @@ class SpaceRow(msgspec.Struct, frozen=True):
 
 
 class CopyRow(msgspec.Struct, frozen=True):
-    """One copy of a content item: its expected hash, and the result of the last check."""
+    """One copy of a content item: its expected hash, and the result of the last check.
+
+    ``code`` is the outcome that ``detail`` begins with (``B3``), ``todo`` its remedy; None where nothing is to be done.
+    """
 
     store: str
     space: str
@@ -123,6 +127,8 @@ class CopyRow(msgspec.Struct, frozen=True):
     verified_at: int | None
     outcome: str | None
     detail: str | None
+    code: str | None = None
+    todo: str | None = None
 
 
 class FindingCount(msgspec.Struct, frozen=True):
@@ -327,5 +333,6 @@ def _space(one: SpaceCoverage) -> SpaceRow:
 
 
 def _copy(row: ManifestRow) -> CopyRow:
-    checked = (row.checked_at, row.verified_at, row.outcome, row.detail)
-    return CopyRow(row.store, row.space, row.content_id, row.sha256, row.size, row.deleted, *checked)
+    checked, known = (row.checked_at, row.verified_at, row.outcome, row.detail), outcome_of(row.detail)
+    remedy = (known.code, known.todo) if known else ()
+    return CopyRow(row.store, row.space, row.content_id, row.sha256, row.size, row.deleted, *checked, *remedy)

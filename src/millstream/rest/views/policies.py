@@ -45,7 +45,7 @@ endpoints = EndpointRegistry()
 MOST_PLANS = 200
 """Pairs of stores with a space that a what-if looks at: every item of them is listed."""
 
-_SAVED, _WITHDRAWN = "save policy", "withdraw policy"
+_SAVED, _RESTORED, _WITHDRAWN = "save policy", "restore policy", "withdraw policy"
 
 
 class UnknownPolicyError(NotFoundError):
@@ -227,12 +227,14 @@ def check_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText])
 @endpoints.put("/policies/{account}", AccountQuery, PolicyText, Role.ADMIN)
 def put_policy(app: AppContext, request: ApiRequest[AccountQuery, PolicyText]) -> SavedPolicy:
     """Save a policy in place of the version that ``If-Match`` names (``none``: there is none yet), and apply it."""
-    account = request.query.account
-    data = request.body.text.encode("utf-8", "surrogatepass")
-    saved = save_policy(app.node.policies.location, account, data, if_match=request.if_match)
-    app.operator_log.add(request.principal.name, _SAVED, account, version=saved.version, number=saved.number)
-    app.node.policies.reload()
-    return SavedPolicy(account, saved.version, saved.number, _warnings(app, account, data, _texts(app)))
+    return _save(app, request, request.body.text, _SAVED)
+
+
+@endpoints.post("/policies/{account}/versions/{number}/restore", VersionQuery, role=Role.ADMIN, conditional=True)
+def restore_policy(app: AppContext, request: ApiRequest[VersionQuery, Any]) -> SavedPolicy:
+    """Put an older version in force again, in place of the version that ``If-Match`` names, as a new version."""
+    text = policy_version(app, request).text
+    return _save(app, request, text, _RESTORED, restored=request.query.number)
 
 
 @endpoints.post("/policies/{account}/withdraw", AccountQuery, Withdrawal, Role.ADMIN, conditional=True)
@@ -254,7 +256,11 @@ def policy_versions(app: AppContext, request: ApiRequest[AccountQuery, Any]) -> 
     current = version_of(_read(app, account))
     found = [(number, version_of(data), len(data)) for number, data in history(app.node.policies.location, account)]
     last = max((number for number, version, _ in found if version == current), default=0)
-    saves = {event.facts.get("number"): (event.at, event.user) for event in app.operator_log.of(_SAVED, account)}
+    saves = {
+        event.facts.get("number"): (event.at, event.user)
+        for action in (_SAVED, _RESTORED)
+        for event in app.operator_log.of(action, account)
+    }
     rows = [
         VersionRow(number, version, size, number == last, *saves.get(number, ()))
         for number, version, size in reversed(found)
@@ -308,6 +314,15 @@ def parsed(account: str, data: bytes) -> ParsedPolicy:
 def empty_policy() -> str:
     """The text of a policy that copies nothing, to begin with."""
     return policy_text(Policy(""))
+
+
+def _save(app: AppContext, request: ApiRequest[Any, Any], text: str, action: str, **facts: Any) -> SavedPolicy:
+    """Put *text* in force over the version of the request's ``If-Match``, and record it as *action*."""
+    account, data = request.query.account, text.encode("utf-8", "surrogatepass")
+    saved = save_policy(app.node.policies.location, account, data, if_match=request.if_match)
+    app.operator_log.add(request.principal.name, action, account, **saved.facts, **facts)
+    app.node.policies.reload()
+    return SavedPolicy(account, saved.version, saved.number, _warnings(app, account, data, _texts(app)))
 
 
 def _read(app: AppContext, account: str) -> bytes | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
+from millstream.mill.outcomes import outcome_of
 from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import DeadLetterGroup, DeadTask
@@ -152,7 +153,10 @@ class QueueDetail(msgspec.Struct, frozen=True):
 
 
 class DeadGroup(msgspec.Struct, frozen=True):
-    """Dead tasks of one queue that died alike; see :class:`~millstream.queue.DeadLetterGroup`."""
+    """Dead tasks of one queue that died alike; see :class:`~millstream.queue.DeadLetterGroup`.
+
+    ``code`` is the outcome that the cause begins with (``D14``), ``todo`` its remedy; None for other causes.
+    """
 
     queue: str
     cause: str
@@ -160,6 +164,8 @@ class DeadGroup(msgspec.Struct, frozen=True):
     first_died_at: int
     last_died_at: int
     example: str
+    code: str | None = None
+    todo: str | None = None
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -207,7 +213,7 @@ def alarms(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueAlarm]:
 def dead_letters(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[DeadGroup]:
     """List the causes of the dead tasks of all queues, the largest group first; of each queue the largest groups."""
     found = [
-        DeadGroup(figures.queue, one.cause, one.count, one.first_died_at, one.last_died_at, one.example)
+        _group(figures.queue, one)
         for figures in app.poller.queues()
         if figures.dead
         for one in app.queues.causes(figures.queue)[:MOST_CAUSES]
@@ -296,6 +302,12 @@ def _task(app: AppContext, query: TaskQuery) -> DeadTask:
             f"queue {query.queue} has no dead task {query.task_id}: it may have been redriven or discarded"
         )
     return found[0]
+
+
+def _group(queue: str, one: DeadLetterGroup) -> DeadGroup:
+    known = outcome_of(one.cause)
+    facts = (queue, one.cause, one.count, one.first_died_at, one.last_died_at, one.example)
+    return DeadGroup(*facts, code=known.code if known else None, todo=known.todo if known else None)
 
 
 def _digest(body: bytes) -> str:

@@ -77,12 +77,14 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class OperatorAuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Events with numbers below ``before``; with ``about``, only those about one object (``queue audit``) and its
-    parts; with ``user``, only those of one user.
+    """Events with numbers below ``before``; with ``about``, only those whose action or object contains that text, in
+    small or capital letters; with ``target``, only those about one object (``queue audit``) and its parts; with
+    ``user``, only those of one user.
     """
 
     before: Number | None = None
     about: str | None = None
+    target: str | None = None
     user: str | None = None
     limit: Limit = 100
 
@@ -166,11 +168,12 @@ def health(app: AppContext, _ask: ApiRequest[Any, Any]) -> Health:
 @endpoints.get("/system/audit-log", OperatorAuditQuery)
 def operator_audit_log(app: AppContext, request: ApiRequest[OperatorAuditQuery, Any]) -> Listing[OperatorAuditEvent]:
     """List the operator audit log (actions in the console and this interface), the latest first."""
+    query = request.query
     found = app.operator_log.last(
-        request.query.limit + 1, request.query.before, request.query.about, request.query.user
+        query.limit + 1, query.before, about=query.about, target=query.target, user=query.user
     )
-    rows = found[: request.query.limit]
-    return Listing(rows, str(rows[-1].number) if len(found) > request.query.limit else None)
+    rows = found[: query.limit]
+    return Listing(rows, str(rows[-1].number) if len(found) > query.limit else None)
 
 
 def look_at_health(app: AppContext) -> Health:

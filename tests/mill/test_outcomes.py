@@ -1,0 +1,45 @@
+"""The table of outcomes: every one that people have to act on has a remedy, in pages and in the manual."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream.mill.check_rows import ROWS
+from millstream.mill.duplication.decision_table import FAILURES
+from millstream.mill.outcomes import OUTCOMES, outcome_of
+
+MANUAL = Path(__file__).parents[2] / "docs" / "mill.md"
+
+
+def test_the_manual_has_every_outcome_with_its_remedy() -> None:
+    table = MANUAL.read_text("utf-8").partition("| code | what to do |\n")[2].partition("\n\n")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines()[1:]]
+    assert {code.strip(): todo.strip() for code, todo in rows} == {row.code: row.todo for row in OUTCOMES.values()}
+
+
+def test_every_result_that_is_a_failure_or_an_error_has_a_remedy() -> None:
+    lines = re.findall(r"^\| ([AB]\d+V?) \|.*\| ([A-Z, ]+) \|[^|]*\|$", MANUAL.read_text("utf-8"), re.MULTILINE)
+    assert len(lines) == len(ROWS)
+    failing = {code for code, results in lines if "FAILURE" in results or "ERROR" in results}
+    assert set(OUTCOMES) == failing | set(FAILURES)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("DuplicationError: D14: the source's provider has no checksum of it", "D14"),
+        ("B3 checksum-mismatch: the content does not match", "B3"),
+        ("B3V vanished: it", "B3V"),
+        ("B1 intact: all agree", None),
+        ("disk B3: full", None),
+        ("B3x", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_code_at_the_beginning_of_a_text_is_found(text: str | None, code: str | None) -> None:
+    found = outcome_of(text)
+    assert (found.code if found else None) == code
