@@ -38,7 +38,8 @@ class AnchoringSettings(Section, frozen=True):
     ``timestamp_authorities`` are the URLs of time-stamping authorities (RFC 3161), each of which is asked at most once
     in ``timestamp_interval`` to stamp the newest checkpoint of each ledger that has grown. Each token is verified with
     the certificates in the file ``timestamp_certificates`` (PEM) when it arrives; without a file tokens are kept
-    unverified. ``timestamp_digest`` is the digest that is stamped, ``sha256`` or ``sha512``.
+    unverified. ``timestamp_digest`` is the digest that is stamped, ``sha256`` or ``sha512``. If an entry has no time
+    stamp ``timestamp_alarm`` after the interval, the node reports it.
     """
 
     max_batches: int = 10_000
@@ -51,6 +52,7 @@ class AnchoringSettings(Section, frozen=True):
     witness_alarm: Duration = Duration(3600 * MICROSECONDS)
     timestamp_authorities: tuple[str, ...] = ()
     timestamp_interval: Duration = Duration(86_400 * MICROSECONDS)
+    timestamp_alarm: Duration = Duration(86_400 * MICROSECONDS)
     timestamp_certificates: str = ""
     timestamp_digest: Literal["sha256", "sha512"] = "sha256"
 

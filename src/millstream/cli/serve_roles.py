@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _COSIGN_SECONDS = 0.5
 """How often the ledgers are compared with what was cosigned: two small queries each."""
 
+_STAMP_SECONDS = 5.0
+"""How often it is checked whether a time stamp is due: a small query for each ledger and authority."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +71,8 @@ class ServeRoles:
                 self._add(f"batching {log}", self._batching(log, output))
             if self._node.settings.anchoring.witness_policy:
                 self._add("cosignatures", self._cosignatures())
+            if self._node.settings.anchoring.timestamp_authorities:
+                self._add("time stamps", self._timestamps())
             if self._settings.workers:
                 stack.enter_context(self._workers(self._settings.workers))
             if self._settings.producers:
@@ -173,21 +178,34 @@ class ServeRoles:
         assert ledgers.witness_policy is not None
         _log.info("asking %d witnesses to cosign the ledgers", len(ledgers.witness_policy.witnesses))
 
-        def collect(name: LedgerName) -> None:
-            collector = ledgers.collector(name) if ledgers.has(name) else None
-            if collector is not None:
-                collector.collect()
+        return self._for_ledgers(
+            "cosignatures", _COSIGN_SECONDS, lambda name: ledgers.required_collector(name).collect()
+        )
+
+    def _timestamps(self) -> Callable[[], None]:
+        """Has the ledgers time-stamped by the authorities, until it is stopped."""
+        ledgers = self._node.ledgers
+        ledgers.required_timestamps(LEDGERS[0])  # settings that cannot be used end the process now
+        count = len(self._node.settings.anchoring.timestamp_authorities)
+        _log.info("asking %d authorities for time stamps of the ledgers", count)
+        return self._for_ledgers(
+            "time stamps", _STAMP_SECONDS, lambda name: ledgers.required_timestamps(name).collect()
+        )
+
+    def _for_ledgers(self, what: str, seconds: float, collect: Callable[[LedgerName], object]) -> Callable[[], None]:
+        """Calls *collect* every so many *seconds* for each ledger of the node, until it is stopped."""
 
         def run() -> None:
             failed: dict[str, str] = {}
-            while not self._stopping.wait(_COSIGN_SECONDS):
+            while not self._stopping.wait(seconds):
                 for name in LEDGERS:
                     try:
-                        collect(name)
+                        if self._node.ledgers.has(name):
+                            collect(name)
                         failed.pop(name, None)
                     except MillstreamError as error:  # a store or database that is away comes back
                         if failed.get(name) != str(error):
-                            _log.warning("cannot collect cosignatures for the ledger %s: %s", name, error)
+                            _log.warning("cannot collect %s for the ledger %s: %s", what, name, error)
                         failed[name] = str(error)
 
         return run

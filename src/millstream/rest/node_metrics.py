@@ -27,6 +27,8 @@ def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
     yield counter("anchors_total", "entries of the ledger", overview.anchors.anchors)
     yield gauge("anchors_invalid", "invalid content of the ledger", overview.anchors.invalid)
     yield gauge("anchors_behind", "entries that were not read back", overview.anchors.behind)
+    unstamped = [({"ledger": each.ledger}, each.unstamped) for each in snapshot.stamping]
+    yield gauge("ledger_unstamped_entries", "entries of each ledger without a time stamp", unstamped)
     if snapshot.following is not None:
         yield from _following_metrics(snapshot.following, overview.at)
     yield gauge("copies", "copies on all stores", overview.copies.copies)

@@ -24,6 +24,7 @@ from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.queue import queue_name
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger, cosigning_ledgers, unsigned_ledgers
+from millstream.status.ledger_timestamps import StampedLedger, stamped_ledgers
 from millstream.status.models import AnchorMetrics, BatchedLog, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
 from millstream.status.node_view import NodeView
 from millstream.status.verdict.stores import disk_free
@@ -86,7 +87,8 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     the tasks by queue that are leased although no worker holds the queue, and ``only_cause`` the cause of the dead
     tasks of a queue where all have the same. ``behind_since`` is when the first anchor was made that is not verified,
     ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds). ``unsigned`` are
-    ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign.
+    ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign, and
+    ``stamping`` those that authorities stamp.
     """
 
     at: int
@@ -114,6 +116,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     waiting_since: int | None = None
     unsigned: Sequence[UnsignedLedger] = ()
     cosigning: Sequence[CosigningLedger] = ()
+    stamping: Sequence[StampedLedger] = ()
 
     @cached_property
     def space_names(self) -> Sequence[str]:
@@ -211,6 +214,7 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         waiting_since=look("journal", view.batches.first_waiting, None),
         unsigned=look("signed ledgers", partial(unsigned_ledgers, view), ()),
         cosigning=look("cosignatures", partial(cosigning_ledgers, view), ()),
+        stamping=look("time stamps", partial(stamped_ledgers, view), ()),
     )
     return msgspec.structs.replace(snapshot, seconds=view.clock.monotonic() - began)
 

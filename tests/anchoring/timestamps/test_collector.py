@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import millstream.cli.serve_roles
 from millstream.anchoring.transparency.checkpoint import parse_checkpoint
 from millstream.anchoring.transparency.signed_note import parse_note
+from millstream.cli.serve_roles import ServeRoles
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.testing.ledgers import some_anchor
+from millstream.testing.waiting import until
 from support.stamped_node import StampedNode
 from support.timestamp_authority import TimestampAuthority, TimestampRoot
 
@@ -182,3 +186,60 @@ def test_a_certificate_that_has_ended_gives_no_token_that_is_kept(root: Timestam
         node.append(1)
         code, answer = node.stamp()
     assert code == 1 and "certificate has expired" in answer["problems"][ended.url]
+
+
+def test_a_serving_node_has_its_ledgers_stamped(
+    one: TimestampAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(millstream.cli.serve_roles, "_STAMP_SECONDS", 0.01)
+    one.answer = lambda _, real: (500, b"") if one.requests == 1 else (200, real)
+    monkeypatch.setattr("millstream.anchoring.timestamps.collector._FIRST_PAUSE", 0.01)
+    with StampedNode(tmp_path / "node", [one]).open() as node, ServeRoles(node, lambda: None):
+        node.anchoring.ledger.append(some_anchor(1))
+        node.registry.ledger.append(some_anchor(1))
+        for ledger in ("anchors", "registry"):
+            until(node.ledgers.timestamp_table(ledger).records, "a time stamp")
+        assert one.requests == 3
+
+
+def test_entries_without_a_time_stamp_become_an_issue(one: TimestampAuthority, tmp_path: Path) -> None:
+    late = ["timestamp_interval = '1ms'", "timestamp_alarm = '0s'"]
+    one.answer = lambda _, __: (502, b"")
+    node = StampedNode(tmp_path / "node", [one], *late)
+    node.append(1, 2)
+    assert _issue(node) == "2 entries of the ledger anchors without a time stamp"
+    node.stamp()
+    assert _issue(node).endswith(f"without a time stamp: {one.url}: it answered with status 502")
+    one.answer = lambda _, real: (200, real)
+    node.stamp()
+    assert _issue(node) == ""
+    node.append(3)
+    assert _issue(node) == "1 entry of the ledger anchors without a time stamp"
+    patient = StampedNode(tmp_path / "node", [one])
+    assert _issue(patient) == "", "it is not late yet"
+
+
+@pytest.mark.crash
+def test_a_process_killed_before_its_token_is_listed_leaves_no_harm(one: TimestampAuthority, tmp_path: Path) -> None:
+    node = StampedNode(tmp_path / "node", [one])
+    node.append(1)
+    script = """
+import os, signal, sys
+from millstream.anchoring.timestamps.timestamp_tables import TimestampTable
+from millstream.cli.main import run
+TimestampTable.add = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+run(["anchor", "timestamp", "--data", sys.argv[1]])
+"""
+    environment = {"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
+    words = [sys.executable, "-c", script, str(node.data)]
+    killed = subprocess.run(words, env=environment, capture_output=True, check=False)
+    assert (killed.returncode, one.requests) == (-9, 1)
+    assert len(list((node.data / "cas").glob("*"))) == 2, "the checkpoint and the token, which nothing names"
+    assert node.timestamps()["timestamps"] == []
+    assert [each["number"] for each in node.stamp()[1]["new"]] == [1]
+    assert len(node.timestamps()["timestamps"]) == 1
+
+
+def _issue(node: StampedNode) -> str:
+    issues = json.loads(node.command("status", "--json").out.splitlines()[-1])["issues"]
+    return next((str(issue["what"]) for issue in issues if issue["kind"] == "timestamps-missing"), "")

@@ -18,7 +18,7 @@ from millstream.anchoring.timestamps.token import TimestampToken
 from millstream.anchoring.transparency.entry_proof import SignedHead
 from millstream.core.clock import Clock
 
-AUTHORITY_SECONDS = 20.0
+AUTHORITY_SECONDS = 10.0
 """How long an authority may take for its answer."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
@@ -84,8 +84,7 @@ class TimestampCollector:
         if newest is None or newest.size == 0:
             return []
         with self._turn:
-            known = self._table.records()
-            due = [client for client in self._clients if self._is_due(client, newest, known, now=now)]
+            due = [client for client in self._clients if self._is_due(client, newest, now=now)]
             if not due:
                 return []
             with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "timestamps") as threads:
@@ -98,16 +97,13 @@ class TimestampCollector:
         names = [client.name for client in self._clients if client.name in said]
         return {name: problem for name in names if (problem := said[name].problem) is not None}
 
-    def _is_due(
-        self, client: TimestampClient, newest: SignedHead, known: Sequence[TimestampRecord], *, now: bool
-    ) -> bool:
-        own = [each for each in known if each.authority == client.name and each.size is not None]
-        if own and (own[-1].size or 0) >= newest.size:
+    def _is_due(self, client: TimestampClient, newest: SignedHead, *, now: bool) -> bool:
+        if not now and self._pauses[client.name].until > self._clock.monotonic():
             return False
-        if now or not own:
-            return now or self._pauses[client.name].until <= self._clock.monotonic()
-        is_over = own[-1].received_at + self._rules.interval <= self._clock.now()
-        return is_over and self._pauses[client.name].until <= self._clock.monotonic()
+        last = self._table.newest(client.name)
+        if last is None or (last.size or 0) >= newest.size:
+            return last is None
+        return now or last.received_at + self._rules.interval <= self._clock.now()
 
     def _stamp(self, client: TimestampClient, newest: SignedHead) -> TimestampRecord | None:
         """Have *newest* stamped by *client*; None where there is no token, which is then noted."""

@@ -85,6 +85,18 @@ class TimestampTable:
         query = sa.select(*columns).where(_timestamps.c.ledger == self._ledger).order_by(_timestamps.c.number)
         return [TimestampRecord(*values) for values in self._rows(query, _timestamps)]
 
+    def newest(self, authority: str) -> TimestampRecord | None:
+        """The newest time stamp of a checkpoint by the authority with the URL *authority*."""
+        columns = [_timestamps.c[name] for name in TimestampRecord.__struct_fields__]
+        query = sa.select(*columns).where(_timestamps.c.ledger == self._ledger, _timestamps.c.authority == authority)
+        newest = query.where(_timestamps.c.size.is_not(None)).order_by(_timestamps.c.number.desc()).limit(1)
+        return next((TimestampRecord(*values) for values in self._rows(newest, _timestamps)), None)
+
+    def stamped_size(self) -> int:
+        """How many entries of the ledger have a time stamp."""
+        query = sa.select(sa.func.max(_timestamps.c.size)).where(_timestamps.c.ledger == self._ledger)
+        return max((size or 0 for (size,) in self._rows(query, _timestamps)), default=0)
+
     def add(self, record: TimestampRecord) -> TimestampRecord:
         """Add *record* as the last one, whatever its number; returns it with its number."""
         self._make()

@@ -11,6 +11,7 @@ from millstream.mill.notices.alarms import Alarms
 from millstream.mill.reports.page import age_text
 from millstream.mill.tasks import QueueName
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger
+from millstream.status.ledger_timestamps import StampedLedger
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import counted, make_issue
 from millstream.status.verdict.models import Issue, IssueAction
@@ -62,6 +63,7 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
             yield _unsigned(ledger)
     yield from map(_contradicted, (each for each in snapshot.cosigning if each.forks))
     yield from map(_pending, (each for each in snapshot.cosigning if each.is_late))
+    yield from map(_unstamped, (each for each in snapshot.stamping if each.is_late))
     if (following := snapshot.following) and following.error:
         text = f"the ledger {following.ledger} is invalid or incomplete at entry {following.position:,}: "
         yield make_issue("following", following.ledger, text + following.error[:300], "/system")
@@ -89,6 +91,12 @@ def _pending(ledger: CosigningLedger) -> Issue:
     text = f"{needed} missing for the newest checkpoint of the ledger {ledger.ledger}"
     text += f": {ledger.away}" if ledger.away else ""
     return make_issue("cosignatures-missing", ledger.ledger, text, "/anchors", since=ledger.since, count=ledger.missing)
+
+
+def _unstamped(ledger: StampedLedger) -> Issue:
+    text = f"{counted(ledger.unstamped, 'entry', 'entries')} of the ledger {ledger.ledger} without a time stamp"
+    text += f": {ledger.problem[:300]}" if ledger.problem else ""
+    return make_issue("timestamps-missing", ledger.ledger, text, "/anchors", since=ledger.since, count=ledger.unstamped)
 
 
 def queue_issues(facts: Facts) -> Iterator[Issue]:

@@ -137,6 +137,13 @@ KINDS: Mapping[str, IssueKind] = {
         "`millstream anchor cosign --ledger {subject}` shows how each witness answers; if one is gone for good, change "
         "the policy (anchoring.witness_policy)",
     ),
+    "timestamps-missing": IssueKind(
+        "anchors",
+        WARN,
+        "It cannot be proven when these entries were made, except by the clock of this node. Nothing is lost.",
+        "`millstream anchor timestamp --ledger {subject}` asks the authorities and prints how each answers; if one is "
+        "gone for good, change anchoring.timestamp_authorities",
+    ),
     "invalid-anchors": IssueKind(
         "anchors", BAD, "Their batches cannot be proven.", "`millstream anchor replay` shows why each is invalid"
     ),
