@@ -41,6 +41,11 @@ class CosignedNode:
         lines += [f"witness {name} {running.key} {running.url}" for name, running in self.witnesses.items()]
         self.policy.write_text("\n".join([*lines, "group two 2 A B C", "quorum two", ""]), "utf-8")
 
+    @property
+    def ledger_only_policy(self) -> bytes:
+        """A policy that asks for no witnesses."""
+        return f"log {self.ledger_key}\nquorum none\n".encode()
+
     def start(self, name: str) -> None:
         """Start the witness *name*, at the address that it had before."""
         listen = ["--listen", self._ports[name]] if name in self._ports else []

@@ -11,7 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millstream.anchoring.errors import LedgerUnavailableError
-from millstream.anchoring.transparency.tiles import CHECKPOINT, CHECKPOINT_MEDIA, TILE_MEDIA, is_tile_path
+from millstream.anchoring.transparency.tiles import (
+    CHECKPOINT,
+    CHECKPOINT_MEDIA,
+    COSIGNED_CHECKPOINT,
+    TILE_MEDIA,
+    is_tile_path,
+)
 from millstream.core.errors import BusyError, MillstreamError, NotFoundError
 from millstream.node import Node
 from millstream.node.ledgers import LEDGERS, LedgerName
@@ -21,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _ALWAYS_ASK = "no-cache"
+_CHECKPOINTS = {CHECKPOINT, COSIGNED_CHECKPOINT}
 
 
 class NotPublishedError(NotFoundError):
@@ -53,7 +60,7 @@ class LedgerFiles:
 
     def _file(self, ledger: str, path: str) -> Response:
         data = None
-        if ledger in LEDGERS and (path == CHECKPOINT or is_tile_path(path)):
+        if ledger in LEDGERS and (path in _CHECKPOINTS or is_tile_path(path)):
             files = self._node.ledgers.published(cast(LedgerName, ledger))
             data = files.read(path) if files is not None else None
         if data is None:
@@ -61,7 +68,7 @@ class LedgerFiles:
                 f"there is no file {path[:100]!r} of the ledger {ledger[:40]!r}: the node publishes tiles of "
                 f"{', '.join(LEDGERS)} only if anchoring.tiles is set"
             )
-        is_checkpoint = path == CHECKPOINT
+        is_checkpoint = path in _CHECKPOINTS
         response = Response(data, headers={"cache-control": _ALWAYS_ASK if is_checkpoint else _FOR_EVER})
         response.headers["content-type"] = CHECKPOINT_MEDIA if is_checkpoint else TILE_MEDIA
         return response

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.anchoring.transparency.policy import check_checkpoint, parse_policy
+from millstream.anchoring.transparency.signed_note import parse_note
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.waiting import until
@@ -146,6 +147,29 @@ def test_a_complete_checkpoint_is_looked_at_without_a_write(node: CosignedNode) 
         assert collector.collect()
         sa.event.remove(engine, "before_cursor_execute", record)
     assert written == []
+
+
+def test_published_checkpoints_get_their_cosignatures_and_keep_them(node: CosignedNode) -> None:
+    """Readers of tiles with a policy find the quorum; the newest checkpoint is published before it has it."""
+    settings, policy = node.data / "millstream.toml", parse_policy(node.policy.read_bytes())
+    settings.write_text(f"{settings.read_text('utf-8')}tiles = true\n", "utf-8")
+    tiles = node.data / "ledger-tiles" / "anchors"
+    node.anchor()
+    assert parse_note((tiles / "checkpoint").read_bytes()).signatures[1:] == ()
+    assert not (tiles / "checkpoint.cosigned").exists()
+    assert node.cosign()[0] == 0
+    cosigned = (tiles / "checkpoint.cosigned").read_bytes()
+    assert check_checkpoint(cosigned, policy).witnesses == ("A", "B", "C")
+    assert (tiles / "checkpoint").read_bytes() == cosigned
+    assert node.command("anchor", "checkpoint").code == 0
+    assert (tiles / "checkpoint").read_bytes() == cosigned, "a process that knows nothing of them keeps them"
+    node.stop("A", "B")
+    node.anchor()
+    node.cosign("--wait", "0s")
+    newest = check_checkpoint((tiles / "checkpoint").read_bytes(), parse_policy(node.ledger_only_policy)).checkpoint
+    assert newest.size == 2
+    assert (tiles / "checkpoint.cosigned").read_bytes() == cosigned, "it stays until the next quorum"
+    assert node.command("anchor", "verify").code == 0
 
 
 def test_a_policy_without_urls_or_file_is_an_error_that_says_so(node: CosignedNode) -> None:

@@ -181,6 +181,15 @@ class LedgerTree:
                 self._keep_problem(None)
             return signed
 
+    def publish_cosigned(self, data: bytes) -> None:
+        """Publish *data*, the newest checkpoint that the quorum of witnesses has signed, where tiles are published.
+
+        Raises :class:`LedgerUnavailableError`, a ``BusyError`` while another process writes to the ledger.
+        """
+        if self._publisher is not None:
+            with self._ledger.exclusive(), self._turn:
+                self._publisher.publish_cosigned(data)
+
     def extend(self) -> int:
         """Extend the tree to the ledger's end without signing; returns its size. Errors: see :meth:`checkpoint`."""
         with self._ledger.exclusive(), self._turn:

@@ -6,12 +6,16 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.errors import LedgerError, NoteError
+from millstream.anchoring.transparency.checkpoint import parse_checkpoint
 from millstream.anchoring.transparency.published_files import PublishedFiles
+from millstream.anchoring.transparency.signed_note import parse_note
 from millstream.anchoring.transparency.tree import HASH_BYTES, TILE_HEIGHT, TILE_WIDTH, MerkleTree
 from millstream.anchoring.transparency.tree_tables import SignedCheckpoint
 
 CHECKPOINT = "checkpoint"
+COSIGNED_CHECKPOINT = "checkpoint.cosigned"
+"""The newest checkpoint with the quorum of witnesses; that is no file of the specification."""
 CHECKPOINT_MEDIA = "text/plain; charset=utf-8"
 TILE_MEDIA = "application/octet-stream"
 
@@ -53,6 +57,25 @@ def _sized(line: bytes) -> bytes:
     return len(line).to_bytes(2) + line
 
 
+def _size_of(checkpoint: bytes | None) -> int:
+    """The size in *checkpoint*; 0 where there is none, or none that can be read."""
+    try:
+        return parse_checkpoint(parse_note(checkpoint)).size if checkpoint else 0
+    except NoteError:
+        return 0
+
+
+def _is_signed_as(checkpoint: bytes, other: bytes) -> bool:
+    """Whether *checkpoint* is *other*, perhaps with more signatures."""
+    if checkpoint == other:
+        return True
+    try:
+        note, less = parse_note(checkpoint), parse_note(other)
+    except NoteError:
+        return False
+    return note.text == less.text and set(less.signatures) <= set(note.signatures)
+
+
 class TilePublisher:
     """Publishes the tree of one ledger as *files*: first tiles and bundles, then the checkpoint over them.
 
@@ -80,7 +103,7 @@ class TilePublisher:
         beginning of *tree*. Raises :class:`LedgerUnavailableError`.
         """
         self._published = self._published or found
-        if self._published is not None and self._published.data == checkpoint.data:
+        if self._published is not None and _is_signed_as(self._published.data, checkpoint.data):
             return
         old = self._published.size if self._published else 0
         try:
@@ -92,6 +115,17 @@ class TilePublisher:
             self._published, self._width = None, 0
             raise
         self._published = checkpoint
+
+    def publish_cosigned(self, data: bytes) -> None:
+        """Publish the cosigned checkpoint *data* unless a larger one is there, and in place of the same without them.
+
+        The caller keeps others from publishing. Raises :class:`LedgerUnavailableError`.
+        """
+        before, newest = self.files.read(COSIGNED_CHECKPOINT), self.files.read(CHECKPOINT)
+        if before != data and _size_of(before) <= _size_of(data):
+            self.files.put(COSIGNED_CHECKPOINT, data, CHECKPOINT_MEDIA)
+        if newest is not None and newest != data and _is_signed_as(data, newest):
+            self.files.put(CHECKPOINT, data, CHECKPOINT_MEDIA)
 
     def _put_bundles(self, old: int, new: int, lines: ReadLines) -> None:
         is_known = self._width == old % TILE_WIDTH

@@ -37,6 +37,10 @@ class WitnessedTree(Protocol):
         """The consistency path between two sizes."""
         ...
 
+    def publish_cosigned(self, data: bytes) -> None:
+        """Publish the checkpoint *data* with its cosignatures, where checkpoints are published."""
+        ...
+
 
 class CosignatureStatus(msgspec.Struct, frozen=True):
     """How far the cosignatures of a ledger are.
@@ -94,11 +98,13 @@ class CosignatureCollector:
             if name in self._clients:
                 self._clients[name].known_size = record.known_size
         self._pauses = {name: _Pause() for name in self._clients}
+        self._published: bytes | None = None
 
     def collect(self) -> bool:
         """Offer the checkpoint that is due to the witnesses that have not signed it; whether the newest is complete.
 
-        A witness that does not answer is asked again after a pause of 1 to 60 seconds.
+        A witness that does not answer is asked again after a pause of 1 to 60 seconds. Raises
+        :class:`LedgerUnavailableError` or a ``BusyError`` where what is complete cannot be published now.
         """
         newest = self._tree.released()
         if newest is None or newest.size == 0:
@@ -113,7 +119,12 @@ class CosignatureCollector:
             with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "witness") as threads:
                 list(threads.map(lambda name: self._ask(name, row.data), due))
         complete = self._table.complete()
-        return complete is not None and complete.size >= newest.size
+        if complete is None:
+            return False
+        if complete.data != self._published:
+            self._tree.publish_cosigned(complete.data)
+            self._published = complete.data
+        return complete.size >= newest.size
 
     def with_cosignatures(self, checkpoint: bytes) -> bytes:
         """*checkpoint* (a signed note) with the cosignatures that were collected for the same text."""
