@@ -152,6 +152,71 @@ def test_the_draft_of_a_process_killed_once_the_item_was_in_place_is_removed(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
+_KILLED_AT_EACH_STEP = """
+import io, itertools, os, signal, sys
+from pathlib import Path
+from millstream.stores import ItemInfo
+from millstream.stores.folder import restore_item
+from millstream.testing.killed_programs import stepping
+
+info = ItemInfo("empty/", 0, (), "inode/directory", {"kind": "folder", "mtime": "1600000000.123456789"})
+
+def die_after(steps):
+    left = iter(range(steps))
+    def step():
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+    for name in ("mkdir", "open", "utime", "fsync", "rename"):
+        setattr(os, name, stepping(getattr(os, name), step))
+
+for steps in itertools.count():
+    target = Path(sys.argv[1], str(steps))
+    target.mkdir()
+    child = os.fork()
+    if not child:
+        die_after(steps)
+        restore_item(target, info, io.BytesIO())
+        os._exit(0)
+    if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+        break
+"""
+
+
+def test_a_folder_is_restored_with_its_time_or_not_at_all(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _KILLED_AT_EACH_STEP, str(tmp_path)], check=True)
+    info = item("empty/", kind="folder", mtime="1600000000.123456789")
+    targets = sorted(tmp_path.iterdir())
+    assert len(targets) > 8
+    for target in targets:
+        if find_restored(target, info) is None:
+            restore_item(target, info, io.BytesIO())
+        found = [(path.name, path.stat().st_mtime_ns) for path in target.iterdir()]
+        assert found == [("empty", 1_600_000_000_123_456_789)], target.name
+
+
+@pytest.mark.parametrize(("content_id", "kind"), [("one/", "folder"), ("one", "file"), ("one", "symlink")])
+def test_the_draft_that_a_killed_process_left_of_a_folder_is_removed(
+    tmp_path: Path, content_id: str, kind: str
+) -> None:
+    draft = _draft_of(tmp_path, "one")
+    draft.mkdir()
+    restore_item(tmp_path, item(content_id, kind=kind), io.BytesIO(b"grain"))
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    draft.mkdir()
+    assert find_restored(tmp_path, item(content_id, kind=kind))
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_an_empty_folder_that_exists_is_kept_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir(mode=0o700)
+    before = (tmp_path / "empty").stat()
+    with pytest.raises(AlreadyExistsError):
+        restore_item(tmp_path, item("empty/", kind="folder", mtime="1600000000"), io.BytesIO())
+    after = (tmp_path / "empty").stat()
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
+
+
 def _draft_of(folder: Path, name: str) -> Path:
     """The draft of an item, as it stands while its bytes are read."""
     drafts: list[Path] = []

@@ -8,9 +8,11 @@ import fcntl
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from millstream.core.renaming import rename_new
 from millstream.stores.folder.path_names import decode_path
 from millstream.stores.folder.properties import MTIME, parse_time, read_kind
 from millstream.stores.folders import make_folder, make_root, open_folder
@@ -104,8 +106,18 @@ def _path_of(info: ItemInfo) -> tuple[list[str], str, EntryKind]:
 
 
 def _make_empty(folder: int, name: str, mtime: int | None) -> None:
-    os.mkdir(name, dir_fd=folder)
-    _set_time(folder, name, mtime)
+    """Make the empty folder *name* with its time, whole or not at all."""
+    draft = _draft_of(name)
+    handle = _new_draft(folder, draft, _make_folder)
+    try:
+        _set_time(folder, draft, mtime)
+        os.fsync(handle)
+        rename_new(draft, name, folder)
+    except BaseException:
+        _remove(folder, draft)
+        raise
+    finally:
+        os.close(handle)
 
 
 class _New(NamedTuple):
@@ -128,7 +140,8 @@ def _place(folder: int, new: _New, source: BinaryIO, replace: bool) -> None:
                 os.symlink(os.fsdecode(source.read(_LONGEST_TARGET + 1)), draft, dir_fd=folder)
                 _set_time(folder, draft, new.mtime)
             else:
-                _write(held.enter_context(_new_draft(folder, draft)), folder, draft, source, new.mtime)
+                file = held.enter_context(os.fdopen(_new_draft(folder, draft, _make_file), "wb"))
+                _write(file, folder, draft, source, new.mtime)
             if replace:
                 os.rename(draft, new.name, src_dir_fd=folder, dst_dir_fd=folder)
                 is_moved = True
@@ -148,19 +161,31 @@ def _write(file: BinaryIO, folder: int, name: str, source: BinaryIO, mtime: int 
     os.fsync(file.fileno())
 
 
-def _new_draft(folder: int, draft: str) -> BinaryIO:
-    """A new file *draft*, locked by this process; one that was left by a process that was killed is removed first."""
+def _make_file(folder: int, draft: str) -> int:
+    return os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+
+
+def _make_folder(folder: int, draft: str) -> int | None:
+    os.mkdir(draft, dir_fd=folder)
+    with contextlib.suppress(FileNotFoundError):  # somebody took it for one that was left, before it was opened
+        return os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    return None
+
+
+def _new_draft(folder: int, draft: str, make: Callable[[int, str], int | None]) -> int:
+    """A descriptor of the new *draft*, locked by this process; one that a killed process left is removed first."""
     while True:
         try:
-            handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+            handle = make(folder, draft)
         except FileExistsError:
             _remove_unlocked(folder, draft)
             continue
-        file = os.fdopen(handle, "wb")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:  # nobody took it for one that was left, before it was locked
-            return file
-        file.close()
+        if handle is None:
+            continue
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if _is_in_place(handle, folder, draft):  # nobody took it for one that was left, before it was locked
+            return handle
+        os.close(handle)
 
 
 def _remove_unlocked(folder: int, draft: str) -> None:
@@ -176,17 +201,26 @@ def _remove_unlocked(folder: int, draft: str) -> None:
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.path.samestat(os.fstat(handle), os.stat(draft, dir_fd=folder, follow_symlinks=False)):
-            os.unlink(draft, dir_fd=folder)
-    except FileNotFoundError:
-        pass
+        if _is_in_place(handle, folder, draft):
+            _remove(folder, draft)
     finally:
         os.close(handle)
 
 
+def _is_in_place(handle: int, folder: int, draft: str) -> bool:
+    """Whether the open *handle* is what stands in *folder* under the name *draft*."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(draft, dir_fd=folder, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
 def _remove(folder: int, draft: str) -> None:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(draft, dir_fd=folder)
+        try:
+            os.unlink(draft, dir_fd=folder)
+        except IsADirectoryError:
+            os.rmdir(draft, dir_fd=folder)
 
 
 def _set_time(folder: int, name: str, mtime: int | None) -> None:
