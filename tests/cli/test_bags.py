@@ -7,7 +7,9 @@ import http.server
 import io
 import json
 import os
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from millstream.cli.main import run
 from millstream.stores import FolderStore, LocalStore
 from millstream.stores.bags import BagItem, check_name
+from millstream.testing.damage import flip_bit
 
 S = "letters"
 NAMES = ["a.txt", "2013/b.jpg", ".hidden", "50%", "caf%E9", "größe/日本.txt", "with space", "back\\slash", "empty"]
@@ -209,6 +212,35 @@ def test_a_damaged_item_is_named_and_not_exported(command: Command, store: Local
     assert bagit.Bag(str(tmp_path / "bag")).is_valid()
 
 
+_KILLED = """
+import os, signal, sys
+import bagit
+from millstream.cli.main import run
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+bagit._make_tag_file = die  # the payload's manifest is written by then
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_an_export_that_is_killed_while_the_bag_is_finished_resumes(
+    command: Command, store: LocalStore, tmp_path: Path
+) -> None:
+    bag = tmp_path / "bag"
+    export = ["export", store.url, S, "--bagit", str(bag)]
+    arguments = ["store", *export, "--data", str(tmp_path / "node")]
+    killed = subprocess.run([sys.executable, "-c", _KILLED, *arguments], capture_output=True, check=False)
+    assert (killed.returncode, (bag / "manifest-sha256.txt").exists()) == (-signal.SIGKILL, True)
+    code, report = command(*export)
+    assert (code, report["items"], report["failed"]) == (0, COUNT, {})
+    assert bagit.Bag(str(bag)).validate()
+    names = {"bagit.txt", "bag-info.txt", "data", "manifest-sha256.txt", "millstream-items.jsonl"}
+    assert {path.name for path in bag.iterdir()} == {*names, "tagmanifest-sha256.txt"}
+    assert command(*export)[0] == 2, "a bag that is finished is left alone"
+
+
 @pytest.mark.parametrize("name", ["a\nb", "a\rb", "a%0Ab", "a%0db", " a", "a ", "a//b", "a/", "../a", "x" * 256])
 def test_names_that_a_bag_cannot_hold_are_told(name: str) -> None:
     assert check_name(name)
@@ -227,4 +259,33 @@ def test_sha256sum_checks_the_list_beside_a_restored_folder(command: Command, tm
     assert (code, report["items"]) == (0, 5)
     done = subprocess.run(["sha256sum", "--check", "--strict", str(sums)], cwd=source, capture_output=True, check=False)
     assert (done.returncode, done.stdout.count(b": OK")) == (0, 5)
-    assert command("export", f"folder://{source}?space={S}", S, "sub/", "--sha256sums", str(sums))[1]["items"] == 1
+
+
+@pytest.mark.parametrize(
+    ("prefix", "listed"),
+    [("2013/", ["2013/b.jpg", "2013/c\\d\ne.jpg"]), ("2013/b", ["2013/b.jpg"]), ("größe/日", ["größe/日本.txt"])],
+)
+def test_sha256sum_checks_the_list_of_a_prefix_and_finds_damage(
+    command: Command, store: LocalStore, tmp_path: Path, prefix: str, listed: list[str]
+) -> None:
+    store.put(S, "2013/c\\d\ne.jpg", io.BytesIO(b"odd"))
+    sums, back = tmp_path / "SHA256SUMS", tmp_path / "back"
+    for name in (*NAMES, "2013/c\\d\ne.jpg"):  # the whole space, of which the list has only a part
+        (back / name).parent.mkdir(parents=True, exist_ok=True)
+        with store.open(S, name) as item:
+            (back / name).write_bytes(item.read())
+    code, report = command("export", store.url, S, prefix, "--sha256sums", str(sums))
+    size = sum((back / name).stat().st_size for name in listed)
+    assert (code, report) == (0, {"items": len(listed), "bytes": size, "failed": {}})
+
+    def check() -> tuple[int, int, int]:
+        done = subprocess.run(
+            ["sha256sum", "--check", "--strict", str(sums)], cwd=back, capture_output=True, check=False
+        )
+        return done.returncode, done.stdout.count(b": OK\n"), done.stdout.count(b": FAILED\n")
+
+    assert check() == (0, len(listed), 0)
+    flip_bit(back / "a.txt")
+    assert check() == (0, len(listed), 0), "an item outside the prefix is not in the list"
+    flip_bit(back / listed[-1])
+    assert check() == (1, len(listed) - 1, 1)

@@ -26,7 +26,17 @@ from millstream.mill.restore.restorer import Restorer
 from millstream.mill.restore.targets import FolderTarget, StoreTarget, TargetState
 from millstream.settings import Settings
 from millstream.stores import ChecksumMismatchError, EntryKind, ItemInfo
-from millstream.stores.bags import ITEMS, PAYLOAD, BagError, BagItem, OpenBag, check_name, finish_bag, guess_type
+from millstream.stores.bags import (
+    ITEMS,
+    PAYLOAD,
+    BagError,
+    BagItem,
+    OpenBag,
+    check_name,
+    finish_bag,
+    guess_type,
+    is_bag,
+)
 from millstream.stores.folder import KIND, decode_path, encode_path, read_kind
 from millstream.stores.folders import open_plain
 from millstream.stores.hashing import hash_stream
@@ -226,7 +236,7 @@ def _sum_line(sha256: str, name: bytes) -> bytes:
 
 
 def _write_bag(providers: ConfiguredStores, space: str, items: Iterable[_Export], folder: Path) -> ExportReport:
-    if (folder / "bagit.txt").exists():
+    if is_bag(folder):
         raise BagError(f"{folder} is a bag already: export into another folder")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PAYLOAD).mkdir(exist_ok=True)

@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 import msgspec
 
 from millstream import __version__
-from millstream.core.durable import replacing, write_durably
+from millstream.core.durable import replacing, sync_folder, write_durably
 from millstream.core.errors import InputError
 from millstream.stores.protocol import DEFAULT_MIMETYPE, StoreError
 
@@ -28,6 +28,9 @@ PAYLOAD = "data"
 
 ITEMS = "millstream-items.jsonl"
 """The tag file of ours: a line (:class:`BagItem`) for each item that is more than its bytes."""
+
+_UNFINISHED = "tagmanifest-unfinished"
+"""This file is in a bag until it is finished. ``bagit`` lists no file whose name begins like this in a tag manifest."""
 
 _DECLARATION = b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
 _CHUNK = 1 << 20
@@ -75,13 +78,19 @@ def check_name(content_id: str) -> str | None:
     return "the manifest of a bag cannot hold this name" if _UNSAFE.search(content_id) else None
 
 
+def is_bag(folder: Path) -> bool:
+    """Whether *folder* is a bag; one that :func:`finish_bag` did not finish, since its process was killed, is none."""
+    return (folder / "bagit.txt").exists() and not (folder / _UNFINISHED).exists()
+
+
 def finish_bag(folder: Path, sums: Mapping[str, str], *, space: str, processes: int = 1) -> None:
-    """Make a bag of *folder*, whose payload has been written, and check it.
+    """Make a bag of *folder*, whose payload has been written, and check it; again after it was interrupted.
 
     *sums* are the expected SHA-256 (hex) by content id; every file is read again. Raises :class:`BagError` where the
     payload is anything else.
     """
     bagit = _library()
+    write_durably(folder / _UNFINISHED, b"")
     write_durably(folder / "bagit.txt", _DECLARATION)
     try:
         bag = bagit.Bag(str(folder))
@@ -104,6 +113,11 @@ def finish_bag(folder: Path, sums: Mapping[str, str], *, space: str, processes: 
             f"bag {folder} contains files that were not exported, or differ: {odd[0][0]!r} ({len(odd)} "
             "in all); export into an empty folder"
         )
+    for path in folder.glob("*.txt"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    (folder / _UNFINISHED).unlink()
+    sync_folder(folder)
 
 
 class OpenBag:
