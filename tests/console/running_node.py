@@ -285,7 +285,7 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         "a store not mounted", "a store read-only", "the disk of a store full", "the disk of the node full",
     }  # fmt: skip
     by_servers = {"a store that hangs", "the MQTT broker stopped"}
-    elsewhere = by_mounts | by_servers | {"an alarm that is not delivered", "messages not batched"}
+    elsewhere = by_mounts | by_servers | {"a disk that fills", "an alarm that is not delivered", "messages not batched"}
     late = ("the clock, ", "the injected clock", "a batch", "a batch service")
     found = []
     for fault, (caused, kind, words, _) in documented.items():

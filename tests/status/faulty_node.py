@@ -213,6 +213,15 @@ def disk_full(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def disk_filling(desk: FaultyNode) -> Iterator[None]:
+    desk.poller.sample()
+    desk.clock.advance(1200)
+    desk.free[desk.folder.name] = FREE // 4
+    yield
+    desk.free.clear()
+
+
+@contextlib.contextmanager
 def report_stale(desk: FaultyNode) -> Iterator[None]:
     desk.clock.jump(61 * DAY)
     yield
@@ -456,6 +465,7 @@ FAULTS: dict[str, Fault] = {
     "a store that hangs": hanging,
     "the disk of a store full": store_full,
     "the disk of the node full": disk_full,
+    "a disk that fills": disk_filling,
     "a stale report": report_stale,
     "an incomplete report": report_incomplete,
     "no report": report_absent,

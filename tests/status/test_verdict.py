@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -299,6 +300,25 @@ def test_alarms_of_the_verdict_are_told_and_are_over_only_when_that_is_known() -
     assert alarms.observe(60, {}, 0, [away]) == [] and alarms.observe(120, {}, 0, None) == []
     (over,) = alarms.observe(180, {}, 0, [])
     assert (over.queue, over.over, over.message) == ("two", True, "two is in order again (store-unreachable)")
+
+
+def test_a_disk_that_fills_is_shown_with_what_fills_it_on_the_page_and_in_the_verdict_alike(desk: FaultyNode) -> None:
+    log = desk.node.logs.store.log(LogSpec("weather"))
+    asked = AskedInProcess(desk.node)
+    asked.app.poller = desk.poller
+    desk.poller.verdict()
+    desk.clock.advance(61)  # the first sample of this minute has the sizes
+    with FAULTS["a disk that fills"](desk):
+        with log.writer() as writer:
+            writer.append([Message(os.urandom(3_000))])
+        (issue,) = desk.poller.verdict().issues
+        assert issue.kind == "disk-filling" and "what grew most: log weather (+" in issue.what, issue
+        (disk,) = asked.api("/system/disks")["items"]
+        assert disk["is_filling"] and 300 < disk["full_in_seconds"] < 500
+        page = asked.page("/system")
+        assert issue.what.partition(": ")[0][1:] in page and "1 issue" in page and "<code>millstream log tier" in page
+    desk.poller.look_at_process()
+    assert "no problem is known" in asked.page("/system") and not asked.api("/system/disks")["items"][0]["is_filling"]
 
 
 def test_kinds_that_are_ignored_are_no_issues(desk: FaultyNode) -> None:

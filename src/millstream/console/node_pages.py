@@ -61,6 +61,7 @@ def show_system(call: PageRequest) -> Mapping[str, Any]:
     defaults = groupby((row for row in settings if row.origin == "default"), lambda row: row.setting.partition(".")[0])
     return {
         "health": system.health(app, call.ask()),
+        "verdict": app.poller.verdict(),
         "settings": settings,
         "defaults": {section: list(rows) for section, rows in defaults},
         "versions": system.versions(app, call.ask()).items,

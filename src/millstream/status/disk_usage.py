@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -13,7 +13,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.node import Node
 from millstream.status.history import MinuteSample
 from millstream.status.snapshot import StatusSnapshot
-from millstream.status.verdict.stores import StoreState
+from millstream.status.verdict.stores import StoreState, disk_free
 from millstream.stores.sources import local_folder
 
 DATA_FOLDER = "data folder"
@@ -29,7 +29,8 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
 
     ``free`` and ``total`` are in bytes. ``used_since`` is the number of bytes that all programs together used in the
     last ``seconds`` (negative: freed); ``full_in_seconds`` is the time until the disk is full at that rate. None if
-    that is unknown, or the disk does not fill.
+    that is unknown, or the disk does not fill. ``is_filling`` says that this is sooner than the setting
+    ``verdict.disk_full_within`` allows.
     """
 
     mount: str
@@ -39,6 +40,7 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     used_since: int | None = None
     seconds: float | None = None
     full_in_seconds: float | None = None
+    is_filling: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +55,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-def find_disks(node: Node, states: Sequence[StoreState]) -> Sequence[Disk]:
-    """The disks of the data folder and of the local stores that answered when they were last asked."""
+def find_disks(
+    node: Node, states: Sequence[StoreState], free_bytes: Callable[[Path], int] = disk_free
+) -> Sequence[Disk]:
+    """The disks of the data folder and of the local stores that answered when they were last asked.
+
+    *free_bytes* gives the free space of a folder's disk.
+    """
     folders = {DATA_FOLDER: node.folder}
     stores = dict(node.stores.providers.items())
     for state in states:
@@ -67,7 +74,7 @@ def find_disks(node: Node, states: Sequence[StoreState]) -> Sequence[Disk]:
             device = folder.stat().st_dev
             held = holds.setdefault(device, [])
             if device not in disks:
-                disks[device] = _disk(folder, held)
+                disks[device] = _disk(folder, held, free_bytes)
         except OSError:  # the store's own look says why
             continue
         held.append(name)
@@ -87,15 +94,22 @@ def part_sizes(node: Node, snapshot: StatusSnapshot | None) -> Mapping[str, int]
     return sizes
 
 
-def disks_by_pace(disks: Sequence[Disk], past: Sequence[MinuteSample], now: int) -> Sequence[Disk]:
-    """*disks* with their pace since the first of *past* that has them; the one that is full first comes first."""
+def disks_by_pace(
+    disks: Sequence[Disk], past: Sequence[MinuteSample], now: int, within: int | None = None
+) -> Sequence[Disk]:
+    """*disks* with their pace since the first of *past* that has them; the one that is full first comes first.
+
+    One that is full in less than *within* microseconds is filling.
+    """
     found = []
     for disk in disks:
         first = next(((one.counters.at, one.free[disk.mount]) for one in past if disk.mount in one.free), None)
         if first is not None and now - first[0] >= _SHORTEST:
             seconds, used = (now - first[0]) / MICROSECONDS, first[1] - disk.free
             full = disk.free / used * seconds if used > 0 else None
-            found.append(msgspec.structs.replace(disk, used_since=used, seconds=seconds, full_in_seconds=full))
+            is_filling = full is not None and within is not None and full * MICROSECONDS < within
+            pace = {"used_since": used, "seconds": seconds, "full_in_seconds": full, "is_filling": is_filling}
+            found.append(msgspec.structs.replace(disk, **pace))
         else:
             found.append(disk)
     return sorted(found, key=lambda one: (one.full_in_seconds is None, one.full_in_seconds or one.free))
@@ -114,12 +128,19 @@ def usage_by_growth(sizes: Mapping[str, int], past: Sequence[MinuteSample], now:
     return sorted(found, key=lambda one: (-(one.grown or 0), -one.bytes))
 
 
-def _disk(folder: Path, holds: Sequence[str]) -> Disk:
+def filled_by(disk: Disk, usage: Sequence[Usage], most: int = 3) -> Sequence[Usage]:
+    """The parts of *usage* on *disk* that have grown, the one that grew most first."""
+    on_disk = {"log", "database"} if DATA_FOLDER in disk.holds else set[str]()
+    found = [one for one in usage if one.part.partition(" ")[0] in on_disk or one.part in disk.holds]
+    return sorted((one for one in found if one.grown and one.grown > 0), key=lambda one: -(one.grown or 0))[:most]
+
+
+def _disk(folder: Path, holds: Sequence[str], free_bytes: Callable[[Path], int]) -> Disk:
     stat = os.statvfs(folder)
     mount = folder.resolve()
     while not mount.is_mount():
         mount = mount.parent
-    return Disk(mount=str(mount), holds=holds, free=stat.f_bavail * stat.f_frsize, total=stat.f_blocks * stat.f_frsize)
+    return Disk(mount=str(mount), holds=holds, free=free_bytes(folder), total=stat.f_blocks * stat.f_frsize)
 
 
 def _page(part: str) -> str:

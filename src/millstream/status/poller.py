@@ -92,6 +92,8 @@ class StatusPoller:
         self._scaling = scaling_of(view.node.settings.mill.scaling)
         self._limits = view.node.settings.verdict
         self._process = ProcessState()
+        self._disks: Sequence[Disk] = ()
+        self._usage: Sequence[Usage] = ()
         self._clock_watch = ClockWatch(view.clock, self._limits.clock_off)
         self._copies: CopiesStatus | None = None
         self._costs: dict[str, float] = {}
@@ -172,11 +174,15 @@ class StatusPoller:
         """The disks of the node; the one that is full first, at the pace of the last day, comes first."""
         with self._changed:
             past = list(self._memory.minutes)
-        return disks_by_pace(find_disks(self._view.node, self.stores.states), past, self._view.clock.now())
+        found = find_disks(self._view.node, self.stores.states, self._free_bytes)
+        return disks_by_pace(found, past, self._view.clock.now(), self._limits.disk_full_within)
 
     def usage(self) -> Sequence[Usage]:
         """What the parts of the node take; the one that grew most in the last day comes first."""
-        sizes = part_sizes(self._view.node, self.snapshot)
+        return self._usage_of(self.snapshot)
+
+    def _usage_of(self, snapshot: StatusSnapshot | None) -> Sequence[Usage]:
+        sizes = part_sizes(self._view.node, snapshot)
         with self._changed:
             past = list(self._memory.minutes)
         return usage_by_growth(sizes, past, self._view.clock.now())
@@ -242,6 +248,8 @@ class StatusPoller:
             alarms=node.settings.mill.alarms,
             patience=node.batching.rules.patience,
             looks=self._states_of_looks(),
+            disks=self._disks,
+            usage=self._usage,
         )
 
     def _states_of_looks(self) -> Sequence[Look]:
@@ -336,7 +344,7 @@ class StatusPoller:
         minute = MinuteSample(
             counters=taken,
             queues=queues,
-            free={disk.mount: disk.free for disk in find_disks(node, self.stores.states)},
+            free={disk.mount: disk.free for disk in find_disks(node, self.stores.states, self._free_bytes)},
             sizes=part_sizes(node, self._snapshot),
         )
         with self._changed:
@@ -363,10 +371,11 @@ class StatusPoller:
         return found
 
     def look_at_process(self) -> ProcessState:
-        """Look at this process: its certificates, its alarms, and the servers that it needs."""
-        found = look_at_process(self._view.node)
+        """Look at this process: its certificates, its alarms, the servers that it needs, and how its disks fill."""
+        found, disks = look_at_process(self._view.node), self.disks()
+        usage = self._usage_of(self._snapshot) if any(disk.is_filling for disk in disks) else ()
         with self._changed:
-            self._process = found
+            self._process, self._disks, self._usage = found, disks, usage
         return found
 
     def _pause_after(self, name: str) -> float:

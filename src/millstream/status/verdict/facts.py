@@ -9,6 +9,7 @@ import msgspec
 from millstream.mill.settings import VerdictSettings
 from millstream.queue import Depth
 from millstream.settings import AlarmSettings
+from millstream.status.disk_usage import Disk, Usage
 from millstream.status.snapshot import StatusSnapshot
 from millstream.status.verdict.clock_watch import ClockStep
 from millstream.status.verdict.copies import CopiesStatus
@@ -32,7 +33,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about a node by ``at`` (microseconds). What is None was not found out yet.
 
     ``unreadable`` says why queues cannot be read; ``patience`` is the longest time (microseconds) after which a message
-    is in a batch or rejected. ``alarms`` has the limits of queues. ``step`` says that the clock was set.
+    is in a batch or rejected. ``alarms`` has the limits of queues. ``step`` says that the clock was set. ``disks`` have
+    their pace, ``usage`` what the parts of the node take.
     """
 
     at: int
@@ -47,3 +49,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     alarms: AlarmSettings
     patience: int
     looks: Sequence[Look] = ()
+    disks: Sequence[Disk] = ()
+    usage: Sequence[Usage] = ()

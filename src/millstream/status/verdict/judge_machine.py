@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from millstream.core.amounts import size_text
+from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.reports.page import age_text
+from millstream.status.disk_usage import Disk, filled_by
 from millstream.status.verdict.facts import Facts
 from millstream.status.verdict.issues import counted, make_issue
 from millstream.status.verdict.models import Issue
@@ -23,8 +26,18 @@ def machine_issues(facts: Facts) -> Iterator[Issue]:
     if snapshot.free_bytes is not None and snapshot.free_bytes < facts.limits.least_free:
         text = f"the disk of the data folder has {size_text(snapshot.free_bytes)} free"
         yield make_issue("disk", "data folder", text, "/system")
+    yield from map(partial(_filling, facts), (disk for disk in facts.disks if disk.is_filling))
     yield from _clock(facts)
     yield from _process(facts)
+
+
+def _filling(facts: Facts, disk: Disk) -> Issue:
+    used, left = size_text(disk.used_since or 0), size_text(disk.free)
+    past, ahead = (age_text(round((one or 0) * MICROSECONDS)) for one in (disk.seconds, disk.full_in_seconds))
+    text = f"the disk {disk.mount} ({', '.join(disk.holds)}) is full in {ahead}: {used} more in {past}, {left} free"
+    parts = [f"{one.part} (+{size_text(one.grown or 0)})" for one in filled_by(disk, facts.usage)]
+    text += f"; what grew most: {', '.join(parts)}" if parts else "; no part of this node grew: another program does"
+    return make_issue("disk-filling", disk.mount, text, "/system#disks")
 
 
 def _clock(facts: Facts) -> Iterator[Issue]:

@@ -249,6 +249,13 @@ KINDS: Mapping[str, IssueKind] = {
         "Without space nothing can be appended.",
         "free disk space, or move older blocks to a tier (`millstream log tier`)",
     ),
+    "disk-filling": IssueKind(
+        "node",
+        BAD,
+        "At the rate of the last day nothing can be written there soon.",
+        "free disk space, or stop what fills it; logs can be trimmed (`millstream log trim`), or their older blocks "
+        "moved to a tier (`millstream log tier`)",
+    ),
     "clock": IssueKind(
         "node",
         BAD,
