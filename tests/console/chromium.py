@@ -19,7 +19,8 @@ FLAGS = [
 ]  # fmt: skip
 PAGES = {
     "overview": "/", "logs": "/logs", "log": "/logs/weather", "message": "/logs/weather/7", "batches": "/batches",
-    "anchors": "/anchors", "anchor": "/anchors/2", "proof": "/proof?log=weather&id=7", "policies": "/policies",
+    "anchors": "/anchors", "anchor": "/anchors/2", "ledgers": "/ledgers", "ledger": "/ledgers/registry",
+    "proof": "/proof?log=weather&id=7", "policies": "/policies",
     "policy": "/policies/local", "integrity": "/integrity", "findings": "/integrity/findings",
     "space": "/integrity/space?store=second&space=photos",
     "item": f"/integrity/item?space=photos&content_id={quote(DAMAGED, safe='')}", "queues": "/queues",

@@ -289,6 +289,11 @@ def test_the_open_overview_shows_a_fault_and_what_can_be_done_there(
     assert watched.complaints == []
 
 
+def key_of(served: Served) -> str:
+    """The verifier key of the ledger of *served*."""
+    return str(served.ask("GET", "/api/v1/ledgers/anchors")[1]["keys"][0])
+
+
 def test_a_did_is_resolved_and_a_proof_downloaded_and_verified(served: Served, watched: Watched) -> None:
     page = watched.page(f"{served.url}/identifiers")
     page.get_by_label("DID", exact=True).fill(did())
@@ -297,7 +302,12 @@ def test_a_did_is_resolved_and_a_proof_downloaded_and_verified(served: Served, w
     page.goto(f"{served.url}/proof?log=weather&id=7")
     expect(page.locator("main")).to_contain_text("the proof holds")
     with page.expect_download() as download:
-        page.get_by_role("link", name="download", exact=True).first.click()
+        page.get_by_role("link", name="proof.json", exact=True).click()
+    page.get_by_label("Proof file").set_input_files(download.value.path())
+    page.get_by_label("Verifier key of the ledger").fill(key_of(served))
+    page.get_by_role("button", name="Verify", exact=True).click()
+    expect(page.locator("#outcome")).to_contain_text("signed by a key you trust")
+    expect(page.get_by_label("Verifier key of the ledger")).to_have_value(key_of(served))
     proof = Path(download.value.path()).read_text("utf-8")
     for text, outcome in ((proof, "the proof holds"), (proof.replace('"id":7', '"id":8'), "the proof does not hold")):
         page.locator("textarea[name=proof]").fill(text)

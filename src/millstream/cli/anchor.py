@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.cli.anchor_cosign import cosign
+from millstream.cli.anchor_cosign import cosign, witnesses
 from millstream.cli.anchor_feed import feed_command
 from millstream.cli.anchor_keys import checkpoint, key, ledger_option, verify
 from millstream.cli.anchor_linksets import linksets
@@ -38,6 +38,7 @@ anchor.add_command(verify)
 anchor.add_command(cosign)
 anchor.add_command(timestamp)
 anchor.add_command(timestamps)
+anchor.add_command(witnesses)
 anchor.add_command(submit)
 anchor.add_command(redrive)
 anchor.add_command(serve)

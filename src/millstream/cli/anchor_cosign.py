@@ -1,4 +1,4 @@
-"""``millstream anchor cosign``: witnesses asked to cosign a ledger's newest checkpoint."""
+"""``millstream anchor cosign`` and ``witnesses``: asking witnesses for cosignatures, and how they answered."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from millstream.cli.anchor_keys import ledger_option
 from millstream.cli.common import data_options, echo_line, json_option, print_json
@@ -18,6 +19,7 @@ from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.anchoring.witness.collector import CosignatureStatus
+    from millstream.status.ledger_status import LedgerStatus
 
 _PAUSE_SECONDS = 0.2
 
@@ -47,6 +49,49 @@ def cosign(settings: Settings, *, wait: int, ledger_name: LedgerName, as_json: b
         _print_status(status)
     if not is_complete:
         sys.exit(1)
+
+
+@click.command()
+@ledger_option
+@json_option
+@data_options
+def witnesses(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
+    """Show the newest cosigned checkpoint of a ledger, and how each witness answered last. Nobody is asked.
+
+    Exit code 1 if the offered checkpoint lacks the quorum, or a witness has cosigned another history.
+    """
+    from millstream.status.ledger_status import ledger_status
+
+    with Node.open(settings) as node:
+        node.ledgers.required_collector(ledger_name)
+        found = ledger_status(node, ledger_name)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        _print_ledger(found)
+    if found.missing or any(each.state == "forked" for each in found.witnesses):
+        sys.exit(1)
+
+
+def _print_ledger(found: LedgerStatus) -> None:
+    echo_line(f"quorum      {found.quorum}")
+    cosigned, offered = found.cosigned, found.offered
+    if cosigned is None or cosigned.completed_at is None or cosigned.seconds is None:
+        echo_line("cosigned    no checkpoint has the quorum yet")
+    else:
+        reached = format_timestamp(cosigned.completed_at)
+        echo_line(f"cosigned    {cosigned.size:,} entries, quorum reached {reached}, after {cosigned.seconds:.1f} s")
+        for each in cosigned.cosignatures:
+            echo_line(
+                f"            {each.witness} at {format_timestamp(each.time) if each.time else 'an invalid time'}"
+            )
+    if offered is not None and found.missing:
+        since = format_timestamp(offered.offered_at)
+        echo_line(f"pending     {offered.size:,} entries since {since}: {found.missing} more cosignatures needed")
+    for witness in found.witnesses:
+        asked = "" if witness.asked_at is None else f", asked {format_timestamp(witness.asked_at)}"
+        said = f": {witness.problem}" if witness.problem else ""
+        echo_line(f"witness     {witness.witness} {witness.state}{asked}{said}")
 
 
 def cosignature_json(status: CosignatureStatus) -> dict[str, Any]:

@@ -65,6 +65,7 @@ millstream anchor timestamp --ledger reports
 millstream anchor timestamps --json
 millstream anchor verify --ledger reports
 millstream anchor submit operations.jsonl
+millstream anchor witnesses --json
 millstream did create --update-key update.json --recovery-key recovery.json
 millstream did deactivate did:sidetree:EiAbc --key recovery.json
 millstream did key update.json

@@ -80,10 +80,10 @@ def show_batch(call: PageRequest) -> Mapping[str, Any]:
     messages = batches.batch_messages(call.app, call.ask(batches.BatchMessagesQuery))
     where = {"log": found.log, "batch": found.batch}
     facts = {"where": where, "offset": call.query.get("offset"), "cuts": CUTS}
-    return {"b": found, "messages": messages, "stored": [_stored(one.line) for one in messages.items], **facts}
+    return {"b": found, "messages": messages, "stored": [stored_message(one.line) for one in messages.items], **facts}
 
 
-def _stored(line: str) -> Mapping[str, Any]:
+def stored_message(line: str) -> Mapping[str, Any]:
     """What a row of the page shows of a message of a batch file; the whole line where it is none."""
     try:
         message = decode_line(line.encode("utf-8"))

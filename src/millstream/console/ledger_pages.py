@@ -8,13 +8,27 @@ from typing import Any
 
 from starlette.routing import BaseRoute, Route
 
-from millstream.anchoring.errors import NoteError
 from millstream.anchoring.proof import decode_proof
-from millstream.console.page import PageRenderer, PageRequest, body_of, parsed_json
-from millstream.core.errors import MillstreamError
+from millstream.console.batch_pages import stored_message
+from millstream.console.page import FormError, PageRenderer, PageRequest, body_of, parsed_json, sentence
+from millstream.core.errors import InputError, MillstreamError
 from millstream.log import DATA_KINDS
-from millstream.rest.views import anchors, identifiers, proofs
+from millstream.node.ledger_trees import LEDGERS
+from millstream.rest.views import anchors, identifiers, ledgers, proofs
 from millstream.settings.console import Role
+
+LEDGER_NAMES = {"anchors": "event batches", "reports": "integrity reports", "registry": "identifiers"}
+"""What the entries of each ledger are about."""
+
+WITNESS_STATES = {
+    "cosigned": ("cosigned", "good"),
+    "not-asked": ("not asked yet", "soft"),
+    "away": ("does not answer", "warn"),
+    "refuses": ("refuses", "warn"),
+    "failed": ("did not cosign", "warn"),
+    "forked": ("cosigned another history", "bad"),
+}
+"""How a witness answered last, in words, and how bad that is."""
 
 MOST_LINES = 200
 """Lines of a file that a page shows as trees."""
@@ -25,6 +39,8 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
     return [
         Route("/anchors", pages.show("anchors.html", list_anchors)),
         Route("/anchors/{number:int}", pages.show("anchor.html", show_anchor)),
+        Route("/ledgers", pages.show("ledger.html", show_ledger)),
+        Route("/ledgers/{ledger}", pages.show("ledger.html", show_ledger)),
         Route("/files/{cid}", pages.show("file.html", show_file)),
         Route("/proof", pages.show("proof.html", show_proof)),
         Route("/proof", pages.act(verify, Role.VIEWER, "proof.html"), methods=["POST"]),
@@ -42,6 +58,16 @@ def list_anchors(call: PageRequest) -> Mapping[str, Any]:
 def show_anchor(call: PageRequest) -> Mapping[str, Any]:
     """An entry of the ledger and the files under it."""
     return {"a": anchors.anchor(call.app, call.ask(anchors.AnchorQuery))}
+
+
+def show_ledger(call: PageRequest) -> Mapping[str, Any]:
+    """How far a ledger is signed, cosigned and published, and how its witnesses answered."""
+    begun = [row.ledger for row in ledgers.ledgers(call.app, call.ask()).items]
+    name = call.path.get("ledger", LEDGERS[0])
+    page = {"ledger": name, "names": LEDGER_NAMES, "states": WITNESS_STATES, "begun": begun, "d": None}
+    if name not in begun and name in LEDGERS:
+        return page
+    return {**page, "d": ledgers.ledger(call.app, call.ask(ledgers.LedgerQuery, ledger=name))}
 
 
 def show_file(call: PageRequest) -> Mapping[str, Any]:
@@ -66,20 +92,31 @@ def show_proof(call: PageRequest) -> Mapping[str, Any]:
     try:
         data = proofs.proof(call.app, call.ask(proofs.ProofQuery, id=number.replace(",", ""))).data
     except MillstreamError as error:
-        return {**page, "error": str(error)}
-    return {**page, "p": proofs.check_proof(call.app, data), "proof": decode_proof(data)}
+        return {**page, "error": sentence(error)}
+    return {**page, **_verified(proofs.check_proof(call.app, data), data)}
 
 
 def verify(call: PageRequest) -> Mapping[str, Any]:
-    """Check a proof that somebody brought."""
-    given, head, key = (call.field(name).strip() for name in ("proof", "ledger_head", "key"))
-    body = body_of(proofs.ProofText, proof=given, ledger_head=head or None, key=key or None)
+    """Check a proof that somebody brought, as text or as a file; what was filled in stays in the form."""
+    given = {name: call.field(name).strip() for name in ("proof", "key", "policy", "ledger_head")}
+    given |= {name: call.field(f"{name}_file").strip() for name in ("proof", "policy") if call.field(f"{name}_file")}
+    given["policy"] = given["policy"].replace("\r\n", "\n")
+    page = {**_proof_page(call, call.field("log") or None, call.field("id") or None), "given": given}
+    trusted = {name: given[name] or None for name in ("key", "policy", "ledger_head")}
     try:
-        outcome = proofs.verify(call.app, call.ask(body=body))
-    except NoteError as error:
-        return {**_proof_page(call, None, None), "error": str(error), "given": given}
-    proof = decode_proof(given.encode("utf-8", "surrogatepass")) if outcome.holds else None
-    return {**_proof_page(call, None, None), "p": outcome, "proof": proof, "given": given}
+        if not given["proof"]:
+            raise FormError("no proof: choose its file, or paste its text")
+        outcome = proofs.verify(call.app, call.ask(body=body_of(proofs.ProofText, proof=given["proof"], **trusted)))
+    except InputError as error:
+        return {**page, "given_error": sentence(error)}
+    return {**page, **_verified(outcome, given["proof"].encode("utf-8", "surrogatepass")), "is_given": True}
+
+
+def _verified(outcome: proofs.ProofOutcome, data: bytes) -> dict[str, Any]:
+    """What the page shows of a proof that was checked."""
+    if not outcome.holds or outcome.message is None:
+        return {"p": outcome}
+    return {"p": outcome, "proof": decode_proof(data), "message": stored_message(outcome.message)}
 
 
 def show_identifiers(call: PageRequest) -> Mapping[str, Any]:
@@ -99,5 +136,14 @@ def show_identifiers(call: PageRequest) -> Mapping[str, Any]:
 
 
 def _proof_page(call: PageRequest, log: str | None, number: str | None) -> dict[str, Any]:
-    names = [row.log for row in call.app.poller.snapshot.logs if row.kind in DATA_KINDS]
-    return {"log": log, "id": number, "logs": names[:200], "p": None, "proof": None, "error": None, "given": None}
+    names = sorted(name for name, kind in call.app.node.logs.store.kinds().items() if kind in DATA_KINDS)
+    names = names if log in names or not log else [*names, log]
+    page: dict[str, Any] = dict.fromkeys(("p", "proof", "message", "error", "given_error"))
+    return {
+        **page,
+        "log": log,
+        "id": number,
+        "logs": names,
+        "is_given": False,
+        "given": dict.fromkeys(("proof", "key", "policy", "ledger_head"), ""),
+    }

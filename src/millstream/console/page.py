@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from millstream.console.multipart import read_multipart
 from millstream.core.errors import InputError, MillstreamError
 from millstream.rest.access_control import AuthenticationError, InvalidFormTokenError, Session
 from millstream.rest.api import MOST_BODY, status_of
@@ -165,8 +166,14 @@ class PageRenderer:
 
 
 async def read_form(request: Request, limit: int = MOST_BODY) -> Mapping[str, list[str]]:
-    """The fields of a form, bounded in size and number. Raises :class:`FormError`, ``TooLargeError``."""
+    """The fields of a form, bounded in size and number.
+
+    Raises :class:`FormError`, :class:`MultipartError`, ``TooLargeError``.
+    """
     data = await read_body(request, limit)
+    content_type = request.headers.get("content-type", "")
+    if content_type.lower().startswith("multipart/form-data"):
+        return {name: list(texts) for name, texts in read_multipart(data, content_type).items()}
     try:
         return parse_qs(data.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except (UnicodeDecodeError, ValueError) as error:

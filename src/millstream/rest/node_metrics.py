@@ -29,6 +29,7 @@ def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
     yield gauge("anchors_behind", "entries that were not read back", overview.anchors.behind)
     unstamped = [({"ledger": each.ledger}, each.unstamped) for each in snapshot.stamping]
     yield gauge("ledger_unstamped_entries", "entries of each ledger without a time stamp", unstamped)
+    yield from _cosigning_metrics(snapshot, overview.at)
     if snapshot.following is not None:
         yield from _following_metrics(snapshot.following, overview.at)
     yield gauge("copies", "copies on all stores", overview.copies.copies)
@@ -66,6 +67,23 @@ def _queue_metrics(overview: Overview) -> Iterator[MetricFamily]:
         yield gauge(f"queue_{state}", f"tasks that are {state}", [(at, getattr(queue, state)) for at, queue in queues])
     desired = [(at, queue.desired_workers) for at, queue in queues if queue.desired_workers is not None]
     yield gauge("queue_desired_workers", "recommended workers", desired)
+
+
+def _cosigning_metrics(snapshot: StatusSnapshot, now: int) -> Iterator[MetricFamily]:
+    """None for a node without witnesses."""
+    ledgers = [({"ledger": each.ledger}, each) for each in snapshot.cosigning]
+    if not ledgers:
+        return
+    sizes = [(labels, each.cosigned_size) for labels, each in ledgers]
+    yield gauge("ledger_cosigned_entries", "entries below the newest checkpoint with the quorum of witnesses", sizes)
+    missing = [(labels, each.missing) for labels, each in ledgers]
+    yield gauge("ledger_cosignatures_missing", "cosignatures that the offered checkpoint needs", missing)
+    waits = [(labels, each.waited(now) / MICROSECONDS) for labels, each in ledgers]
+    yield gauge("ledger_cosignatures_wait_seconds", "how long the offered checkpoint lacks the quorum", waits)
+    ages = [(labels, _age(now, each.cosigned_at)) for labels, each in ledgers if each.cosigned_at is not None]
+    yield gauge("ledger_cosigned_age_seconds", "time since the newest cosigned checkpoint had its quorum", ages)
+    failing = [(labels | {"witness": name}, bad) for labels, each in ledgers for name, bad in each.failing.items()]
+    yield gauge("witness_failing", "1 if a witness did not cosign when it was asked last", failing)
 
 
 def _following_metrics(state: FollowState, now: int) -> Iterator[MetricFamily]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,7 +47,8 @@ class CosigningLedger(msgspec.Struct, frozen=True, kw_only=True):
 
     ``since`` is when it was first offered (microseconds), ``is_late`` says that this was longer ago than the settings
     allow. ``forks`` are the witnesses whose tree differs from the ledger's, with what they said, and ``away`` is what
-    the first of the others said.
+    the first of the others said. ``cosigned_size`` entries have the quorum, since ``cosigned_at``. ``failing`` says of
+    each witness that was asked whether it did not cosign last.
     """
 
     ledger: str
@@ -56,6 +57,13 @@ class CosigningLedger(msgspec.Struct, frozen=True, kw_only=True):
     is_late: bool
     forks: Sequence[tuple[str, str]]
     away: str
+    cosigned_size: int = 0
+    cosigned_at: int | None = None
+    failing: Mapping[str, bool] = {}
+
+    def waited(self, now: int) -> int:
+        """For how long the checkpoint that is collected lacks the quorum, at *now* (microseconds); 0 if it does not."""
+        return max(0, now - self.since) if self.missing and self.since is not None else 0
 
 
 def cosigning_ledgers(view: NodeView) -> Sequence[CosigningLedger]:
@@ -77,4 +85,7 @@ def _cosigning(view: NodeView, name: str, status: CosignatureStatus) -> Cosignin
         is_late=is_open and status.age(view.clock.now()) > view.node.settings.anchoring.witness_alarm,
         forks=[(witness, problem) for witness, problem, is_fork in said if is_fork],
         away=next((f"{witness}: {problem[:200]}" for witness, problem, is_fork in said if not is_fork), ""),
+        cosigned_size=status.complete.size if status.complete else 0,
+        cosigned_at=status.complete.completed_at if status.complete else None,
+        failing={witness: record.problem is not None for witness, record in status.witnesses.items()},
     )

@@ -61,6 +61,17 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
             costs[name] = sum(sorted(costs[member] for member in group.members)[: group.least])
         return costs[self.quorum]
 
+    def quorum_text(self) -> str:
+        """Which witnesses the quorum asks for, in words: ``2 of first, second, third``."""
+        return self._described(self.quorum)
+
+    def _described(self, name: str) -> str:
+        group = self.groups.get(name)
+        if group is None:
+            return name
+        members = [f"({self._described(each)})" if each in self.groups else each for each in group.members]
+        return f"{group.least} of {', '.join(members)}"
+
 
 class TrustedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that satisfies a policy: ``signed_by`` are verifier keys of logs, ``witnesses`` their names."""
@@ -101,11 +112,19 @@ def check_checkpoint(data: bytes, policy: TrustPolicy) -> TrustedCheckpoint:
 
 def cosigning_witnesses(note: SignedNote, policy: TrustPolicy) -> set[str]:
     """The names of the witnesses of *policy* that signed *note*. Raises :class:`NoteError` for a wrong signature."""
+    return set(cosignature_times(note, policy))
+
+
+def cosignature_times(note: SignedNote, policy: TrustPolicy) -> dict[str, int]:
+    """When each witness of *policy* that signed *note* did so by its own clock (seconds since the epoch, UTC).
+
+    Raises :class:`NoteError` for a wrong signature.
+    """
     keys = {str(key): name for name, key in policy.witnesses.items()}
     known = {(key.name, key.key_id) for key in policy.witnesses.values()}
     if not any((each.name, each.key_id) in known for each in note.signatures):
-        return set()
-    return {keys[str(each.key)] for each in verify_note(note, list(policy.witnesses.values()))}
+        return {}
+    return {keys[str(each.key)]: each.time or 0 for each in verify_note(note, list(policy.witnesses.values()))}
 
 
 def read_policy(path: Path) -> TrustPolicy:

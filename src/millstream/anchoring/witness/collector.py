@@ -181,13 +181,13 @@ class CosignatureCollector:
 
     def _ask(self, name: str, checkpoint: bytes) -> None:
         client, pause, now = self._clients[name], self._pauses[name], self._clock.now()
-        problem, is_fork, answered = None, False, None
+        problem, is_fork, is_refusal, answered = None, False, False, None
         try:
             cosigned = client.cosign(checkpoint, self._tree.consistency_path)
         except HttpError as error:
             problem = str(error)
         except WitnessRefusalError as error:
-            problem, is_fork = str(error), error.is_fork or self._is_ahead(error)
+            problem, is_fork, is_refusal = str(error), error.is_fork or self._is_ahead(error), True
         else:
             self._table.add(
                 SignedNote(parse_note(checkpoint).text, cosigned.signatures), self._policy, self._clock.now()
@@ -202,7 +202,7 @@ class CosignatureCollector:
         if problem is not None and (before is None or before.problem != problem):
             _log.log(logging.ERROR if is_fork else logging.WARNING, "witness %s: %s", name, problem)
         answered = answered or (before.answered_at if before else None)
-        self._table.put_witness(name, WitnessRecord(client.known_size, now, answered, problem, is_fork))
+        self._table.put_witness(name, WitnessRecord(client.known_size, now, answered, problem, is_fork, is_refusal))
 
     def _is_ahead(self, error: WitnessRefusalError) -> bool:
         """Whether the witness has cosigned more entries than the ledger has ever released."""

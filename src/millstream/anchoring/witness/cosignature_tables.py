@@ -31,6 +31,7 @@ _witnesses = sa.Table(
     sa.Column("answered_at", _number),
     sa.Column("problem", sa.Text),
     sa.Column("is_fork", sa.Boolean, nullable=False),
+    sa.Column("is_refusal", sa.Boolean),
 )
 
 
@@ -48,8 +49,8 @@ class CosignedCheckpoint(msgspec.Struct, frozen=True):
 
 class WitnessRecord(msgspec.Struct, frozen=True):
     """How a witness answered last: ``known_size`` is the size that it cosigned, ``problem`` why it did not (None: it
-    did). ``is_fork`` says that its tree and the ledger's differ. Times are microseconds; ``answered_at`` is that of the
-    last cosignature.
+    did). ``is_fork`` says that its tree and the ledger's differ, ``is_refusal`` that it answered and refused (None: not
+    recorded by an earlier version). Times are microseconds; ``answered_at`` is that of the last cosignature.
     """
 
     known_size: int
@@ -57,6 +58,7 @@ class WitnessRecord(msgspec.Struct, frozen=True):
     answered_at: int | None = None
     problem: str | None = None
     is_fork: bool = False
+    is_refusal: bool | None = None
 
 
 class CosignatureTable:

@@ -165,6 +165,15 @@
     document.body.addEventListener("htmx:afterSettle", () => { if (!running()) stop.hidden = true; });
   }
 
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    if (!navigator.clipboard) continue;
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent)
+        .then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Select the text and copy it"; });
+    });
+  }
+
   // A proof may be dropped on its field.
   for (const field of document.querySelectorAll("[data-drop]")) {
     field.addEventListener("dragover", (event) => event.preventDefault());

@@ -10,6 +10,7 @@ from millstream.rest.views import (
     batches,
     identifiers,
     integrity,
+    ledgers,
     logs,
     overview,
     policies,
@@ -20,7 +21,9 @@ from millstream.rest.views import (
     topics,
 )
 
-_MODULES = (overview, logs, search, topics, queues, policies, integrity, batches, anchors, identifiers, proofs, system)
+_MODULES = (
+    overview, logs, search, topics, queues, policies, integrity, batches, anchors, ledgers, identifiers, proofs, system,
+)  # fmt: skip
 
 
 def all_endpoints() -> Sequence[Endpoint]:

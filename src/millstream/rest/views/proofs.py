@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from millstream.anchoring.errors import ProofError
+from millstream.anchoring.errors import NoteError, ProofError, TrustPolicyError
 from millstream.anchoring.proof import (
     NOBODY,
     Proof,
@@ -20,13 +20,21 @@ from millstream.anchoring.proof import (
     tlog_proof,
     verify_proof,
 )
-from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, parse_policy, trusting, with_ledgers
-from millstream.anchoring.transparency.signed_note import parse_ledger_key
+from millstream.anchoring.transparency.policy import (
+    MAX_POLICY_BYTES,
+    TrustPolicy,
+    cosignature_times,
+    parse_policy,
+    trusting,
+    with_ledgers,
+)
+from millstream.anchoring.transparency.signed_note import parse_ledger_key, parse_note
 from millstream.anchoring.transparency.tlog_proof import encode_tlog_proof
 from millstream.core.message import encode_line
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, FileDownload, Listing, Name
 from millstream.settings.console import Role
+from millstream.status.ledger_status import Cosignature, cosignatures
 
 endpoints = EndpointRegistry()
 
@@ -51,12 +59,26 @@ class ProofText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Annotated[str, msgspec.Meta(max_length=MAX_POLICY_BYTES)] | None = None
 
 
+class CosigningWitnesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Which witnesses of a policy cosigned the checkpoint of a proof, and when; ``missing`` more must for its
+    ``quorum``, and ``absent`` are those that did not. ``policy`` is the one that was ``given``, or that of this
+    ``node`` (anchoring.witness_policy). ``problem`` is why the cosignatures cannot be verified.
+    """
+
+    policy: Literal["given", "node"]
+    quorum: str
+    missing: int
+    cosignatures: Sequence[Cosignature] = ()
+    absent: Sequence[str] = ()
+    problem: str | None = None
+
+
 class ProofOutcome(msgspec.Struct, frozen=True):
     """The result of verifying a proof, with the first failed step; ``message`` is the line of the message.
 
     ``pinned`` means that the key you gave signed its ``checkpoint`` (version 2), or that the ledger head you gave is in
     its chain (version 1, where ``ledger_head`` is the last entry). ``is_our_head`` means that the ledger of this node
-    has its entries.
+    has its entries. ``cosigned`` is about the witnesses of the policy you gave, or of this node; None without any.
     """
 
     holds: bool
@@ -75,6 +97,7 @@ class ProofOutcome(msgspec.Struct, frozen=True):
     checkpoint: ProvenCheckpoint | None = None
     pinned: bool = False
     is_our_head: bool = False
+    cosigned: CosigningWitnesses | None = None
     replicas: Sequence[Replica] = ()
 
 
@@ -120,7 +143,34 @@ def check_proof(app: AppContext, data: bytes, trust: Trust = NOBODY) -> ProofOut
         found = verify_proof(data, app.node.anchoring.cas, trust)
     except ProofError as error:
         return ProofOutcome(holds=False, reason=str(error))
-    return _outcome(app, found)
+    return msgspec.structs.replace(_outcome(app, found), cosigned=_cosigned(app, data, trust.policy))
+
+
+def _cosigned(app: AppContext, data: bytes, given: TrustPolicy | None) -> CosigningWitnesses | None:
+    """What the witnesses of the policy *given*, or else of the node, did to the checkpoint of the proof *data*."""
+    made = decode_proof(data)
+    if not isinstance(made, Proof):
+        return None
+    is_given = given is not None and bool(given.witnesses)
+    try:
+        policy = given if is_given else app.node.ledgers.witness_policy
+    except TrustPolicyError as error:
+        return CosigningWitnesses(policy="node", quorum="unknown", missing=0, problem=str(error))
+    if policy is None or not policy.witnesses:
+        return None
+    whose: Literal["given", "node"] = "given" if is_given else "node"
+    try:
+        times = cosignature_times(parse_note(made.checkpoint.encode()), policy)
+    except NoteError as error:
+        missing = policy.missing(())
+        return CosigningWitnesses(policy=whose, quorum=policy.quorum_text(), missing=missing, problem=str(error))
+    return CosigningWitnesses(
+        policy=whose,
+        quorum=policy.quorum_text(),
+        missing=policy.missing(times),
+        cosignatures=cosignatures(times),
+        absent=[name for name in policy.witnesses if name not in times],
+    )
 
 
 def _outcome(app: AppContext, found: VerifiedProof) -> ProofOutcome:
