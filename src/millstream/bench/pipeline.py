@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from millstream.batching import BatchConfig
+from millstream.bench.core_shares import core_shares
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.bench.peers import load_peers
 from millstream.bench.pipeline_data import BODY, SOURCES, log_name, write_lines, write_listings, write_log
-from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, spark_memory
+from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, processes_of, spark_memory
 from millstream.bench.runner import Comparison, Contender, Measurement, Size
 from millstream.bench.scaling import WorkerScaling
 from millstream.core.clock import Clock, SystemClock
@@ -64,25 +65,26 @@ def comparisons(
     backends: str = "sqlite",
     cores: str = "2",
     workers: str = "0",
+    share: str = "1",
     heap: str = HEAP,
     counts: str = "",
 ) -> Iterator[Comparison]:
     """One comparison a job (*modes*), and for reading one a store of logs (*backends*: sqlite, segments, mariadb).
 
     All processes, servers of databases too, share so many *cores*. With *workers* (such as 1,2,3) clusters of so many
-    of one core each do the work one after the other, else the driver itself; *heap* is that of the driver. *counts* are
-    the numbers of messages, rows and listed items instead of those of *size*.
+    of one core each, or of a *share* of one, do the work one after the other, else the driver itself; *heap* is that of
+    the driver. *counts* are the numbers of messages, rows and listed items instead of those of *size*.
     """
     wanted, stores, given = _chosen(modes, MODES), _chosen(backends, BACKENDS), _counts(counts)
     if not cores.isdecimal() or cores == "0":
         raise InputError(f"--cores: invalid value {cores!r}: write a whole number of at least 1")
-    clusters = _workers(workers)
+    clusters, each = _workers(workers), _share(share)
     scaling = WorkerScaling()
     with on_cores(int(cores)) as available:
         where = f"all processes on {available} cores, with a heap of {heap}"
         for number in clusters:
-            with _session(folder, size, heap, number) as spark:
-                place = f"{where}, on a cluster of {number} of one core each" if number else where
+            with _session(folder, size, heap, number, each) as spark:
+                place = f"{where}, on a cluster of {number} of {_cores_each(each)}" if number else where
                 work = PipelineRuns(spark, folder, SystemClock(), place, f"on-{number}" if number else "run")
                 for comparison, *warming in _of_modes(work, size, wanted, stores, given):
                     measured = scaling.measured(comparison, number) if number else comparison
@@ -112,14 +114,14 @@ def _of_modes(
 
 
 @contextlib.contextmanager
-def _session(folder: Path, size: Size, heap: str, workers: int) -> Iterator[SparkSession]:
-    """A session on a cluster of so many *workers*, or where there are none in the driver itself."""
+def _session(folder: Path, size: Size, heap: str, workers: int, share: float) -> Iterator[SparkSession]:
+    """A session on a cluster of so many *workers* with a *share* of a core, or where there are none in the driver."""
     from millstream.pipeline.session import SparkOptions, spark_session
 
     with contextlib.ExitStack() as held:
         master, confs = "local[*]", dict[str, str]()
         if workers:
-            master, confs = held.enter_context(_cluster(str(workers))), _CLUSTER
+            master, confs = held.enter_context(_cluster(str(workers), share)), _CLUSTER
         options = SparkOptions(master, heap, quick=size != "full", confs=confs)
         yield held.enter_context(spark_session(folder / "spark", options))
 
@@ -354,15 +356,17 @@ _CLUSTER = {
 
 
 @contextlib.contextmanager
-def _cluster(workers: str) -> Iterator[str]:
-    """The master's URL of a cluster of so many *workers* on this machine."""
+def _cluster(workers: str, share: float) -> Iterator[str]:
+    """The master's URL of a cluster of so many *workers* on this machine, each with at most a *share* of a core."""
     from millstream.testing.services import private
     from millstream.testing.spark import WORKERS
 
     before = os.environ.get(WORKERS)
     os.environ[WORKERS] = workers
     try:
-        with private("spark") as cluster:
+        with private("spark") as cluster, contextlib.ExitStack() as held:
+            if share < 1:
+                held.enter_context(core_shares(processes_of("org.apache.spark.deploy.worker.Worker"), share))
             yield cluster.url
     finally:
         os.environ.pop(WORKERS)
@@ -402,6 +406,18 @@ def _workers(text: str) -> list[int]:
     if not all(word.isdecimal() for word in words):
         raise InputError(f"--workers: invalid value {text!r}: write whole numbers, such as 1,2,3")
     return sorted({int(word) for word in words})
+
+
+def _share(text: str) -> float:
+    """The share of a core in *text*, such as ``0.5``."""
+    with contextlib.suppress(ValueError):
+        if 0.1 <= (share := float(text)) <= 1:
+            return share
+    raise InputError(f"--share: invalid value {text!r}: write a number from 0.1 to 1, such as 0.5")
+
+
+def _cores_each(share: float) -> str:
+    return "one core each" if share == 1 else f"{share:g} of a core each"
 
 
 def _counts(text: str) -> list[int]:

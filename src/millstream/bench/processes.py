@@ -65,6 +65,17 @@ def children(pid: int) -> list[int]:
     return []
 
 
+def processes_of(word: str) -> list[int]:
+    """The processes that this one started, and theirs, whose command has *word* among its arguments."""
+    return [pid for pid in descendants(os.getpid()) if word in _command(pid)]
+
+
+def _command(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace").split("\0")
+    return []
+
+
 def forget_peaks() -> None:
     """Let the most memory that the driver took be counted from now on: what it prepared before is not the job's."""
     for pid in (os.getpid(), *_java()):

@@ -41,6 +41,7 @@ from millstream.core.durable import write_durably
 @click.option("--cores", metavar="N", help="batching, batching-spark, pipeline: number of cores (default 2).")
 @click.option("--counts", metavar="LIST", help="pipeline: numbers of messages, rows or items, such as 1e5,1e6.")
 @click.option("--workers", metavar="LIST", help="pipeline: numbers of workers of one core each, such as 1,2,3.")
+@click.option("--share", metavar="S", help="pipeline: share of a core for each worker, such as 0.5 (Linux, root).")
 @click.option("--heap", metavar="SIZE", help="pipeline: heap of the driver's Java machine (default 512m).")
 @click.option("--senders", metavar="N", help="log: number of concurrent senders.")
 @click.option("--kind", metavar="KIND", help="log: run senders as coroutines or threads.")
