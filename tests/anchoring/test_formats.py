@@ -151,9 +151,13 @@ def test_the_documents_name_every_member() -> None:
     records, proof = (DOCS / "records.md").read_text(), (DOCS / "proof.md").read_text()
     for name in (*CutManifest.__struct_fields__, *BATCHES[0].header.__struct_fields__):
         assert f"`{name}`" in records
-    from millstream.anchoring.proof import ChainProof, Proof, Replica
+    from millstream.anchoring.proof import ChainProof, Replica, StampedProof
+    from millstream.anchoring.timestamps.entry_timestamp import EntryTimestamp, TimestampRenewal
 
-    for name in (*Proof.__struct_fields__, *ChainProof.__struct_fields__):
+    for name in (*StampedProof.__struct_fields__, *ChainProof.__struct_fields__):
         assert re.search(rf"`{name}`", proof), name
+    timestamp = (DOCS / "timestamp.md").read_text()
+    for name in (*EntryTimestamp.__struct_fields__, *TimestampRenewal.__struct_fields__):
+        assert f"`{name}`" in timestamp, name
     for name in Replica.__struct_fields__:
         assert f'"{name}"' in proof

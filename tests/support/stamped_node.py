@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from millstream.batching.ticks import idle_log_ticker
 from millstream.core.clock import Clock
+from millstream.core.message import Message
+from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.ledgers import some_anchor
@@ -22,7 +25,14 @@ class StampedNode:
         self.data = folder
         folder.mkdir(parents=True, exist_ok=True)
         urls = json.dumps([each.url for each in authorities])
-        lines = ["[anchoring]", f"timestamp_authorities = {urls}", *settings]
+        lines = [
+            "[batching]",
+            "window = '1s'",
+            "max_delay = '500ms'",
+            "[anchoring]",
+            f"timestamp_authorities = {urls}",
+            *settings,
+        ]
         (folder / "millstream.toml").write_text("\n".join(lines), "utf-8")
 
     def open(self, clock: Clock | None = None) -> Node:
@@ -34,6 +44,36 @@ class StampedNode:
         with self.open() as node:
             for number in numbers:
                 node.anchoring.ledger.append(some_anchor(number))
+
+    def anchor(self, count: int = 1) -> int:
+        """Append *count* messages to the log ``readings`` and anchor them; the id of the last one."""
+        with self.open() as node:
+            log = node.logs.store.log(LogSpec("readings"))
+            with log.writer() as writer:
+                ids = writer.append([Message(b"x", "flow", f"pump-{number}") for number in range(count)])
+            assert ids is not None
+            wanted = ids.last
+            feed = node.anchoring.feed("readings", "readings.batches")
+            service = node.batching.service("readings", "readings.batches", ticks=idle_log_ticker(log, node.clock))
+
+            def all_anchored() -> bool:
+                feed.step(force=True)
+                return node.anchoring.observer.index.locate("readings", wanted) is not None
+
+            service.run(all_anchored)
+        return wanted
+
+    def prove(self, message_id: int, *words: str) -> bytes:
+        """`millstream prove` of a message of ``readings``."""
+        answer = self.command("prove", "readings", str(message_id), *words)
+        assert answer.code == 0, answer.err
+        return answer.out_bytes
+
+    def verify(self, proof: bytes, *certificates: Path, words: Sequence[str] = ()) -> CommandResult:
+        """`millstream verify` of *proof*, where the authorities of *certificates* are trusted."""
+        (self.data / "proof.json").write_bytes(proof)
+        trusted = [word for path in certificates for word in ("--timestamps", str(path))]
+        return self.command("verify", str(self.data / "proof.json"), *trusted, *words)
 
     def command(self, *words: str) -> CommandResult:
         """A command of the node."""

@@ -1,11 +1,12 @@
 """Merkle trees as Certificate Transparency has them (RFC 6962 §2.1, RFC 9162 §2.1): roots, paths and their checks.
 
 These functions hold all leaves. A tree that grows for ever is :class:`millstream.anchoring.transparency.MerkleTree`.
+Trees of another digest than SHA-256 have their own *node*: the hash of a node from the two below it, joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 from millstream.anchoring.errors import MerklePathError
@@ -16,6 +17,8 @@ leaf_hash = sha256_after(b"\x00")
 
 _node = sha256_after(b"\x01")
 
+HashNode = Callable[[bytes], bytes]
+
 EMPTY_ROOT = sha256().digest()
 """The root of a tree without leaves."""
 
@@ -25,15 +28,15 @@ def node_hash(left: bytes, right: bytes) -> bytes:
     return _node(left + right)
 
 
-def merkle_root(leaves: Sequence[bytes]) -> bytes:
+def merkle_root(leaves: Sequence[bytes], node: HashNode = _node) -> bytes:
     """The root over *leaves* (leaf hashes, in order); of no leaves, the hash of nothing."""
     level = leaves
     while len(level) > 1:
-        level = level_above(level)
+        level = level_above(level, node)
     return level[0] if level else EMPTY_ROOT
 
 
-def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
+def inclusion_path(leaves: Sequence[bytes], index: int, node: HashNode = _node) -> list[bytes]:
     """The siblings, from the leaf up, that lead from the leaf at *index* (from 0) to the root."""
     if not 0 <= index < len(leaves):
         raise MerklePathError(f"leaf {index} does not exist: the tree has {len(leaves)} leaves")
@@ -42,27 +45,27 @@ def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
         sibling = index ^ 1
         if sibling < len(level):
             path.append(level[sibling])
-        level, index = level_above(level), index >> 1
+        level, index = level_above(level, node), index >> 1
     return path
 
 
-def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
+def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes], node: HashNode = _node) -> bytes:
     """The root that *path* leads to from *leaf* (a leaf hash) at *index* of a tree of *size* leaves.
 
     Raises :class:`MerklePathError` where the path is too long or too short for that place (RFC 9162 §2.1.3.2).
     """
     if not 0 <= index < size:
         raise MerklePathError(f"leaf {index} does not exist: the tree has {size} leaves")
-    last, node, rest = size - 1, leaf, list(reversed(path))
+    last, found, rest = size - 1, leaf, list(reversed(path))
     _check_length(f"inclusion path of leaf {index} in a tree of {size} leaves", path, _siblings(index, last))
     while last:
         if index == last and not index & 1:  # a node without a sibling moves up as it is
             index, last = index >> 1, last >> 1
             continue
         sibling = rest.pop()
-        node = node_hash(sibling, node) if index & 1 else node_hash(node, sibling)
+        found = node(sibling + found) if index & 1 else node(found + sibling)
         index, last = index >> 1, last >> 1
-    return node
+    return found
 
 
 def _siblings(index: int, last: int) -> int:
@@ -133,11 +136,11 @@ def _roots_of_consistency(
     return old_node, new_node
 
 
-def level_above(level: Sequence[bytes]) -> list[bytes]:
+def level_above(level: Sequence[bytes], node: HashNode = _node) -> list[bytes]:
     """The nodes above those of *level*, of which an odd one at the end moves up as it is."""
     # This is the same tree as RFC 9162's split at the largest power of two.
     pairs = zip(level[::2], level[1::2], strict=False)
-    above = [_node(left + right) for left, right in pairs]  # node_hash, without a call a node
+    above = [node(left + right) for left, right in pairs]
     if len(level) % 2:
         above.append(level[-1])
     return above

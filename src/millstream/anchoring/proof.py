@@ -1,7 +1,8 @@
 """The proof of one message: its form, and the check that needs nothing but the proof and the files it names.
 
 The format is laid down in ``docs/formats/proof.md``. Making a proof is :mod:`millstream.anchoring.prover`'s work.
-Version 2 ends with a signed checkpoint of the ledger's tree, version 1 with all ledger entries up to the head.
+Version 2 ends with a signed checkpoint of the ledger's tree, version 1 with all ledger entries up to the head; version
+3 is version 2 with time stamps.
 """
 
 from __future__ import annotations
@@ -21,10 +22,18 @@ from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.ledger import LedgerEntry, check_seal, check_tail, encode_entry
 from millstream.anchoring.merkle import leaf_hash, root_of_path
 from millstream.anchoring.records import BatchHeader, decode_message, encode_header
+from millstream.anchoring.timestamps.authorities import TrustedAuthorities
+from millstream.anchoring.timestamps.entry_timestamp import (
+    CheckedTimestamp,
+    DatedLeaf,
+    EntryTimestamp,
+    check_timestamps,
+)
 from millstream.anchoring.transparency.policy import TrustPolicy, check_checkpoint
 from millstream.anchoring.transparency.signed_note import is_key_name
 from millstream.anchoring.transparency.tlog_proof import TlogProof, checkpoint_of, require_inclusion
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
+from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 
 CHAIN_VERSION = 1
@@ -32,6 +41,9 @@ CHAIN_VERSION = 1
 
 VERSION = 2
 """The version of proofs that end with a signed checkpoint."""
+
+STAMPED_VERSION = 3
+"""The version of proofs that also have time stamps: earlier releases refuse them, and say so."""
 
 MAX_PROOF_BYTES = 64 << 20
 """The most bytes of a proof: nearly all of them are ledger entries (version 1), about 300 each, or the message."""
@@ -85,6 +97,12 @@ class Proof(MessageProof, frozen=True, kw_only=True):
     entry_path: tuple[str, ...]
 
 
+class StampedProof(Proof, frozen=True, kw_only=True):
+    """A proof of version 3: that of version 2, with the ``timestamps`` of checkpoints that have the entry."""
+
+    timestamps: tuple[EntryTimestamp, ...]
+
+
 class ProvenCheckpoint(msgspec.Struct, frozen=True):
     """The checkpoint of a proof: the ledger's name (``origin``), the number of entries in its tree, and its root (hex).
 
@@ -106,6 +124,7 @@ class VerifiedProof(msgspec.Struct, frozen=True, kw_only=True):
     hash. ``ledger_head`` is the hash of the last entry of a proof of version 1, ``checkpoint`` is that of
     version 2, and None where only a ledger head was trusted, as nobody then vouches for the
     checkpoint. Where ``pinned`` is False nobody vouched for them: whoever made the proof may have made the ledger.
+    ``timestamps`` says which time stamps of the proof hold; all are unchecked where no authority is trusted.
     ``replicas`` is what the prover knew of copies; it is part of the proof, not of what is proven.
     """
 
@@ -122,14 +141,26 @@ class VerifiedProof(msgspec.Struct, frozen=True, kw_only=True):
     ledger_head: str | None
     checkpoint: ProvenCheckpoint | None
     pinned: bool
+    timestamps: tuple[CheckedTimestamp, ...]
     replicas: tuple[Replica, ...]
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verifier trusts: the hash of a ledger entry (``ledger_head``), the signers of a ``policy``, or nothing."""
+    """What a verifier trusts: the hash of a ledger entry (``ledger_head``), the signers of a ``policy``, or nothing.
+
+    ``authorities`` date the entry, and one of them must. ``now`` is the time at which their certificates must hold, in
+    microseconds since the epoch; None: the present.
+    """
 
     ledger_head: str | None = None
     policy: TrustPolicy | None = None
+    authorities: TrustedAuthorities | None = None
+    now: int | None = None
+
+    @property
+    def pins_ledger(self) -> bool:
+        """Whether somebody vouches for the ledger."""
+        return self.ledger_head is not None or self.policy is not None
 
 
 NOBODY = Trust()
@@ -169,11 +200,13 @@ def decode_proof(data: bytes) -> Proof | ChainProof:
 
 def _form_of(members: Any) -> type[Proof | ChainProof]:
     version = members.get("version") if isinstance(members, dict) else None
-    if type(version) is int and version not in (CHAIN_VERSION, VERSION):
+    if type(version) is int and version not in (CHAIN_VERSION, VERSION, STAMPED_VERSION):
         raise ProofError(
-            f"the proof has version {version}, but this release reads versions {CHAIN_VERSION} and {VERSION}: use a "
-            "matching release"
+            f"the proof has version {version}, but this release reads versions {CHAIN_VERSION} to {STAMPED_VERSION}: "
+            "use a matching release"
         )
+    if version == STAMPED_VERSION:
+        return StampedProof
     return ChainProof if version == CHAIN_VERSION else Proof
 
 
@@ -190,6 +223,7 @@ def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
     else:
         entry, head = proof.entry, None
         checkpoint = _check_entry(proof, trust)
+    timestamps = _check_timestamps(proof, checkpoint, trust)
     message = _check_message(proof)
     try:
         _check_files(proof, entry, cas)
@@ -207,8 +241,9 @@ def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
         manifest=proof.manifest,
         batch_file=proof.batch_file,
         ledger_head=head,
-        checkpoint=checkpoint if trust.policy or trust == NOBODY else None,
-        pinned=trust != NOBODY,
+        checkpoint=checkpoint if trust.policy or not trust.pins_ledger else None,
+        pinned=trust.pins_ledger,
+        timestamps=timestamps,
         replicas=proof.replicas,
     )
 
@@ -260,6 +295,17 @@ def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
         )
     signed_by, witnesses = (trusted.signed_by, trusted.witnesses) if trusted else ((), ())
     return ProvenCheckpoint(found.origin, found.size, found.root.hex(), signed_by, witnesses)
+
+
+def _check_timestamps(
+    proof: Proof | ChainProof, checkpoint: ProvenCheckpoint | None, trust: Trust
+) -> tuple[CheckedTimestamp, ...]:
+    """The time stamps are of checkpoints with the anchor's entry, and those who are trusted made them."""
+    stamps = proof.timestamps if isinstance(proof, StampedProof) else ()
+    entry = proof.ledger[0] if isinstance(proof, ChainProof) else proof.entry
+    leaf = DatedLeaf(leaf_hash(encode_entry(entry)), entry.number - 1, checkpoint.origin if checkpoint else "")
+    now = SystemClock().now() if trust.now is None else trust.now
+    return check_timestamps(stamps, leaf, authorities=trust.authorities, now=now)
 
 
 def _check_message(proof: MessageProof) -> Message:

@@ -16,7 +16,14 @@ from millstream.anchoring.index import AnchorIndex, MessageLocation
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_tail, encode_entry
 from millstream.anchoring.merkle import inclusion_path, leaf_hash
-from millstream.anchoring.proof import CHAIN_VERSION, MAX_PROOF_BYTES, VERSION, Replica, encode_proof
+from millstream.anchoring.proof import (
+    CHAIN_VERSION,
+    MAX_PROOF_BYTES,
+    STAMPED_VERSION,
+    VERSION,
+    Replica,
+    encode_proof,
+)
 from millstream.anchoring.records import decode_message
 from millstream.anchoring.transparency.entry_proof import EntryProof
 
@@ -40,8 +47,8 @@ def prove(
 ) -> bytes:
     """The proof that message *message_id* of *log* is anchored, as canonical JSON without a newline.
 
-    *prove_entry* proves that the anchor's entry is in the signed ledger (version 2); without it the proof has all
-    entries up to the head (version 1).
+    *prove_entry* proves that the anchor's entry is in the signed ledger (version 2, with time stamps version 3);
+    without it the proof has all entries up to the head (version 1).
 
     Raises :class:`NotAnchoredError` that says why there is none (with *journal* also for what is not anchored yet; it
     is a :class:`NotBatchedError` where nothing is known of the message), :class:`CasError` where the batch file cannot
@@ -81,6 +88,8 @@ class _LedgerPart(msgspec.Struct, frozen=True):
 
 def _signed_entry(proof: EntryProof) -> _LedgerPart:
     members = {"checkpoint": proof.checkpoint.decode(), "entry": proof.entry, "entry_path": _hex(proof.path)}
+    if proof.timestamps:
+        return _LedgerPart(proof.entry, {**members, "timestamps": proof.timestamps, "version": STAMPED_VERSION})
     return _LedgerPart(proof.entry, {**members, "version": VERSION})
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
 from millstream.core.errors import NotFoundError
+from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,16 +38,25 @@ class PendingProofError(NotFoundError):
 @click.option(
     "--require-quorum", is_flag=True, help="Exit with code 3 if witnesses have not cosigned the checkpoint yet."
 )
+@click.option("--no-timestamps", is_flag=True, help="Leave out time stamps, for readers with an earlier release.")
 @data_options
 def prove(
-    settings: Settings, log: str, message_id: int, *, tlog: Path | None, chain: bool, require_quorum: bool
+    settings: Settings,
+    log: str,
+    message_id: int,
+    *,
+    tlog: Path | None,
+    chain: bool,
+    require_quorum: bool,
+    no_timestamps: bool,
 ) -> None:
     """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
 
     It ends with a signed checkpoint of the ledger (version 2), and stays small. With --chain it ends with all ledger
     entries from the anchor on instead (version 1): some 300 bytes each. It also lists the copies of the batch file with
     the time of their last verification. Exit code 3, with the reason, if the message or log does not exist or the
-    message is in no anchored batch.
+    message is in no anchored batch. If authorities have time-stamped the ledger (anchoring.timestamp_authorities), it
+    has the earliest time stamp of the entry by each of them (version 3).
 
     If the settings name witnesses (anchoring.witness_policy), the checkpoint is the newest with their quorum. For a
     message anchored after it, "pending" and the number of missing cosignatures are printed as a warning.
@@ -56,7 +66,7 @@ def prove(
     from millstream.node import Node
 
     with Node.open(settings) as node:
-        proof = node.proofs.prove(log, message_id, chain=chain)
+        proof = node.proofs.prove(log, message_id, chain=chain, timestamps=not no_timestamps)
         missing = 0 if chain else node.proofs.missing_cosignatures(proof)
     if missing:
         text = f"pending: {missing} more cosignatures of witnesses are needed; make the proof again later"
@@ -94,6 +104,13 @@ def _write_tlog_proof(path: Path, data: bytes) -> None:
 )
 @click.option("--policy", type=click.File("rb"), metavar="FILE", help="Trusted ledgers and witnesses (tlog-policy).")
 @click.option("--ledger-head", metavar="HASH", help="Trusted hash of a ledger entry, for proofs made with --chain.")
+@click.option(
+    "--timestamps",
+    type=click.File("rb"),
+    multiple=True,
+    metavar="FILE",
+    help="Trusted certificates (PEM) of time-stamping authorities; repeatable.",
+)
 @json_option
 @data_options
 def verify(
@@ -104,6 +121,7 @@ def verify(
     keys: tuple[str, ...],
     policy: BinaryIO | None,
     ledger_head: str | None,
+    timestamps: tuple[BinaryIO, ...],
     as_json: bool,
 ) -> None:
     """Verify a proof with the files that it names. Exit code 1, with the reason, if it is invalid.
@@ -111,12 +129,21 @@ def verify(
     Files are read from --cas, or from the data folder. --key is a verifier key, as `millstream anchor key show` prints
     it, or a file of them. Without --key, --policy or --ledger-head the proof is verified, but not that its ledger is
     the one you trust.
+
+    With --timestamps, one of the authorities with these certificates must have time-stamped the ledger with the entry
+    of the message. The certificate that signed the time stamp must be valid now, or a later time stamp must renew it.
     """
     from millstream.anchoring.local_cas import LocalCas
     from millstream.anchoring.proof import MAX_PROOF_BYTES, Trust, verify_proof
+    from millstream.anchoring.timestamps.authorities import MAX_CERTIFICATE_BYTES, parse_authorities
     from millstream.core.message import encode_line
 
-    trust = Trust(ledger_head=ledger_head.lower() if ledger_head is not None else None, policy=_policy(keys, policy))
+    certificates = [file.read(MAX_CERTIFICATE_BYTES + 1) for file in timestamps]
+    trust = Trust(
+        ledger_head=ledger_head.lower() if ledger_head is not None else None,
+        policy=_policy(keys, policy),
+        authorities=parse_authorities(*certificates) if certificates else None,
+    )
     data = proof.read(MAX_PROOF_BYTES + 2)
     verified = verify_proof(data, LocalCas(cas or settings.folder / "cas"), trust)
     if as_json:
@@ -126,6 +153,7 @@ def verify(
     echo_line(f"in file {verified.batch_file}, anchored as entry {verified.anchor} of the ledger:")
     echo_line(encode_line(verified.message).decode("utf-8"))
     _print_trust(verified, ledger_head)
+    _print_timestamps(verified)
 
 
 def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
@@ -150,6 +178,25 @@ def _print_trust(verified: VerifiedProof, ledger_head: str | None) -> None:
             f"The checkpoint of the ledger {checkpoint.origin} is not verified: name a key or policy that you trust "
             "(--key, --policy)."
         )
+
+
+def _print_timestamps(verified: VerifiedProof) -> None:
+    """Print when the entry of the proof existed, by whose word."""
+    unchecked = [stamp for stamp in verified.timestamps if stamp.status == "unchecked"]
+    if unchecked:
+        echo_line(
+            f"Time stamps that are not verified: {len(unchecked)}. Name the certificates of authorities that you trust "
+            "(--timestamps)."
+        )
+    for stamp in verified.timestamps:
+        if stamp.status == "trusted" and stamp.time is not None and stamp.valid_until is not None:
+            renewed = f", renewed {stamp.renewals} times" if stamp.renewals else ""
+            echo_line(
+                f"The entry is not later than {format_timestamp(stamp.time)} by {stamp.authority} (verifiable until "
+                f"{format_timestamp(stamp.valid_until)}{renewed})."
+            )
+        elif stamp.status == "untrusted":
+            echo_line(f"A time stamp is not trusted: {stamp.problem}.")
 
 
 def _policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | None:

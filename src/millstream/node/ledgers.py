@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -29,6 +31,7 @@ from millstream.node.reports import REPORT_LEDGER, ReportsPart
 
 if TYPE_CHECKING:
     from millstream.anchoring.timestamps.collector import TimestampCollector
+    from millstream.anchoring.timestamps.entry_timestamp import EntryTimestamp
     from millstream.anchoring.timestamps.timestamp_tables import TimestampTable
     from millstream.anchoring.transparency.policy import TrustPolicy
     from millstream.anchoring.witness.collector import CosignatureCollector
@@ -36,13 +39,21 @@ if TYPE_CHECKING:
 __all__ = ["LEDGERS", "LedgerName", "LedgersPart", "SignedLedger", "ledger_keys"]
 
 
+StampEntry: TypeAlias = "Callable[[int], Sequence[EntryTimestamp]]"
+"""The time stamps of the ledger entry with this number."""
+
+
 class SignedLedger(msgspec.Struct, frozen=True):
-    """A ledger, its durable tree, what signs the tree's heads, and what collects cosignatures of them, if anything."""
+    """A ledger, its durable tree, what signs the tree's heads, and what collects cosignatures of them, if anything.
+
+    ``stamp`` gives the time stamps of an entry.
+    """
 
     ledger: LogLedger
     tree: LedgerTree
     signer: CheckpointSigner
     collector: CosignatureCollector | None = None
+    stamp: StampEntry | None = None
 
     def checkpoint(self) -> bytes:
         """The newest checkpoint, signed, copied and published now where that is missing, as far as this process may.
@@ -58,10 +69,13 @@ class SignedLedger(msgspec.Struct, frozen=True):
     def prove_entry(self, number: int) -> EntryProof:
         """The proof that entry *number* is in the tree of a checkpoint. Raises :class:`LedgerError`.
 
-        That is the newest one with the quorum of witnesses, if it covers the entry, otherwise the newest one.
+        That is the newest one with the quorum of witnesses, if it covers the entry, otherwise the newest one. The proof
+        has the time stamps of the entry.
         """
         complete = self.collector.status().complete if self.collector else None
         proof = prove_entry(number, self.ledger, self.tree, self.signer, cosigned=complete)
+        if self.stamp is not None:
+            proof = msgspec.structs.replace(proof, timestamps=self.stamp(number))
         if self.collector is None:
             return proof
         return msgspec.structs.replace(proof, checkpoint=self.collector.with_cosignatures(proof.checkpoint))
@@ -110,7 +124,9 @@ class LedgersPart:
     def signed(self, name: LedgerName) -> SignedLedger:
         """The ledger *name* with its tree and what signs it."""
         tree = self.tree(name)
-        return SignedLedger(self.ledger(name), tree, tree.required_signer, self.collector(name))
+        return SignedLedger(
+            self.ledger(name), tree, tree.required_signer, self.collector(name), partial(self._stamps, name)
+        )
 
     @locked_cached_property
     def witness_policy(self) -> TrustPolicy | None:
@@ -152,6 +168,14 @@ class LedgersPart:
         from millstream.anchoring.timestamps.timestamp_tables import TimestampTable
 
         return TimestampTable(self._trees.engine, name)
+
+    def _stamps(self, name: LedgerName, number: int) -> Sequence[EntryTimestamp]:
+        """The time stamps of entry *number* of the ledger *name*."""
+        from millstream.anchoring.timestamps.stamped_entries import timestamps_of
+
+        records = self.timestamp_table(name).records()
+        path, now = self.tree(name).inclusion_path, self._context.clock.now()
+        return timestamps_of(number, records, cas=self._anchoring.cas, path=path, now=now) if records else ()
 
     def timestamps(self, name: LedgerName) -> TimestampCollector | None:
         """What has the ledger *name* time-stamped, None without authorities.

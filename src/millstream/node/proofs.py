@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+
+import msgspec
 
 from millstream.anchoring import NotBatchedError, Replica, prove
 from millstream.anchoring.proof import Proof, decode_proof
@@ -25,10 +28,11 @@ class ProofsPart:
         self._stores = stores
         self._ledgers = ledgers
 
-    def prove(self, log: str, message_id: int, *, chain: bool = False) -> bytes:
+    def prove(self, log: str, message_id: int, *, chain: bool = False, timestamps: bool = True) -> bytes:
         """The proof of one message, as canonical JSON; see :func:`millstream.anchoring.prove`.
 
         It ends with a signed checkpoint (version 2), with *chain* with all ledger entries up to the head (version 1).
+        Where the ledger has time stamps the former has them, too (version 3), unless *timestamps* is False.
 
         Raises :class:`~millstream.log.LogNotFoundError`, :class:`UnknownMessageError` where it is not anchored because
         there is no such message.
@@ -43,7 +47,7 @@ class ProofsPart:
                 ledger=anchoring.ledger,
                 journal=anchoring.journal,
                 replicas=self.replicas,
-                prove_entry=None if chain else self._prove_entry,
+                prove_entry=None if chain else partial(self._prove_entry, timestamps=timestamps),
             )
         except NotBatchedError:
             self._require_message(log, message_id)
@@ -55,8 +59,9 @@ class ProofsPart:
         found = decode_proof(proof)
         return collector.pending(found.checkpoint.encode()) if collector and isinstance(found, Proof) else 0
 
-    def _prove_entry(self, number: int) -> EntryProof:
-        return self._ledgers.signed("anchors").prove_entry(number)
+    def _prove_entry(self, number: int, *, timestamps: bool) -> EntryProof:
+        signed = self._ledgers.signed("anchors")
+        return (signed if timestamps else msgspec.structs.replace(signed, stamp=None)).prove_entry(number)
 
     def replicas(self, cid: str) -> Sequence[Replica]:
         """The copies of the anchored file *cid*, and when each was last verified."""

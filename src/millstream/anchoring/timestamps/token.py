@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -30,6 +31,10 @@ _DIGESTS = {
 
 _GRANTED = bytes.fromhex("3003020100")
 """The status of an answer that contains a token."""
+
+_VERIFY_ERROR = re.compile(r'data: "Verify error:\s*([^"]+)"')
+_REASON = re.compile(r'reason: "([^"]+)"')
+"""What OpenSSL says in the error of the library, which shows all its parts."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -102,8 +107,9 @@ def parsing(what: str) -> Iterator[None]:
     except (TimestampError, ImportError):
         raise
     except Exception as error:
-        reason = printable(str(error) or type(error).__name__, MAX_SHOWN)
-        raise TimestampError(f"{what} is not valid: {reason}") from error
+        text = str(error) or type(error).__name__
+        reasons = _VERIFY_ERROR.findall(text) or _REASON.findall(text) or [text]
+        raise TimestampError(f"{what} is not valid: {printable(reasons[0], MAX_SHOWN)}") from error
 
 
 def _signer(signed: SignedData) -> Certificate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -12,13 +12,20 @@ from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.core.errors import BusyError
 
+if TYPE_CHECKING:
+    from millstream.anchoring.timestamps.entry_timestamp import EntryTimestamp
+
 
 class EntryProof(msgspec.Struct, frozen=True):
-    """``path`` has the hashes (32 bytes each) from ``entry`` up to the root of ``checkpoint`` (a signed note)."""
+    """``path`` has the hashes (32 bytes each) from ``entry`` up to the root of ``checkpoint`` (a signed note).
+
+    ``timestamps`` date checkpoints that have the entry, too.
+    """
 
     entry: LedgerEntry
     path: Sequence[bytes]
     checkpoint: bytes
+    timestamps: Sequence[EntryTimestamp] = ()
 
 
 class SignedHead(Protocol):

@@ -20,6 +20,8 @@ from millstream.anchoring.proof import (
     tlog_proof,
     verify_proof,
 )
+from millstream.anchoring.timestamps.authorities import MAX_CERTIFICATE_BYTES, parse_authorities
+from millstream.anchoring.timestamps.entry_timestamp import CheckedTimestamp
 from millstream.anchoring.transparency.policy import (
     MAX_POLICY_BYTES,
     TrustPolicy,
@@ -50,13 +52,15 @@ class ProofQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ProofText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A proof, as `millstream prove` prints it, and what you trust: the verifier ``key`` of the ledger, the ledgers and
-    witnesses of a ``policy`` (tlog-policy), or the hash of a ledger entry (``ledger_head``).
+    witnesses of a ``policy`` (tlog-policy), or the hash of a ledger entry (``ledger_head``); and the certificates (PEM)
+    of authorities that time-stamp it (``timestamps``).
     """
 
     proof: Annotated[str, msgspec.Meta(max_length=MOST_PROOF_BYTES)]
     ledger_head: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
     key: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
     policy: Annotated[str, msgspec.Meta(max_length=MAX_POLICY_BYTES)] | None = None
+    timestamps: Annotated[str, msgspec.Meta(max_length=MAX_CERTIFICATE_BYTES)] | None = None
 
 
 class CosigningWitnesses(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +83,7 @@ class ProofOutcome(msgspec.Struct, frozen=True):
     ``pinned`` means that the key you gave signed its ``checkpoint`` (version 2), or that the ledger head you gave is in
     its chain (version 1, where ``ledger_head`` is the last entry). ``is_our_head`` means that the ledger of this node
     has its entries. ``cosigned`` is about the witnesses of the policy you gave, or of this node; None without any.
+    ``timestamps`` says which time stamps of the proof hold.
     """
 
     holds: bool
@@ -98,6 +103,7 @@ class ProofOutcome(msgspec.Struct, frozen=True):
     pinned: bool = False
     is_our_head: bool = False
     cosigned: CosigningWitnesses | None = None
+    timestamps: Sequence[CheckedTimestamp] = ()
     replicas: Sequence[Replica] = ()
 
 
@@ -133,7 +139,12 @@ def verify(app: AppContext, request: ApiRequest[Any, ProofText]) -> ProofOutcome
     policy = trusting(keys) if keys else None
     if body.policy is not None:
         policy = with_ledgers(parse_policy(body.policy.encode("utf-8", "surrogatepass")), keys)
-    trust = Trust(ledger_head=body.ledger_head.lower() if body.ledger_head else None, policy=policy)
+    trust = Trust(
+        ledger_head=body.ledger_head.lower() if body.ledger_head else None,
+        policy=policy,
+        authorities=parse_authorities(body.timestamps.encode()) if body.timestamps is not None else None,
+        now=app.node.clock.now(),
+    )
     return check_proof(app, body.proof.encode("utf-8", "surrogatepass"), trust)
 
 
@@ -192,6 +203,7 @@ def _outcome(app: AppContext, found: VerifiedProof) -> ProofOutcome:
         ledger_head=found.ledger_head,
         checkpoint=found.checkpoint,
         pinned=found.pinned,
+        timestamps=found.timestamps,
         is_our_head=ours,
         replicas=found.replicas,
     )

@@ -1,0 +1,113 @@
+"""Renewal of time stamps (the idea of RFC 4998): the head of a tree over all older tokens is stamped.
+
+A token holds only as long as the certificate of its authority, and its digest. A later token over both it and what it
+stamped shows that it existed while it still held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millstream.anchoring.cas import CasReader
+from millstream.anchoring.errors import MerklePathError, NoteError, TimestampError
+from millstream.anchoring.merkle import inclusion_path, merkle_root, root_of_path
+from millstream.anchoring.timestamps.token import MAX_TOKEN_BYTES
+from millstream.anchoring.transparency.signed_note import MAX_NOTE_BYTES, decode_base64, encode_base64
+from millstream.core.cid import digest_from_cid
+
+if TYPE_CHECKING:
+    from millstream.anchoring.timestamps.timestamp_tables import TimestampRecord
+
+_HEADER = "timestamp-renewal/v1"
+_DIGEST_BYTES = {"sha256": 32, "sha512": 64}
+_COUNT = re.compile(r"[1-9][0-9]{0,9}")
+
+
+class RenewalDocument(msgspec.Struct, frozen=True):
+    """What a renewal stamps: the ``root`` of the tree by ``digest`` over the first ``count`` time stamps."""
+
+    digest: str
+    count: int
+    root: bytes
+
+    def encode(self) -> bytes:
+        """The text that is stamped."""
+        return "".join(f"{line}\n" for line in (_HEADER, self.digest, self.count, encode_base64(self.root))).encode()
+
+    def require(self, index: int, leaf: bytes, path: Sequence[bytes]) -> None:
+        """Raise :class:`TimestampError` where *path* does not lead from *leaf* at *index* (from 0) to the root."""
+        if any(len(step) != len(self.root) for step in path):
+            raise TimestampError(f"a step of the path to the renewal is not a hash by {self.digest}")
+        try:
+            found = root_of_path(leaf, index, self.count, path, partial(_hash, self.digest, b"\x01"))
+        except MerklePathError as error:
+            raise TimestampError(f"the renewal does not cover the time stamp: {error}") from error
+        if found != self.root:
+            raise TimestampError("the renewal does not cover the time stamp: its path does not lead to the root")
+
+
+def parse_renewal(data: bytes) -> RenewalDocument:
+    """The document *data*. Raises :class:`TimestampError`."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    if (
+        len(lines) != 5
+        or lines[0] != _HEADER
+        or lines[1] not in _DIGEST_BYTES
+        or not _COUNT.fullmatch(lines[2])
+        or lines[4]
+    ):
+        raise TimestampError(f"a renewal must have the lines {_HEADER}, digest, count and root")
+    try:
+        root = decode_base64(lines[3], "the root of the renewal")
+    except NoteError as error:
+        raise TimestampError(str(error)) from error
+    if len(root) != _DIGEST_BYTES[lines[1]]:
+        raise TimestampError(f"the root of the renewal has {len(root)} bytes")
+    return RenewalDocument(lines[1], int(lines[2]), root)
+
+
+def timestamp_leaf(digest: str, document: bytes, token: bytes) -> bytes:
+    """The leaf of the time stamp whose *token* is for *document*: both are covered, so that a digest may retire."""
+    return _leaf(digest, _hash(digest, b"", document), _hash(digest, b"", token))
+
+
+class TimestampTree:
+    """The tree over *records*, all time stamps of a ledger up to some number, by *digest*; files are read from *cas*.
+
+    Raises :class:`~millstream.anchoring.errors.CasError` where one cannot be read.
+    """
+
+    def __init__(self, digest: str, records: Sequence[TimestampRecord], cas: CasReader) -> None:
+        self._digest = digest
+        self._node = partial(_hash, digest, b"\x01")
+        self._leaves = [self._leaf(record, cas) for record in records]
+
+    @property
+    def document(self) -> RenewalDocument:
+        """What stamps all of them."""
+        return RenewalDocument(self._digest, len(self._leaves), merkle_root(self._leaves, self._node))
+
+    def path(self, number: int) -> list[bytes]:
+        """The path from time stamp *number* (from 1) to the root."""
+        return inclusion_path(self._leaves, number - 1, self._node)
+
+    def _leaf(self, record: TimestampRecord, cas: CasReader) -> bytes:
+        if self._digest == "sha256":  # which the names of the files have already
+            return _leaf(self._digest, digest_from_cid(record.document), digest_from_cid(record.token))
+        return timestamp_leaf(
+            self._digest, cas.get(record.document, MAX_NOTE_BYTES), cas.get(record.token, MAX_TOKEN_BYTES)
+        )
+
+
+def _leaf(digest: str, document: bytes, token: bytes) -> bytes:
+    return _hash(digest, b"\x00", document + token)
+
+
+def _hash(digest: str, prefix: bytes, data: bytes) -> bytes:
+    return hashlib.new(digest, prefix + data).digest()
