@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from millstream.anchoring.cas import Cas
+from millstream.anchoring.cas import CasReader
 from millstream.anchoring.cut_manifest import (
     MAX_FILE_BYTES,
     MAX_MANIFEST_BYTES,
@@ -64,7 +64,7 @@ class AnchorContent(msgspec.Struct, frozen=True):
     rejects: Sequence[RejectLine]
 
 
-def read_manifest(cas: Cas, anchor: str) -> tuple[str, CutManifest]:
+def read_manifest(cas: CasReader, anchor: str) -> tuple[str, CutManifest]:
     """The CID and the manifest that the anchor string *anchor* names.
 
     Raises :class:`BatchFormatError` where a rule is broken, other :class:`CasError` where the storage is at fault.
@@ -76,7 +76,7 @@ def read_manifest(cas: Cas, anchor: str) -> tuple[str, CutManifest]:
     return cid, manifest
 
 
-def read_anchor(cas: Cas, anchor: str, read: Mapping[str, AnchoredBatches] = {}) -> AnchorContent:
+def read_anchor(cas: CasReader, anchor: str, read: Mapping[str, AnchoredBatches] = {}) -> AnchorContent:
     """All that the anchor string *anchor* stands for, with one file in memory at a time. Errors: `read_manifest`.
 
     *read* is what :func:`read_batches` gave of some files already, by their CIDs: these are not read again.
@@ -91,7 +91,7 @@ def read_anchor(cas: Cas, anchor: str, read: Mapping[str, AnchoredBatches] = {})
     return AnchorContent(cid, manifest, batches, rejects)
 
 
-def read_file(cas: Cas, file: BatchFile | RejectFile) -> bytes:
+def read_file(cas: CasReader, file: BatchFile | RejectFile) -> bytes:
     """The bytes of *file*, which must be as many as the manifest says. Errors: see :func:`read_manifest`."""
     data = _get(cas, file.uri, MAX_FILE_BYTES)
     if len(data) != file.bytes:
@@ -99,14 +99,14 @@ def read_file(cas: Cas, file: BatchFile | RejectFile) -> bytes:
     return data
 
 
-def _get(cas: Cas, cid: str, limit: int) -> bytes:
+def _get(cas: CasReader, cid: str, limit: int) -> bytes:
     try:
         return cas.get(cid, limit)
     except CasTooLargeError as error:  # whole, and yet too large: that is the anchor's fault, not the storage's
         raise BatchFormatError(str(error)) from error
 
 
-def read_batches(cas: Cas, file: BatchFile) -> AnchoredBatches:
+def read_batches(cas: CasReader, file: BatchFile) -> AnchoredBatches:
     """The batches of *file*, after a check of every line, root and figure. Errors: see :func:`read_manifest`."""
     names, places, leaves, messages = list[str](), list[tuple[int, int, int]](), list[bytes](), list[int]()
     for stored in split_batches(read_file(cas, file)):
@@ -123,7 +123,7 @@ def read_batches(cas: Cas, file: BatchFile) -> AnchoredBatches:
     return AnchoredBatches(names, offsets, sizes, counts, b"".join(leaves), np.array(messages, "<u8").tobytes())
 
 
-def _read_rejects(cas: Cas, file: RejectFile) -> Sequence[RejectLine]:
+def _read_rejects(cas: CasReader, file: RejectFile) -> Sequence[RejectLine]:
     rejects = list(read_rejects(read_file(cas, file)))
     if len(rejects) != file.count:
         raise BatchFormatError(f"file {file.uri} contains {len(rejects)} rejects, but its manifest states {file.count}")

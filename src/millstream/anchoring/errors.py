@@ -14,7 +14,9 @@
     │   └── CasUnavailableError the storage did not answer (transient)
     ├── LedgerError           the ledger is not an unbroken chain
     │   ├── LedgerFormatError   what was read is not a ledger (InputError)
-    │   └── LedgerUnavailableError  the ledger could not be read (transient)
+    │   ├── LedgerUnavailableError  the ledger could not be read (transient)
+    │   └── PublishedFileError    a published file of the ledger is missing or damaged
+    │       └── EntriesMismatchError  the published entries are not those of the signed tree
     ├── HttpError             a server did not answer as it should (transient)
     ├── ObservationBlockedError  an anchor cannot be read until a file is restored
     ├── NotAnchoredError      no proof exists for this message (NotFoundError)
@@ -26,6 +28,7 @@
         ├── TrustPolicyError    the policy says not whom to trust (InputError)
         ├── LedgerKeyError      the key of a ledger cannot be used (InputError)
         ├── NotCosignedError      the quorum of witnesses has signed no checkpoint yet (NotFoundError)
+        ├── MonitorStateError     a monitor cannot use what it remembers of a ledger (InputError)
         ├── WitnessRefusalError   a witness refuses to cosign a checkpoint
         ├── TimestampError        not a time stamp, or one that does not hold (InputError)
         └── TimestampRefusalError a time-stamping authority refuses a request
@@ -94,6 +97,14 @@ class LedgerUnavailableError(LedgerError):
     transient: ClassVar[bool] = True
 
 
+class PublishedFileError(LedgerError):
+    """A published file of a ledger is missing, or does not belong to its checkpoint."""
+
+
+class EntriesMismatchError(PublishedFileError):
+    """The published entries of a ledger do not hash to the root of its checkpoint."""
+
+
 class HttpError(AnchoringError):
     """A server did not answer, not in time, or not with what was asked for; the same call may succeed later.
 
@@ -145,6 +156,10 @@ class LedgerKeyError(TransparencyError, InputError):
 
 class NotCosignedError(TransparencyError, NotFoundError):
     """The quorum of witnesses has signed no checkpoint of the ledger yet."""
+
+
+class MonitorStateError(TransparencyError, InputError):
+    """A monitor cannot use the file in which it remembers a ledger."""
 
 
 class WitnessRefusalError(TransparencyError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from millstream.anchoring.cas import Cas
+from millstream.anchoring.cas import Cas, CasReader
 from millstream.anchoring.content import AnchoredBatches, read_anchor
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, ObservationBlockedError
 from millstream.anchoring.index import AnchorIndex
@@ -58,7 +58,9 @@ class Observer:
             )
 
 
-def observe_entry(index: AnchorIndex, cas: Cas, entry: LedgerEntry, read: Mapping[str, AnchoredBatches] = {}) -> None:
+def observe_entry(
+    index: AnchorIndex, cas: CasReader, entry: LedgerEntry, read: Mapping[str, AnchoredBatches] = {}
+) -> None:
     """Judge *entry* by all reader rules and write the verdict into *index*, which has all entries before it.
 
     *read* is what is in some of its files, as in :func:`~millstream.anchoring.content.read_anchor`.

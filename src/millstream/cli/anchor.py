@@ -12,6 +12,7 @@ from millstream.cli.anchor_cosign import cosign, witnesses
 from millstream.cli.anchor_feed import feed_command
 from millstream.cli.anchor_keys import checkpoint, key, ledger_option, verify
 from millstream.cli.anchor_linksets import linksets
+from millstream.cli.anchor_monitor import monitor
 from millstream.cli.anchor_observe import observe, print_follow_state
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
 from millstream.cli.anchor_timestamps import timestamp, timestamps
@@ -36,6 +37,7 @@ anchor.add_command(key)
 anchor.add_command(checkpoint)
 anchor.add_command(verify)
 anchor.add_command(cosign)
+anchor.add_command(monitor)
 anchor.add_command(timestamp)
 anchor.add_command(timestamps)
 anchor.add_command(witnesses)

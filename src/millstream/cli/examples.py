@@ -56,6 +56,7 @@ millstream anchor key rotate --overlap 30d
 millstream anchor key show --ledger reports
 millstream anchor ledger --from 10
 millstream anchor linksets links/ --author did:orb:abc
+millstream anchor monitor https://example.org/ledger/anchors --key ledger.key --state anchors.state --once
 millstream anchor observe --ledger https://registry.example.org --cas https://ipfs.io/ipfs --cas files/
 millstream anchor redrive
 millstream anchor replay

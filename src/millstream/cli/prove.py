@@ -141,7 +141,7 @@ def verify(
     certificates = [file.read(MAX_CERTIFICATE_BYTES + 1) for file in timestamps]
     trust = Trust(
         ledger_head=ledger_head.lower() if ledger_head is not None else None,
-        policy=_policy(keys, policy),
+        policy=trust_policy(keys, policy),
         authorities=parse_authorities(*certificates) if certificates else None,
     )
     data = proof.read(MAX_PROOF_BYTES + 2)
@@ -199,7 +199,7 @@ def _print_timestamps(verified: VerifiedProof) -> None:
             echo_line(f"A time stamp is not trusted: {stamp.problem}.")
 
 
-def _policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | None:
+def trust_policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | None:
     """Whom the options trust; None where they name nobody."""
     if not keys and policy is None:
         return None

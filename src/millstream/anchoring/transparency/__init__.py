@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.transparency.published_files import FolderFiles, PublishedFiles, StoreFiles, open_files
     from millstream.anchoring.transparency.signer import CheckpointSigner, TreeHead
     from millstream.anchoring.transparency.tiles import TilePublisher, is_tile_path, tile_path
-    from millstream.anchoring.transparency.tree import MemoryTiles, MerkleTree, TileStore
+    from millstream.anchoring.transparency.tree import MemoryTiles, MerkleTree, TileStore, TreeFrontier
 
 __all__ = [
     "CheckpointSigner",
@@ -23,6 +23,7 @@ __all__ = [
     "StoreFiles",
     "TilePublisher",
     "TileStore",
+    "TreeFrontier",
     "TreeHead",
     "TreePlaces",
     "TreeStatus",

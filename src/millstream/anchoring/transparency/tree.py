@@ -6,7 +6,7 @@ them. All other nodes are computed from one tile each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from millstream.anchoring.errors import MerklePathError
@@ -190,6 +190,27 @@ class MerkleTree:
         number, first = divmod(index << above, TILE_WIDTH)
         tile = self._tiles.tile(level, number)
         return _reduced(tile[first * HASH_BYTES : (first + (1 << above)) * HASH_BYTES], above)
+
+
+class TreeFrontier:
+    """A tree of *size* leaves that only grows, as the roots of its complete subtrees (*peaks*, the largest first).
+
+    It has at most 63 hashes of 32 bytes. Not thread-safe.
+    """
+
+    def __init__(self, size: int = 0, peaks: Sequence[bytes] = ()) -> None:
+        self.size = size
+        self.peaks = list(peaks)
+
+    def extend(self, leaves: Iterable[bytes]) -> None:
+        """Add *leaves* (leaf hashes of 32 bytes each) at the end."""
+        for leaf in leaves:
+            _add_peak(self.peaks, self.size, leaf)
+            self.size += 1
+
+    def root(self) -> bytes:
+        """The root (32 bytes) of the tree."""
+        return _folded(self.peaks)
 
 
 def _reduced(hashes: bytes, levels: int) -> bytes:

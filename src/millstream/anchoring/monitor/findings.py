@@ -1,0 +1,67 @@
+"""What a monitor of a ledger finds and reports."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FindingKind = Literal[
+    "fork", "rollback", "signature", "silence", "unavailable", "tiles", "entries", "entry", "time", "file", "anchor"
+]
+"""The kinds of findings.
+
+=============  ========================================================================================
+``fork``       the ledger's key signed two trees of which neither is the beginning of the other
+``rollback``   a signed checkpoint is smaller than one that was seen before
+``signature``  the checkpoint is not signed by a trusted key, or is not of this ledger
+``silence``    there was no new checkpoint, or none with the quorum, for too long
+``unavailable``  the ledger or the files could not be read now
+``tiles``      a published file is missing or damaged
+``entries``    the published entries do not hash to the signed root
+``entry``      an entry of the signed tree does not continue the chain, or is not an entry at all
+``time``       an entry is dated back or ahead
+``file``       a file that an anchor names is missing or damaged
+``anchor``     the files of an anchor are not what the entry claims, or anchor something again
+=============  ========================================================================================
+"""
+
+LASTING: frozenset[FindingKind] = frozenset({"fork", "entry", "time", "anchor"})
+"""What stays true whatever the ledger publishes later: such findings are kept until they are acknowledged."""
+
+MAX_KEPT = 100
+"""The most findings that are kept."""
+
+
+class MonitorFinding(msgspec.Struct, frozen=True):
+    """Something that is wrong with a ledger, found at ``at`` (microseconds since the epoch, UTC).
+
+    ``number`` is the entry concerned, None where it is not one. ``checkpoints`` are signed notes that prove it: of a
+    fork the one that was kept and the one that was offered.
+    """
+
+    kind: FindingKind
+    message: str
+    at: int
+    number: int | None = None
+    checkpoints: tuple[str, ...] = ()
+
+
+class MonitorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look at a ledger checked, and the findings that hold now.
+
+    ``size`` is that of the newest checkpoint whose tree continues all earlier ones, ``cosigned`` that of the newest one
+    with the quorum (None where the policy asks for none). ``audited`` entries were read and compared with the signed
+    tree, and ``replayed`` of them with their files (None where that was not asked for). ``new`` is by how many entries
+    the ledger has grown since the look before.
+    """
+
+    origin: str
+    size: int
+    new: int
+    signed_by: tuple[str, ...]
+    cosigned: int | None
+    witnesses: tuple[str, ...]
+    audited: int | None
+    replayed: int | None
+    findings: tuple[MonitorFinding, ...]

@@ -1,0 +1,129 @@
+"""What a monitor remembers of a ledger, in one file: without it nobody would notice that the ledger was rewritten."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from millstream.anchoring.errors import MonitorStateError
+from millstream.anchoring.ledger import GENESIS
+from millstream.anchoring.monitor.findings import MAX_KEPT, MonitorFinding
+from millstream.anchoring.transparency.tree import TreeFrontier
+from millstream.core.durable import file_lock, replacing
+
+STATE_VERSION = 1
+MAX_STATE_BYTES = 256 << 20
+_MAX_FLOORS = 64
+
+
+class EntriesPosition(msgspec.Struct, frozen=True):
+    """How far entries were read: ``size`` of them, the complete subtrees over them (``peaks``, in hex), and hash and
+    time (microseconds) of the last one. ``last`` is empty after an entry that could not be read.
+    """
+
+    size: int = 0
+    peaks: tuple[str, ...] = ()
+    last: str = GENESIS
+    time: int | None = None
+
+    def frontier(self) -> TreeFrontier:
+        """The tree of these entries."""
+        return TreeFrontier(self.size, list(map(bytes.fromhex, self.peaks)))
+
+    @classmethod
+    def after(cls, frontier: TreeFrontier, last: str = "", time: int | None = None) -> EntriesPosition:
+        """The position after the entries of *frontier*."""
+        return cls(frontier.size, tuple(peak.hex() for peak in frontier.peaks), last, time)
+
+
+class PublishedSize(msgspec.Struct, frozen=True):
+    """At ``at`` (microseconds) the ledger had published ``size`` entries, and no more."""
+
+    size: int
+    at: int
+
+
+class MonitorState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is remembered of the ledger ``origin``; times are microseconds since the epoch, UTC.
+
+    ``head`` is the newest checkpoint (a signed note) whose tree continues all earlier ones, first seen at ``head_at``;
+    ``cosigned`` the newest one with the quorum, first seen at ``cosigned_at`` (before the first one: when this monitor
+    began). ``published`` says since when entries could have been seen, in ascending order.
+    """
+
+    version: int = STATE_VERSION
+    origin: str
+    head: str
+    head_at: int
+    cosigned: str | None = None
+    cosigned_at: int
+    published: tuple[PublishedSize, ...] = ()
+    audited: EntriesPosition = EntriesPosition()
+    replayed: EntriesPosition = EntriesPosition()
+    findings: tuple[MonitorFinding, ...] = ()
+    more_findings: int = 0
+
+    def with_findings(self, new: Sequence[MonitorFinding]) -> MonitorState:
+        """This state with *new* findings; of more than :data:`MAX_KEPT` only the number is kept."""
+        known = {(each.kind, each.number) for each in self.findings}
+        fresh = [each for each in new if (each.kind, each.number) not in known]
+        room = max(0, MAX_KEPT - len(self.findings))
+        return msgspec.structs.replace(
+            self,
+            findings=(*self.findings, *fresh[:room]),
+            more_findings=self.more_findings + len(fresh[room:]),
+        )
+
+    def with_published(self, size: int, at: int) -> MonitorState:
+        """This state after the ledger had published *size* entries at *at*; what only audited entries need is left."""
+        kept = [each for each in self.published if each.size != size]
+        needed = [each for each in kept if each.size > self.audited.size]
+        newest = [each for each in kept if each.size <= self.audited.size][-1:]
+        rows = [*newest, *needed][-_MAX_FLOORS:]
+        return msgspec.structs.replace(self, published=(*rows, PublishedSize(size, at)))
+
+    def unpublished_until(self, number: int) -> int | None:
+        """When entry *number* was last seen to be missing; None where nobody looked before it was there."""
+        return max((each.at for each in self.published if each.size < number), default=None)
+
+
+class MonitorStateFile:
+    """The state in the file *path*, which is made at the first look. Safe between threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other monitors with this file waiting while the block runs. Raises :class:`MonitorStateError`."""
+        try:
+            with file_lock(self.path.with_name(f"{self.path.name}.lock")):
+                yield
+        except OSError as error:
+            raise MonitorStateError(f"cannot use the state {self.path}: {error.strerror or error}") from error
+
+    def read(self) -> MonitorState | None:
+        """The state, None before the first look. Raises :class:`MonitorStateError` where it cannot be read."""
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(MAX_STATE_BYTES)
+        except FileNotFoundError:
+            return None
+        try:
+            state = msgspec.json.decode(data, type=MonitorState)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MonitorStateError(
+                f"the state {self.path} is damaged ({error}): restore the newest backup. Without one, give another "
+                "file, and compare the checkpoint of the ledger with one that somebody else has kept"
+            ) from error
+        if state.version != STATE_VERSION:
+            raise MonitorStateError(f"the state {self.path} has version {state.version}: use a matching release")
+        return state
+
+    def write(self, state: MonitorState) -> None:
+        """Put *state* in place of the one before, whole and synced."""
+        with replacing(self.path, mode=0o600) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
