@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.mill.check_outcomes import (
+from millstream.mill.integrity_rows import ROWS
+from millstream.mill.integrity_table import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,
     RETRY_DELAY,
@@ -23,7 +24,6 @@ from millstream.mill.check_outcomes import (
     decide_bit_check,
     is_fresh,
 )
-from millstream.mill.check_rows import ROWS
 
 A, B, C, D = (letter * 64 for letter in "abcd")
 NO = SourceAnswer
