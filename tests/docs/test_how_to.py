@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -21,6 +22,7 @@ from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import ENVIRONMENT
+from support.timestamp_authority import TimestampAuthority, TimestampRoot
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]  # some pages are dozens of commands, each a process
 
@@ -118,6 +120,19 @@ def test_an_operator_keeps_the_keys_of_the_ledgers(tmp_path: Path) -> None:
     follow_page(HOW_TO / "ledger-keys.md", tmp_path)
 
 
+def test_an_operator_has_the_ledgers_time_stamped(folder: Path) -> None:
+    root = TimestampRoot(folder / "authorities")
+    shutil.copy(root.path, folder / "authorities.pem")
+    with TimestampAuthority(root, "One TSA") as one, TimestampAuthority(root, "Two TSA") as two:
+        told = {
+            "https://tsa.example.org/tsr": one.url,
+            "https://tsa.example.com/tsr": two.url,
+            "https://tsa.example.…": "http://127.0.0.1:…",
+            "/etc/millstream/authorities.pem": str(folder / "authorities.pem"),
+        }
+        follow_page(HOW_TO / "timestamps.md", folder, told)
+
+
 def test_a_newcomer_protects_a_folder(tmp_path: Path) -> None:
     follow_page(HOW_TO / "protect.md", tmp_path)
 
@@ -139,6 +154,6 @@ def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
 
 
 def test_every_page_is_followed_or_tried_elsewhere() -> None:
-    served = {"ledger-keys", "protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
+    served = {"ledger-keys", "timestamps", "protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
     assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *served}
     assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *served))

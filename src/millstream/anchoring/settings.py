@@ -40,6 +40,9 @@ class AnchoringSettings(Section, frozen=True):
     the certificates in the file ``timestamp_certificates`` (PEM) when it arrives; without a file tokens are kept
     unverified. ``timestamp_digest`` is the digest that is stamped, ``sha256`` or ``sha512``. If an entry has no time
     stamp ``timestamp_alarm`` after the interval, the node reports it.
+
+    Time stamps are renewed ``timestamp_renewal`` before the end of the certificate that signed them, or if their digest
+    is one of ``timestamp_retired_digests``.
     """
 
     max_batches: int = 10_000
@@ -55,9 +58,13 @@ class AnchoringSettings(Section, frozen=True):
     timestamp_alarm: Duration = Duration(86_400 * MICROSECONDS)
     timestamp_certificates: str = ""
     timestamp_digest: Literal["sha256", "sha512"] = "sha256"
+    timestamp_renewal: Duration = Duration(90 * 86_400 * MICROSECONDS)
+    timestamp_retired_digests: tuple[Literal["sha256", "sha384", "sha512"], ...] = ()
 
     def __post_init__(self) -> None:
         require_time(self, "timestamp_interval")
+        if self.timestamp_digest in self.timestamp_retired_digests:
+            raise ValueError("timestamp_digest must not be one of timestamp_retired_digests")
         for url in self.timestamp_authorities:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(

@@ -198,7 +198,12 @@ class LedgersPart:
                 trusted = read_authorities(Path(path)) if path else None
                 reader = HttpReader(seconds=AUTHORITY_SECONDS, clock=clock)
                 clients = [TimestampClient(url, trusted, reader) for url in settings.timestamp_authorities]
-                rules = TimestampRules(interval=settings.timestamp_interval, digest=settings.timestamp_digest)
+                rules = TimestampRules(
+                    interval=settings.timestamp_interval,
+                    digest=settings.timestamp_digest,
+                    renewal=settings.timestamp_renewal,
+                    retired=settings.timestamp_retired_digests,
+                )
                 self._stampers[name] = TimestampCollector(
                     self.tree(name),
                     clients,

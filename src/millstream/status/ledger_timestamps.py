@@ -14,7 +14,8 @@ class StampedLedger(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger ``ledger``, whose last ``unstamped`` entries have no time stamp, the first of them since ``since``.
 
     ``is_late`` says that this is longer than the settings allow, and ``problem`` what was wrong when an authority was
-    asked last, if anything was. ``since`` is microseconds since the epoch; None if all entries are stamped.
+    asked last, if anything was. ``ending`` time stamps should have been renewed long ago, and the first of them ends at
+    ``ends_at``. Times are microseconds since the epoch; ``since`` is None if all entries are stamped.
     """
 
     ledger: str
@@ -22,6 +23,8 @@ class StampedLedger(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None
     is_late: bool
     problem: str
+    ending: int = 0
+    ends_at: int | None = None
 
 
 def stamped_ledgers(view: NodeView) -> Sequence[StampedLedger]:
@@ -36,6 +39,7 @@ def _stamped(view: NodeView, name: LedgerName) -> StampedLedger:
     ledger, stamped = view.node.ledgers.ledger(name), table.stamped_size()
     first = next(iter(ledger.entries(stamped + 1)), None)
     allowed = settings.timestamp_interval + settings.timestamp_alarm
+    ending = table.ending(view.clock.now(), view.clock.now() + settings.timestamp_renewal // 2)
     problems = [record.problem for record in table.authorities().values() if record.problem]
     return StampedLedger(
         ledger=name,
@@ -43,4 +47,6 @@ def _stamped(view: NodeView, name: LedgerName) -> StampedLedger:
         since=first.time if first else None,
         is_late=first is not None and view.clock.now() - first.time > allowed,
         problem=problems[0] if problems else "",
+        ending=len(ending),
+        ends_at=ending[0] if ending else None,
     )

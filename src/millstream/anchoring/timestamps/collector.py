@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.errors import AnchoringError
+from millstream.anchoring.errors import AnchoringError, TimestampError
 from millstream.anchoring.timestamps.client import Digest, TimestampClient
+from millstream.anchoring.timestamps.renewal import TimestampTree
+from millstream.anchoring.timestamps.stamped_entries import renewal_chain
 from millstream.anchoring.timestamps.timestamp_tables import AuthorityRecord, TimestampRecord, TimestampTable
 from millstream.anchoring.timestamps.token import TimestampToken
 from millstream.anchoring.transparency.entry_proof import SignedHead
-from millstream.core.clock import Clock
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.timestamps import format_timestamp
 
 AUTHORITY_SECONDS = 10.0
 """How long an authority may take for its answer."""
@@ -35,10 +39,16 @@ class ReleasedTree(Protocol):
 
 
 class TimestampRules(msgspec.Struct, frozen=True, kw_only=True):
-    """When to ask: each authority at most once in ``interval`` (microseconds), for the ``digest`` of a checkpoint."""
+    """When to ask: each authority at most once in ``interval``, for the ``digest`` of a checkpoint.
+
+    Time stamps are renewed ``renewal`` before their certificate ends, or if their digest is ``retired``. Times are
+    microseconds.
+    """
 
     interval: int
     digest: Digest
+    renewal: int
+    retired: Collection[str] = ()
 
 
 class _Pause(msgspec.Struct):
@@ -73,9 +83,12 @@ class TimestampCollector:
         self._rules = rules
         self._pauses = {client.name: _Pause() for client in clients}
         self._turn = threading.Lock()
+        self._renewals_at = 0.0
+        """When it is looked again for time stamps to renew (monotonic seconds)."""
 
     def collect(self, *, now: bool = False) -> Sequence[TimestampRecord]:
-        """Ask the authorities that are due to stamp the newest checkpoint; returns the new time stamps.
+        """Ask the authorities that are due to stamp the newest checkpoint, then one to renew the time stamps that need
+        it; returns the new time stamps.
 
         An authority is due once the interval since its last token is over, if the ledger has grown since. With *now*
         neither the interval nor a pause counts.
@@ -85,10 +98,13 @@ class TimestampCollector:
             return []
         with self._turn:
             due = [client for client in self._clients if self._is_due(client, newest, now=now)]
-            if not due:
-                return []
-            with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "timestamps") as threads:
-                answers = list(threads.map(lambda client: self._stamp(client, newest), due))
+            answers: list[TimestampRecord | None] = []
+            if due:
+                with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "timestamps") as threads:
+                    answers += threads.map(lambda client: self._stamp(client, newest), due)
+            if now or self._renewals_at <= self._clock.monotonic():
+                self._renewals_at = self._clock.monotonic() + self._rules.interval / MICROSECONDS
+                answers.append(self._renew())
         return [record for record in answers if record is not None]
 
     def problems(self) -> dict[str, str]:
@@ -112,6 +128,41 @@ class TimestampCollector:
             lambda: client.stamp(newest.data, self._rules.digest),
             lambda token: self._keep(client, token, newest.data, size=newest.size),
         )
+
+    def _renew(self) -> TimestampRecord | None:
+        """Have the head of all time stamps stamped, if one of them ends soon or has a retired digest.
+
+        The authorities are asked one after the other, until one gives a token that makes these hold for longer.
+        """
+        records = self._table.records()
+        weak = self._to_renew(records)
+        if not weak:
+            return None
+        document = TimestampTree(self._rules.digest, records, self._cas).document.encode()
+
+        def keep(client: TimestampClient, token: TimestampToken) -> TimestampRecord:
+            if not any(token.ends_at > each.ends_at or each.digest in self._rules.retired for each in weak):
+                raise TimestampError(
+                    f"it cannot renew {len(weak):,} time stamps: its own certificate ends no later, at "
+                    f"{format_timestamp(token.ends_at)}"
+                )
+            return self._keep(client, token, document, renews=len(records))
+
+        for client in self._clients:
+            record = self._asked(client, partial(client.stamp, document, self._rules.digest), partial(keep, client))
+            if record is not None:
+                return record
+        return None
+
+    def _to_renew(self, records: Sequence[TimestampRecord]) -> Sequence[TimestampRecord]:
+        """The last of each chain of renewals that ends soon, or has a retired digest, and still holds."""
+        renewals, now = [record for record in records if record.renews is not None], self._clock.now()
+        ends = (renewal_chain(record, renewals)[-1] for record in records if record.size is not None)
+        return [
+            last
+            for last in ends
+            if now <= last.ends_at and (last.ends_at - now <= self._rules.renewal or last.digest in self._rules.retired)
+        ]
 
     def _asked(
         self,

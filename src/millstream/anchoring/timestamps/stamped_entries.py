@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from millstream.anchoring.cas import CasReader
 from millstream.anchoring.errors import AnchoringError
@@ -23,25 +23,16 @@ InclusionPath = Callable[[int, int], Sequence[bytes]]
 _log = logging.getLogger(__name__)
 
 
-def strength(record: TimestampRecord, retired: Collection[str] = ()) -> tuple[bool, int]:
-    """How long *record* holds, to compare time stamps: one with a *retired* digest is weaker than all others."""
-    return record.digest not in retired, record.ends_at
-
-
-def renewal_chain(record: TimestampRecord, records: Sequence[TimestampRecord]) -> Sequence[TimestampRecord]:
-    """*record* and the renewals among *records* that make it hold for longer, one after the other.
+def renewal_chain(record: TimestampRecord, renewals: Sequence[TimestampRecord]) -> Sequence[TimestampRecord]:
+    """*record* and those of the *renewals* that make it hold for longer, one after the other.
 
     Each was made while the one before it was valid, and as few are taken as possible.
     """
     chain = [record]
     while True:
         last = chain[-1]
-        later = [
-            each
-            for each in records
-            if each.number > last.number and (each.renews or 0) >= last.number and each.time <= last.ends_at
-        ]
-        best = max(later, key=strength, default=last)
+        later = [each for each in renewals if (each.renews or 0) >= last.number and each.time <= last.ends_at]
+        best = max(later, key=lambda each: each.ends_at, default=last)
         if best.ends_at <= last.ends_at and best.digest == last.digest:
             return chain
         chain.append(best)
@@ -55,10 +46,11 @@ def timestamps_of(
     Tokens whose files cannot be read from *cas* are left out, with a warning.
     """
     found: dict[str, EntryTimestamp] = {}
+    renewals = [record for record in records if record.renews is not None]
     for record in records:
         if record.size is None or record.size < number or record.authority in found or len(found) == MOST_TIMESTAMPS:
             continue
-        chain = renewal_chain(record, records)
+        chain = renewal_chain(record, renewals)
         if chain[-1].ends_at < now:
             continue
         try:

@@ -97,6 +97,19 @@ class TimestampTable:
         query = sa.select(sa.func.max(_timestamps.c.size)).where(_timestamps.c.ledger == self._ledger)
         return max((size or 0 for (size,) in self._rows(query, _timestamps)), default=0)
 
+    def ending(self, after: int, before: int) -> Sequence[int]:
+        """The ends of the time stamps that end between *after* and *before* and that nothing renews, in order."""
+        renewal = _timestamps.alias()
+        renewed = sa.exists().where(
+            renewal.c.ledger == self._ledger,
+            renewal.c.renews >= _timestamps.c.number,
+            renewal.c.ends_at > _timestamps.c.ends_at,
+            renewal.c.time <= _timestamps.c.ends_at,
+        )
+        query = sa.select(_timestamps.c.ends_at).where(_timestamps.c.ledger == self._ledger, ~renewed)
+        query = query.where(_timestamps.c.ends_at.between(after, before)).order_by(_timestamps.c.ends_at)
+        return [end for (end,) in self._rows(query, _timestamps)]
+
     def add(self, record: TimestampRecord) -> TimestampRecord:
         """Add *record* as the last one, whatever its number; returns it with its number."""
         self._make()

@@ -64,6 +64,11 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
     yield from map(_contradicted, (each for each in snapshot.cosigning if each.forks))
     yield from map(_pending, (each for each in snapshot.cosigning if each.is_late))
     yield from map(_unstamped, (each for each in snapshot.stamping if each.is_late))
+    for stamped in snapshot.stamping:
+        if stamped.ends_at is not None:
+            text = f"{counted(stamped.ending, 'time stamp', 'time stamps')} of the ledger {stamped.ledger} not renewed"
+            text += f", the first ends in {age_text(stamped.ends_at - facts.at)}"
+            yield make_issue("timestamps-ending", stamped.ledger, text, "/anchors", count=stamped.ending)
     if (following := snapshot.following) and following.error:
         text = f"the ledger {following.ledger} is invalid or incomplete at entry {following.position:,}: "
         yield make_issue("following", following.ledger, text + following.error[:300], "/system")

@@ -144,6 +144,13 @@ KINDS: Mapping[str, IssueKind] = {
         "`millstream anchor timestamp --ledger {subject}` asks the authorities and prints how each answers; if one is "
         "gone for good, change anchoring.timestamp_authorities",
     ),
+    "timestamps-ending": IssueKind(
+        "anchors",
+        WARN,
+        "When the certificates that signed these time stamps have ended, they prove nothing any more.",
+        "`millstream anchor timestamp --ledger {subject}` renews them, or prints why it cannot; if no authority has a "
+        "newer certificate, add another one to anchoring.timestamp_authorities",
+    ),
     "invalid-anchors": IssueKind(
         "anchors", BAD, "Their batches cannot be proven.", "`millstream anchor replay` shows why each is invalid"
     ),
