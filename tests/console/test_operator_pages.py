@@ -101,5 +101,118 @@ def test_a_finding_shows_its_code_and_what_to_do(asked: AskedInProcess, tmp_path
     assert 'href="/integrity?text=s"' in asked.page(pages[1]) and 'href="/integrity?store=two"' in asked.page(pages[2])
 
 
+def lose(asked: AskedInProcess, tmp_path: Path, count: int) -> None:
+    """Let *count* of 12 copied items vanish from the source."""
+    source, folder = LocalStore(tmp_path / "one"), str(tmp_path / "node")
+    for name in ("one", "two"):
+        LocalStore(tmp_path / name).create_space("s")
+    for number in range(12):
+        source.put("s", f"{number:02}", io.BytesIO(b"bytes"))
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    assert run(["mill", "check", "--data", folder]) == 0
+    for number in range(count):
+        source.delete("s", f"{number:02}")
+    assert run(["mill", "duplicate", "--data", folder]) == (5 if count > 2 else 0)
+
+
+def test_items_that_vanished_from_their_source_show_on_every_page_about_them(
+    asked: AskedInProcess, tmp_path: Path
+) -> None:
+    lose(asked, tmp_path, 4)
+    (plan,) = asked.api("/integrity/holds")["items"]
+    assert (plan["number"], plan["vanished"], plan["deletes"]) == (1, 4, 0)
+    (item, *_), since = asked.api("/integrity/holds/1/items")["items"], "No longer in its source one since <time"
+    assert (item["content_id"], item["kind"]) == ("00", "vanished")
+    page = asked.page("/integrity/item?space=s&content_id=00")
+    assert since in page and 'href="/integrity/holds/1">plan 1</a>' in page and "is kept" in page
+    assert since not in asked.page("/integrity/item?space=s&content_id=11")
+    assert '<a class="h gone"' in asked.page("/integrity") and "4 items</a> vanished" in asked.page(
+        "/integrity/findings"
+    )
+    assert [row["vanished"] for row in asked.api("/integrity/spaces?store=one")["items"]] == [4]
+    page = asked.page("/integrity/vanished?store=one&space=s")
+    assert all(f"s/{number:02}</a>" in page for number in range(4)) and "s/04</a>" not in page
+    page = asked.page("/")
+    assert "A plan for s (one → two) is held: 4 of 12 copies have lost their original" in page
+    assert 'href="/integrity/holds/1"' in page and "up to date" not in page
+
+
+def test_items_that_vanished_within_the_budget_are_an_issue_until_they_are_back(
+    asked: AskedInProcess, tmp_path: Path
+) -> None:
+    lose(asked, tmp_path, 2)
+    (issue,) = asked.api("/overview/verdict")["issues"]
+    assert (issue["kind"], issue["count"]) == ("vanished", 2)
+    (first, _) = asked.api("/integrity/vanished")["items"]
+    assert issue["since"] == first["since"]
+    folder = str(tmp_path / "node")
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    assert asked.api("/integrity/vanished")["items"][0]["since"] == first["since"], "it keeps its beginning"
+    for number in range(2):
+        LocalStore(tmp_path / "one").put("s", f"{number:02}", io.BytesIO(b"bytes"))
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    assert asked.api("/integrity/vanished")["items"] == []
+    assert "vanished" not in [one["kind"] for one in asked.api("/overview/verdict")["issues"]]
+
+
+def test_a_held_plan_lists_its_items_says_what_approve_does_and_can_be_rejected(
+    asked: AskedInProcess, tmp_path: Path
+) -> None:
+    lose(asked, tmp_path, 4)
+    folder = str(tmp_path / "node")
+    keeps = "Keeps 4 copies in two without an original in one: an approval deletes no copy"
+    first = asked.api("/integrity/holds/1/items?limit=3")
+    assert [row["content_id"] for row in first["items"]] == ["00", "01", "02"] and first["next"] == "02"
+    assert [row["content_id"] for row in asked.api("/integrity/holds/1/items?after=02")["items"]] == ["03"]
+    for page in (asked.page("/integrity/holds/1"), asked.form("/integrity/holds/1/approve")):
+        assert keeps in page and "Deletes and replaces nothing in two." in page and ">03</a>" in page
+    assert "required; kept in the operator audit log" in asked.form("/integrity/holds/1/reject")
+    assert "Reason: " in asked.form("/integrity/holds/1/reject", confirmed="yes", reason="")
+    page = asked.form("/integrity/holds/1/reject", confirmed="yes", reason="the disk was swapped")
+    assert "Rejected by " in page and "the disk was swapped" in page and "Reject…" not in page and "Approve…" in page
+    event = asked.api("/system/audit-log")["items"][0]
+    assert (event["action"], event["reason"], event["facts"]["vanished"]) == ("reject", "the disk was swapped", 4)
+    (issue,) = asked.api("/overview/verdict")["issues"]
+    assert issue["kind"] == "plan-rejected" and issue["what"].endswith(": the disk was swapped")
+    held_at = asked.api("/integrity/holds/1")["held_at"]
+    assert run(["mill", "duplicate", "--data", folder]) == 5
+    assert asked.api("/integrity/holds/1")["held_at"] == held_at
+    assert asked.node.stores.change_guard.count_undecided() == 0
+    assert run(["mill", "approve", "--all", "--data", folder]) == 0
+    assert asked.api("/integrity/holds/1")["approved_at"] is None, "a rejected plan is approved only by its number"
+    asked.form("/integrity/holds/1/approve", confirmed="yes", reason="meant so")
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    assert asked.ask("GET", "/api/v1/integrity/holds/9")[0] == 404
+
+
+def test_an_approved_plan_is_done_when_its_deletions_are_made(asked: AskedInProcess, tmp_path: Path) -> None:
+    lose(asked, tmp_path, 4)
+    names, folder = [f"{number:02}" for number in range(4)], str(tmp_path / "node")
+    assert run(["mill", "forget", "one", "s", *names, "--data", folder]) == 0
+    assert run(["mill", "duplicate", "--data", folder]) == 5
+    (plan,) = asked.api("/integrity/holds")["items"]
+    page = f"/integrity/holds/{plan['number']}"
+    assert "Deletes 4 copies in two: their deletion is recorded." in asked.page(page)
+    assert "its deletion waits for approval" in asked.page("/integrity/item?space=s&content_id=00")
+    asked.form(f"{page}/approve", confirmed="yes", reason="deleted on purpose")
+    assert "0 of 4 done" in asked.page("/integrity")
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    assert '<span class="state good">done</span>' in asked.page("/integrity")
+    assert "its deletion waits" not in asked.page("/integrity/item?space=s&content_id=00")
+
+
+def test_the_copies_card_is_not_well_while_copy_tasks_are_dead(asked: AskedInProcess) -> None:
+    queue = asked.node.queues.open("duplication-high")
+    queue.put([encode_task(Duplicate("one", "two", "s", "x"))])
+    (lease,) = queue.lease(1, visibility=60)
+    queue.dead_letter(lease, cause="DuplicationError: D14: no checksum")
+    page = asked.page("/")
+    assert "1 copy task failed" in page and "up to date" not in page and "Issues as of <time" in page
+    (issue,) = [one for one in asked.api("/overview/verdict")["issues"] if one["kind"] == "dead-letters"]
+    died_at = asked.api("/queues/duplication-high/causes")["items"][0]["first_died_at"]
+    (alarm,) = asked.api("/alarms")["items"]
+    assert issue["since"] == alarm["since"] == died_at, "one beginning on every page"
+
+
 def test_no_worker_is_recommended_where_no_task_waits(asked: AskedInProcess) -> None:
     assert {row["desired_workers"] for row in asked.api("/workers/pools")["items"]} == {0}

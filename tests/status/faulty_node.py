@@ -17,13 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from copy_faults import (
+    deleted,
+    forged,
+    held_plan,
+    policy_broken,
+    rejected_plan,
+    report_absent,
+    report_incomplete,
+    report_stale,
+    uncovered,
+    vanished,
+)
 from ledger_faults import ledger_key_lost, ledger_stuck
 
 from millstream.anchoring.records import decode_message
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
 from millstream.core.message import Message
-from millstream.core.metrics_hook import LabelledMetrics
+from millstream.core.metrics_protocol import LabelledMetrics
 from millstream.log import LogSpec, WriterBusyError
 from millstream.messaging.broker.storage.topic import Topic, TopicSpec
 from millstream.mill.policies.policy import policy_file
@@ -38,10 +50,9 @@ from millstream.status.verdict.alarms import verdict_alarms
 from millstream.status.verdict.models import Verdict
 from millstream.stores import LocalStore
 from millstream.testing.batches import CONFIG, make_batches
-from millstream.testing.damage import flip_bit
 from support.certificates import Authority
 
-HOUR, DAY = 3600, 24 * 3600
+HOUR = 3600
 
 SETTINGS = """
 [stores.one]
@@ -222,49 +233,6 @@ def disk_filling(desk: FaultyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def report_stale(desk: FaultyNode) -> Iterator[None]:
-    desk.clock.jump(61 * DAY)
-    yield
-    desk.clock.jump(-61 * DAY)
-
-
-@contextlib.contextmanager
-def report_incomplete(desk: FaultyNode) -> Iterator[None]:
-    with moved_away(desk):
-        desk.command("mill", "check", "--store", "two", "--space", "photos")
-    yield
-    desk.command("mill", "check")
-
-
-@contextlib.contextmanager
-def report_absent(desk: FaultyNode) -> Iterator[None]:
-    with desk.moved(desk.folder / "reports" / "two" / "photos"):
-        yield
-
-
-@contextlib.contextmanager
-def forged(desk: FaultyNode) -> Iterator[None]:
-    path = desk.two / "photos" / "b"
-    before = path.read_bytes()
-    flip_bit(path)
-    desk.command("mill", "check")
-    yield
-    path.write_bytes(before)
-    desk.command("mill", "check")
-
-
-@contextlib.contextmanager
-def deleted(desk: FaultyNode) -> Iterator[None]:
-    path = desk.two / "photos" / "b"
-    before = path.read_bytes()
-    path.unlink()
-    desk.command("mill", "check")
-    yield
-    path.write_bytes(before)
-    desk.command("mill", "check")
-
-
-@contextlib.contextmanager
 def dead_letters(desk: FaultyNode) -> Iterator[None]:
     queue = desk.node.queues.open("duplication-low")
     queue.put([encode_task(Duplicate("one", "two", "photos", "x"))])
@@ -429,34 +397,6 @@ def clock_off(desk: FaultyNode) -> Iterator[None]:
     desk.clock.jump(2 * HOUR)
 
 
-@contextlib.contextmanager
-def uncovered(desk: FaultyNode) -> Iterator[None]:
-    store = LocalStore(desk.folder / "stores" / "one")
-    store.create_space("drafts")
-    store.put("drafts", "x", io.BytesIO(b"x"))
-    yield
-    store.delete("drafts", "x")
-
-
-@contextlib.contextmanager
-def held_plan(desk: FaultyNode) -> Iterator[None]:
-    for name in ("a", "b", "c"):
-        (desk.folder / "stores" / "one" / "photos" / name).rename(desk.folder / name)
-    desk.command("mill", "forget", "one", "photos", "a", "b", "c")
-    desk.command("mill", "duplicate")
-    yield
-    desk.node.stores.change_guard.approve()
-
-
-@contextlib.contextmanager
-def policy_broken(desk: FaultyNode) -> Iterator[None]:
-    path = desk.folder / "policies" / policy_file("local")
-    before = path.read_bytes()
-    path.write_text("{")
-    yield
-    path.write_bytes(before)
-
-
 FAULTS: dict[str, Fault] = {
     "a store moved away": moved_away,
     "a store not mounted": not_mounted,
@@ -473,6 +413,8 @@ FAULTS: dict[str, Fault] = {
     "a deleted copy": deleted,
     "a space without a policy": uncovered,
     "a policy that cannot be read": policy_broken,
+    "an item gone from its source": vanished,
+    "a plan that was rejected": rejected_plan,
     "a plan that is held": held_plan,
     "dead letters": dead_letters,
     "a task that nobody works on": waits,

@@ -105,6 +105,7 @@ millstream mill produce duplication --once --differences
 millstream mill produce statistics --once
 millstream mill rebuild content-index second photos
 millstream mill reconcile primary
+millstream mill reject 2 --reason "the source is on the wrong disk"
 millstream mill repair photos 2013/a.jpg --dry-run
 millstream mill report second photos --html report.html
 millstream mill statistics second

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from millstream.cli.mill_accept import accept
-from millstream.cli.mill_approve import approve
+from millstream.cli.mill_approve import approve, reject
 from millstream.cli.mill_audit import audit, reconcile
 from millstream.cli.mill_check import check, repair
 from millstream.cli.mill_duplicate import duplicate, forget
@@ -26,6 +26,7 @@ for command in (
     produce,
     duplicate,
     approve,
+    reject,
     check,
     repair,
     report,

@@ -1,4 +1,4 @@
-"""``millstream mill approve``: what the change guard holds, and letting it go on."""
+"""``millstream mill approve`` and ``reject``: what the change guard holds, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from millstream.cli.change_log import record_change
+from millstream.cli.change_log import os_user, record_change
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import HELD
 from millstream.mill.duplication.change_guard import PendingApproval
@@ -36,7 +36,7 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
             return HELD if holds else 0
         approved = node.stores.change_guard.approve(None if everything else numbers)
         for hold in approved:
-            record_change(node, "approve", f"{hold.space} {hold.pair}", deletes=hold.deletes, changes=hold.changes)
+            record_change(node, "approve", f"{hold.space} {hold.pair}", plan=hold.number, **hold.counts)
             _print(hold, as_json)
     if not as_json:
         for space in dict.fromkeys(hold.space for hold in approved):
@@ -44,11 +44,28 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
     return 0
 
 
+@click.command()
+@click.argument("number", type=click.IntRange(1))
+@click.option("--reason", required=True, help="Why; kept in the operator audit log.")
+@data_options
+@json_option
+def reject(settings: Settings, number: int, reason: str, as_json: bool) -> None:
+    """Reject the held plan NUMBER: it is not executed, and nobody is asked again unless it grows.
+
+    Nothing of its space is copied between its stores until its source is in order, or the plan is approved after all.
+    """
+    with Node.open(settings) as node:
+        hold = node.stores.change_guard.reject(number, os_user(), reason)
+        record_change(node, "reject", f"{hold.space} {hold.pair}", reason=reason, plan=number, **hold.counts)
+        _print(hold, as_json)
+
+
 def _print(hold: PendingApproval, as_json: bool) -> None:
     if as_json:
         print_json(hold)
         return
-    state = "held" if hold.approved_at is None else "approved"
+    waiting = "held" if hold.rejected_at is None else "rejected"
+    state = waiting if hold.approved_at is None else "approved"
     click.echo(f"{hold.number}  {state}  {hold.space} {hold.pair}: {hold.reason}")
     click.echo(
         f"   {hold.deletes:,} to delete, {hold.changes:,} to replace, "

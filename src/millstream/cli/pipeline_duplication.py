@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,7 @@ from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
-from millstream.mill.duplication.differences import DuplicationPlan
+from millstream.mill.duplication.differences import DuplicationPlan, differences
 from millstream.mill.duplication.planning import duplication_rounds, put_space
 from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.policies.policy import Pair
@@ -86,7 +87,9 @@ def _duplicate(
         if dry_run:
             reason = node.stores.change_guard.preview(planned.plan)
             return msgspec.structs.replace(planned.plan, hold_reason=reason), 0
-        hold = node.stores.change_guard.check(planned.plan)
+        parts = (node.stores.providers, node.stores.manifest, pair, space)
+        items = partial(differences, *parts, same=False, outbox=node.stores.outbox)
+        hold = node.stores.change_guard.check(planned.plan, items)
         if hold is not None:
             return msgspec.structs.replace(planned.plan, hold=hold), 0
         failed = 0

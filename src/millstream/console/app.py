@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from millstream.console import (
     batch_pages,
+    hold_pages,
     integrity_pages,
     ledger_pages,
     log_pages,
@@ -38,6 +39,7 @@ from millstream.settings.console import Role
 
 PAGE_MODULES = (
     search, node_pages, log_pages, batch_pages, ledger_pages, queue_pages, policy_pages, integrity_pages,
+    hold_pages,
 )  # fmt: skip
 """The modules that have pages; each has a function ``routes``."""
 

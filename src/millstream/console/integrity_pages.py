@@ -1,9 +1,8 @@
-"""The pages of copies: integrity with its map of ages, findings, reports, repairs and held plans."""
+"""The pages of copies: integrity with its map of ages, findings, reports, and repairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -14,11 +13,10 @@ from starlette.routing import BaseRoute, Route
 from millstream.console.formatting import ago, percent
 from millstream.console.page import PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
-from millstream.core.errors import NotFoundError
-from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport, coverage_text, difference_lines
-from millstream.rest.views import integrity
+from millstream.rest.views import holds, integrity
+from millstream.status.snapshot import StatusSnapshot
 
 MOST_SQUARES = 400
 """Spaces of one store that the map of ages shows, the worst of them."""
@@ -42,7 +40,6 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
         Route("/integrity/reports", pages.show("reports.html", show_reports)),
         Route("/integrity/space", pages.show("space.html", show_space)),
         Route("/integrity/item", pages.show("item.html", show_item)),
-        Route("/integrity/holds/{number:int}/approve", pages.act(approve), methods=["POST"]),
         Route("/integrity/repair", pages.act(repair), methods=["POST"]),
     ]
 
@@ -55,7 +52,7 @@ def show_integrity(call: PageRequest) -> Mapping[str, Any]:
     return {
         "c": app.poller.overview().checks,
         "stores": sorted({one.store for one in snapshot.spaces}),
-        "heat": list(_heat(snapshot.spaces, store, call.app.clock.now())),
+        "heat": list(_heat(snapshot, store, call.app.clock.now())),
         "spaces": integrity.spaces(app, call.ask(integrity.SpacesQuery)),
         "repairs": app.node.mill.repairs.log.last(12),
         "holds": app.node.stores.change_guard.pending(approved=True),
@@ -71,6 +68,7 @@ def show_findings(call: PageRequest) -> Mapping[str, Any]:
     rows = integrity.finding_rows(call.app, call.ask()).items
     return {
         "findings": integrity.findings(call.app, query),
+        "vanished": sum(integrity.vanished_by_space(call.app.poller.snapshot).values()),
         "rows": rows,
         "only": query.query.row,
         "faults": _faults(call),
@@ -102,44 +100,13 @@ def show_item(call: PageRequest) -> Mapping[str, Any]:
     """The copies of one item."""
     ask = call.ask(integrity.ItemQuery)
     facts = {"space": ask.query.space, "content_id": ask.query.content_id}
-    return {**facts, "copies": integrity.copies(call.app, ask).items}
-
-
-def approve(call: PageRequest) -> Mapping[str, Any] | Response:
-    """Let a held plan go on."""
-    number = call.path["number"]
-    hold = next((one for one in call.app.node.stores.change_guard.pending() if one.number == number), None)
-    if hold is None:
-        raise NotFoundError(f"approval {number} is not pending: it may have been approved already; reload the page")
-    if call.field("confirmed") == "yes":
-        body = body_of(integrity.Approval, reason=call.field("reason").strip())
-        integrity.approve(call.app, call.ask(integrity.HoldQuery, body))
-        return call.redirect_with_notice(
-            "/integrity", f"Approved: the next duplication executes {hold.space} {hold.pair}."
-        )
+    plans = call.app.node.stores.change_guard.pending(approved=True)
+    held = holds.plans_of_item(call.app, call.ask(holds.HeldItemQuery)).items
     return {
-        "what": "Approve",
-        "effect": f"{hold.space} {hold.pair}: {hold.reason}.",
-        "details": [
-            f"{hold.deletes:,} copies would be deleted",
-            f"{hold.changes:,} copies would be replaced",
-            f"{hold.vanished:,} copies have no original and no recorded deletion; these are kept",
-            *_without_original(call, hold),
-        ],
-        "action": f"/integrity/holds/{number}/approve",
-        "hidden": [],
-        "reason_needed": True,
-        "danger": True,
-        "back": "/integrity",
+        **facts,
+        "copies": integrity.copies(call.app, ask).items,
+        "held": [(one, holds.plan_of(one, plans)) for one in held],
     }
-
-
-def _without_original(call: PageRequest, hold: PendingApproval) -> list[str]:
-    """The first copies that *hold* is about, in words: those whose item is gone from the source."""
-    manifest, most = call.app.node.stores.manifest, 10
-    gone = manifest.lacking([hold.destination], hold.space, hold.source, until=call.app.clock.now())
-    names = list(islice(gone, most))
-    return [f"without an original are {', '.join(names)}{' and more' if len(names) == most else ''}"] if names else []
 
 
 def repair(call: PageRequest) -> Mapping[str, Any] | Response:
@@ -180,25 +147,27 @@ def _faults(call: PageRequest) -> int:
     return call.app.poller.overview().checks.failed
 
 
-def _heat(
-    spaces: Sequence[SpaceCoverage], only: str | None, now: int
-) -> Iterator[tuple[str, Sequence[HeatMapCell], int]]:
+def _heat(snapshot: StatusSnapshot, only: str | None, now: int) -> Iterator[tuple[str, Sequence[HeatMapCell], int]]:
     by_store: dict[str, list[SpaceCoverage]] = {}
-    for one in spaces:
+    gone = integrity.vanished_by_space(snapshot)
+    for one in sorted(snapshot.spaces, key=lambda one: (not one.failed, (one.store, one.space) not in gone)):
         if only in (None, one.store):
             by_store.setdefault(one.store, []).append(one)
     for store, found in sorted(by_store.items()):
         shown = found[:MOST_SQUARES]
         if len(found) <= MOST_SQUARES:
             shown = sorted(shown, key=lambda one: one.space)
-        yield store, [_square(one, now) for one in shown], len(found) - len(shown)
+        cells = [_square(one, gone.get((one.store, one.space), 0), now) for one in shown]
+        yield store, cells, len(found) - len(shown)
 
 
-def _square(one: SpaceCoverage, now: int) -> HeatMapCell:
+def _square(one: SpaceCoverage, vanished: int, now: int) -> HeatMapCell:
     oldest = ago(one.oldest_check, now)
     text = f"{one.space}: {one.checked:,} of {one.items:,} checked, {one.failed:,} faults, oldest check {oldest}"
     if one.failed:
         return HeatMapCell(one.space, "bad", text)
+    if vanished:
+        return HeatMapCell(one.space, "gone", f"{text}, {vanished:,} items vanished")
     if one.checked < one.items or one.oldest_check is None:
         return HeatMapCell(one.space, "never", text)
     days = (now - one.oldest_check) / _DAY

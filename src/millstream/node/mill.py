@@ -127,7 +127,7 @@ class MillPart:
             self._context.clock,
             watch,
             _receivers(alarms),
-            held=(lambda: len(self._stores.change_guard.pending())) if guards else lambda: 0,
+            held=self._stores.change_guard.count_undecided if guards else lambda: 0,
             others=others,
             scaling=scaling_of(self._context.settings.mill.scaling),
             every=every,

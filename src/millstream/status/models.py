@@ -89,17 +89,21 @@ class AnchorMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies on all stores; ``waiting`` is the number of duplication tasks."""
+    """Copies on all stores; ``waiting`` is the number of duplication tasks, ``dead`` of those that failed for good."""
 
     copies: int = 0
     bytes: int = 0
     stores: int = 0
     spaces: int = 0
     waiting: int = 0
+    dead: int = 0
 
 
 class CheckMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Integrity checks: the share of copies with a known state (None without copies), and the findings."""
+    """Integrity checks: the share of copies with a known state (None without copies), and the findings.
+
+    ``dead`` is the number of checks and repairs that failed for good.
+    """
 
     copies: int = 0
     checked: int = 0
@@ -109,6 +113,7 @@ class CheckMetrics(msgspec.Struct, frozen=True, kw_only=True):
     oldest_check: int | None = None
     newest_check: int | None = None
     repairs_waiting: int = 0
+    dead: int = 0
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):

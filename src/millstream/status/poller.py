@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, processor_seconds
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS
 from millstream.mill.notices.alarms import Alarm, Alarms
-from millstream.mill.tasks import QueueName
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import Depth
 from millstream.status.disk_usage import Disk, Usage, disks_by_pace, find_disks, part_sizes, usage_by_growth
@@ -144,7 +144,8 @@ class StatusPoller:
     def hurry(self) -> None:
         """Something was done: look soon."""
         with self._changed:
-            self._hurried |= {COUNTERS, TOTALS}
+            self._hurried |= {COUNTERS, TOTALS, COPIES}
+            self._judge_at = 0.0
             self._changed.notify_all()
 
     @property
@@ -204,7 +205,11 @@ class StatusPoller:
         """What is wrong with queues at this moment, by queue."""
         if not self._threads or not self._is_sampled:
             self.sample()
-        return sorted(self._alarms.values(), key=lambda alarm: (alarm.queue, alarm.kind))
+        since = {(one.subject, one.kind): one.since for one in self.verdict().issues}
+        found = [
+            msgspec.structs.replace(alarm, since=since.get(key) or alarm.since) for key, alarm in self._alarms.items()
+        ]
+        return sorted(found, key=lambda alarm: (alarm.queue, alarm.kind))
 
     def verdict(self) -> Verdict:
         """What is wrong with the node, and what is not known: see :func:`~millstream.status.verdict.judge.judge`."""
@@ -271,19 +276,17 @@ class StatusPoller:
         """The whole road."""
         verdict = self.verdict()
         snapshot, queues = self._snapshot or self.snapshot, self.queues()
-        waiting = {queue.queue: queue.ready + queue.leased + queue.delayed for queue in queues}
-        copying = waiting.get(QueueName.DUPLICATION_HIGH, 0) + waiting.get(QueueName.DUPLICATION_LOW, 0)
         with self._changed:
             per_second, per_minute = self._memory.rates()
         log = log_metrics(snapshot, per_second)
-        anchors, checks = anchor_metrics(snapshot), check_metrics(snapshot, waiting.get(QueueName.REPAIR, 0))
+        anchors, checks = anchor_metrics(snapshot), check_metrics(snapshot, queues)
         return Overview(
             at=self._view.clock.now(),
             counted_at=snapshot.at,
             log=log,
             batches=batch_metrics(snapshot, per_minute),
             anchors=anchors,
-            copies=copy_metrics(snapshot, copying),
+            copies=copy_metrics(snapshot, queues),
             checks=checks,
             queues=queues,
             faults=[

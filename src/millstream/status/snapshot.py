@@ -20,12 +20,22 @@ from millstream.batching.batch_log_origin import read_origin
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
 from millstream.mill.duplication.change_guard import PendingApproval
+from millstream.mill.duplication.held_items import HeldCount
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
-from millstream.queue import queue_name
+from millstream.mill.tasks import QueueName
+from millstream.queue import DeadLetterGroup, queue_name
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger, cosigning_ledgers, unsigned_ledgers
 from millstream.status.ledger_timestamps import StampedLedger, stamped_ledgers
-from millstream.status.models import AnchorMetrics, BatchedLog, BatchMetrics, CheckMetrics, CopyMetrics, LogMetrics
+from millstream.status.models import (
+    AnchorMetrics,
+    BatchedLog,
+    BatchMetrics,
+    CheckMetrics,
+    CopyMetrics,
+    LogMetrics,
+    QueueStatus,
+)
 from millstream.status.node_view import NodeView
 from millstream.status.verdict.stores import disk_free
 
@@ -83,9 +93,11 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     ``following`` is the state of a registry that follows another one.
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
-    ``approvals`` are plans that wait for a person, ``batch_lags`` logs that are to be batched, ``orphans``
+    ``approvals`` are plans that wait for a person, ``held_items`` counts what plans would delete or replace and what
+    has no original, ``batch_lags`` are logs that are to be batched, ``orphans``
     the tasks by queue that are leased although no worker holds the queue, and ``only_cause`` the cause of the dead
-    tasks of a queue where all have the same. ``behind_since`` is when the first anchor was made that is not verified,
+    tasks of a queue where all have the same, ``dead_since`` when the first of them died. ``behind_since`` is when the
+    first anchor was made that is not verified,
     ``waiting_since`` the end of the first batch that waits for a cut (event time, microseconds). ``unsigned`` are
     ledgers whose last entries have no checkpoint that is given out, ``cosigning`` those that witnesses cosign, and
     ``stamping`` those that authorities stamp.
@@ -109,9 +121,11 @@ class StatusSnapshot(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     troubles: Mapping[str, str] = {}
     following: FollowState | None = None
     approvals: Sequence[PendingApproval] = ()
+    held_items: Sequence[HeldCount] = ()
     batch_lags: Sequence[BatchLag] = ()
     orphans: Mapping[str, int] = {}
     only_cause: Mapping[str, str] = {}
+    dead_since: Mapping[str, int] = {}
     behind_since: int | None = None
     waiting_since: int | None = None
     unsigned: Sequence[UnsignedLedger] = ()
@@ -181,11 +195,14 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
     nothing = IndexTotals(0, 0, 0, 0, 0, 0)
     head, observed = look("ledger", node.anchoring.ledger.head, None), position[0] if position else 0
     nothing_held: Sequence[PendingApproval] = ()
+    no_counts: Sequence[HeldCount] = ()
     approvals = look("change guard", node.stores.change_guard.pending, nothing_held)
     queue_names = [queue_name(row.log) for row in rows if row.kind == "queue"]
     configured: Sequence[tuple[str, str]] = list(node.settings.serve.batching.items())
     batching = look("states of batch services", node.batching.batched_pairs, configured)
     batch_lags = [look(f"batching of {log}", partial(batch_lag, view, log, output), None) for log, output in batching]
+    no_causes: Mapping[str, Sequence[DeadLetterGroup]] = {}
+    dead = look("dead letters", lambda: causes_by_queue(view, queue_names), no_causes)
     snapshot = StatusSnapshot(
         at=view.clock.now(),
         seconds=0.0,
@@ -205,9 +222,11 @@ def take_snapshot(view: NodeView, free_bytes: Callable[[Path], int] = disk_free)
         troubles=troubles,
         following=look("followed registry", node.registry.follow_state, None),
         approvals=approvals,
+        held_items=look("held items", node.stores.change_guard.items.counts, no_counts),
         batch_lags=[lag for lag in batch_lags if lag is not None],
         orphans=look("leases", lambda: orphaned_tasks(view, rows), {}),
-        only_cause=look("dead letters", lambda: only_causes(view, queue_names), {}),
+        only_cause={name: found[0].cause for name, found in dead.items() if len(found) == 1},
+        dead_since={name: min(one.first_died_at for one in found) for name, found in dead.items() if found},
         behind_since=look("ledger", partial(_time_of_entry, view, observed + 1), None)
         if head is not None and head.number > observed
         else None,
@@ -298,12 +317,11 @@ def orphaned_tasks(view: NodeView, rows: Sequence[LogRow]) -> Mapping[str, int]:
     return orphans
 
 
-def only_causes(view: NodeView, names: Sequence[str]) -> Mapping[str, str]:
-    """The cause of the dead tasks of each of the queues *names* of which all have the same."""
+def causes_by_queue(view: NodeView, names: Sequence[str]) -> Mapping[str, Sequence[DeadLetterGroup]]:
+    """The dead tasks of each of the queues *names* by cause."""
     if view.node.settings.queue.broker:
         return {}  # there the groups are not kept, and reading them all is not cheap
-    groups = {name: view.queues.causes(name) for name in names}
-    return {name: found[0].cause for name, found in groups.items() if len(found) == 1}
+    return {name: view.queues.causes(name) for name in names}
 
 
 def _time_of_entry(view: NodeView, number: int) -> int | None:
@@ -365,11 +383,15 @@ def anchor_metrics(snapshot: StatusSnapshot) -> AnchorMetrics:
     )
 
 
-def copy_metrics(snapshot: StatusSnapshot, waiting: int) -> CopyMetrics:
+def copy_metrics(snapshot: StatusSnapshot, queues: Sequence[QueueStatus]) -> CopyMetrics:
     """The station of copies."""
-    return msgspec.structs.replace(snapshot.copies, waiting=waiting)
+    copying = [one for one in queues if one.queue in (QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)]
+    waiting, dead = sum(one.ready + one.leased + one.delayed for one in copying), sum(one.dead for one in copying)
+    return msgspec.structs.replace(snapshot.copies, waiting=waiting, dead=dead)
 
 
-def check_metrics(snapshot: StatusSnapshot, repairs: int) -> CheckMetrics:
+def check_metrics(snapshot: StatusSnapshot, queues: Sequence[QueueStatus]) -> CheckMetrics:
     """The station of checks."""
-    return msgspec.structs.replace(snapshot.checks, repairs_waiting=repairs)
+    repairs = sum(one.ready + one.leased + one.delayed for one in queues if one.queue == QueueName.REPAIR)
+    dead = sum(one.dead for one in queues if one.queue in (QueueName.REPAIR, QueueName.BIT_INTEGRITY))
+    return msgspec.structs.replace(snapshot.checks, repairs_waiting=repairs, dead=dead)

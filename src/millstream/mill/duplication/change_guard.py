@@ -10,7 +10,7 @@ an approval the next loop finds the same differences again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.sql import SqlDatabase
-from millstream.mill.duplication.differences import DuplicationPlan
+from millstream.mill.duplication.differences import ComparedItem, DuplicationPlan
+from millstream.mill.duplication.held_items import HeldItems
 from millstream.mill.errors import UnknownApprovalError
 from millstream.mill.policies.policy import Pair
 
@@ -59,6 +60,9 @@ _holds = sa.Table(
     sa.Column("expires_at", sa.BigInteger),
     sa.Column("used_deletes", sa.BigInteger, nullable=False, default=0),
     sa.Column("used_changes", sa.BigInteger, nullable=False, default=0),
+    sa.Column("rejected_at", sa.BigInteger),
+    sa.Column("rejected_by", sa.Text),
+    sa.Column("rejection", sa.Text),
     sa.Index("mill_brake_holds_place", "destination", "space"),
     sqlite_autoincrement=True,  # a number is never given again: somebody may be about to approve it
 )
@@ -83,7 +87,8 @@ class ChangeBudgets(msgspec.Struct, frozen=True):
 
 class PendingApproval(msgspec.Struct, frozen=True):
     """A plan that waits for approval, or is approved, with its numbers of items. ``vanished`` items are only at the
-    destination and have no tombstone: an approved plan does not delete them.
+    destination and have no tombstone: an approved plan does not delete them. One that was rejected by ``rejected_by``,
+    with the reason ``rejection``, is held until its source is in order again, or until it is approved after all.
     """
 
     number: int
@@ -99,6 +104,20 @@ class PendingApproval(msgspec.Struct, frozen=True):
     expires_at: int | None = None
     used_deletes: int = 0
     used_changes: int = 0
+    rejected_at: int | None = None
+    rejected_by: str | None = None
+    rejection: str | None = None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Its numbers of items, as the operator audit log has them."""
+        return {"deletes": self.deletes, "changes": self.changes, "vanished": self.vanished}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all deletes and replacements that were approved have been made."""
+        made = self.used_deletes >= self.deletes and self.used_changes >= self.changes
+        return self.approved_at is not None and made and bool(self.deletes or self.changes)
 
     @property
     def pair(self) -> Pair:
@@ -122,7 +141,8 @@ class _Account(NamedTuple):
 class ChangeGuard:
     """The budgets of all spaces, and what is held, in the database of *engine*. Thread-safe, also over processes.
 
-    *count* gives the number of copies of a space in a store.
+    *count* gives the number of copies of a space in a store. ``items`` are those that plans would delete or replace, or
+    that have no original.
     """
 
     def __init__(
@@ -132,16 +152,31 @@ class ChangeGuard:
         count: Callable[[str, str], int],
         budgets: ChangeBudgets = ChangeBudgets(),  # noqa: B008  (frozen)
     ) -> None:
-        self._database = SqlDatabase(engine, clock, _metadata)
+        self._database, self.items = SqlDatabase(engine, clock, _metadata), HeldItems(engine, clock)
         self._clock, self._count, self._budgets = clock, count, budgets
         self._sizes: dict[tuple[str, str], tuple[float, int]] = {}
         self._lock = threading.Lock()
 
-    def check(self, plan: DuplicationPlan) -> int | None:
+    def check(
+        self,
+        plan: DuplicationPlan,
+        items: Callable[[], Iterable[ComparedItem]] | None = None,
+        *,
+        keep_vanished: bool = True,
+    ) -> int | None:
         """The number under which *plan* is held; None where it may be carried out.
 
-        A plan that has grown gets a new number: nobody approves more than was shown.
+        A plan that has grown gets a new number: nobody approves more than was shown. The *items* of one that is held
+        are kept to be shown, and with *keep_vanished* those without an original of any plan.
         """
+        number = self._check(plan)
+        if items is not None and (number is not None or (plan.held and keep_vanished)):
+            self.items.record(plan.pair, plan.space, items(), is_held=number is not None)
+        elif items is not None:
+            self.items.clear(plan.pair, plan.space)
+        return number
+
+    def _check(self, plan: DuplicationPlan) -> int | None:
 
         def transaction(connection: sa.Connection, now: int) -> int | None:
             reason = self._reason(connection, plan, now)
@@ -202,8 +237,12 @@ class ChangeGuard:
 
         return self._database.read(query)
 
+    def count_undecided(self) -> int:
+        """How many plans nobody has approved or rejected."""
+        return sum(hold.rejected_at is None for hold in self.pending())
+
     def approve(self, numbers: Sequence[int] | None = None) -> Sequence[PendingApproval]:
-        """Approve what is held under *numbers*, or everything; what was approved.
+        """Approve what is held under *numbers*, or everything that was not rejected; what was approved.
 
         What was approved before of the same space, and not used yet, is a part of what is shown now, and does not come
         on top. Raises :class:`UnknownApprovalError` for a number that nothing waits under, and approves none then.
@@ -214,15 +253,29 @@ class ChangeGuard:
             waiting = {hold.number: hold for hold in (PendingApproval(*row) for row in rows)}
             for number in numbers or ():
                 if number not in waiting:
-                    raise UnknownApprovalError(
-                        f"no pending approval has the number {number}: `millstream mill approve` lists them"
-                    )
-            chosen = list(waiting) if numbers is None else list(dict.fromkeys(numbers))
+                    raise _unknown(number)
+            undecided = [number for number, hold in waiting.items() if hold.rejected_at is None]
+            chosen = undecided if numbers is None else list(dict.fromkeys(numbers))
             for number in chosen:
                 _supersede(connection, waiting[number], now)
             given = {"approved_at": now, "expires_at": now + self._budgets.approval}
             connection.execute(sa.update(_holds).where(_holds.c.number.in_(chosen)).values(given))
             return [msgspec.structs.replace(waiting[number], **given) for number in chosen]
+
+        return self._database.write(transaction)
+
+    def reject(self, number: int, by: str, reason: str) -> PendingApproval:
+        """Reject what is held under *number*: it stays held, and nobody is asked again unless it grows.
+
+        Raises :class:`UnknownApprovalError` for a number that nothing waits under.
+        """
+
+        def transaction(connection: sa.Connection, now: int) -> PendingApproval:
+            waiting = sa.and_(_holds.c.number == number, _holds.c.approved_at.is_(None))
+            values = {"rejected_at": now, "rejected_by": by, "rejection": reason}
+            if not connection.execute(sa.update(_holds).where(waiting).values(values)).rowcount:
+                raise _unknown(number)
+            return PendingApproval(*connection.execute(sa.select(_holds).where(waiting)).one())
 
         return self._database.write(transaction)
 
@@ -267,6 +320,10 @@ class ChangeGuard:
                 size = self._count(store, space)
                 self._sizes[store, space] = now, size
             return size
+
+
+def _unknown(number: int) -> UnknownApprovalError:
+    return UnknownApprovalError(f"no pending approval has the number {number}: `millstream mill approve` lists them")
 
 
 def _wanted(plan: DuplicationPlan) -> tuple[tuple[ChangeKind, int], tuple[ChangeKind, int]]:
@@ -329,6 +386,7 @@ def _hold(
     if more is not None:
         row[more] += 1
     if waiting is not None and not grown:
+        row["held_at"] = waiting["held_at"]
         connection.execute(sa.update(_holds).where(_holds.c.number == waiting["number"]).values(row))
         return int(waiting["number"])
     connection.execute(sa.delete(_holds).where(_waiting(pair, space)))

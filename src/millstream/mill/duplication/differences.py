@@ -144,13 +144,15 @@ def count_differences(
     on_copy: Callable[[ComparedItem], object] | None = None,
     on_new: Callable[[Sequence[str]], object] | None = None,
     on_info: Callable[[ItemInfo], object] | None = None,
+    on_loss: Callable[[ComparedItem], object] | None = None,
 ) -> DuplicationPlan:
     """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change.
 
     With *record* the manifest is brought up to date with the source on the way
     (:mod:`millstream.mill.duplication.source_recorder`). A deletion that waits in *outbox* counts as recorded. Items of
     *skip* are left out. *on_copy* is told of each item that is to be copied or compared again, *on_new* instead of
-    many that only the source lists, *on_info* what the source's provider says of what is recorded.
+    many that only the source lists, *on_info* what the source's provider says of what is recorded, *on_loss* of each
+    item whose copy would be deleted or replaced, or has no original.
     """
     counts: Counter[ItemDifference] = Counter()
     examples: list[str] = []
@@ -181,6 +183,8 @@ def count_differences(
                 size += found.size
             elif found.kind == ItemDifference.HELD and len(examples) < EXAMPLES:
                 examples.append(found.name)
+            if on_loss is not None and (found.replaces or found.kind in (ItemDifference.DELETE, ItemDifference.HELD)):
+                on_loss(found)
             if on_copy is not None and found.kind in _COPIED:
                 on_copy(found)
     return DuplicationPlan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -15,6 +16,7 @@ from millstream.mill.duplication.differences import (
     differences,
 )
 from millstream.mill.duplication.direct import DirectDuplicator, PlannedCopies
+from millstream.mill.duplication.held_items import LossCollector
 from millstream.mill.manifest import Manifest
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.policy import Pair, Policy
@@ -51,16 +53,18 @@ def plan_space_duplication(
     *skip* are neither counted nor copied. With *direct* that copies what it can, before this returns, and only the rest
     is put on the queue; not where there is anything to delete, which comes first.
     """
-    planned = PlannedCopies(providers.clock)
+    planned, losses = PlannedCopies(providers.clock), LossCollector()
     plan = count_differences(
         providers, manifest, pair, space, everything=everything, record=record, outbox=outbox, skip=skip,
         on_copy=None if queue is None else planned.add, on_new=None if queue is None else planned.add_new,
-        on_info=None if direct is None else planned.add_info,
+        on_info=None if direct is None else planned.add_info, on_loss=losses.add,
     )  # fmt: skip
     if queue is None:
         reason = change_guard.preview(plan) if change_guard is not None else None
         return msgspec.structs.replace(plan, hold_reason=reason)
-    hold = change_guard.check(plan) if change_guard is not None else None
+    compared = partial(differences, providers, manifest, pair, space, same=False, outbox=outbox)
+    items = partial(losses.items, compared)
+    hold = change_guard.check(plan, items, keep_vanished=record) if change_guard is not None else None
     if hold is not None:
         return msgspec.structs.replace(plan, hold=hold)
     if plan.deletes:

@@ -8,6 +8,7 @@ task, and the state of both ends decides when it is processed, so a task that co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice, zip_longest
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.change_guard import ChangeGuard
 from millstream.mill.duplication.differences import DuplicationPlan, ItemDifference, count_differences, differences
+from millstream.mill.duplication.held_items import LossCollector
 from millstream.mill.duplication.planning import GROUP, put_deletes, put_items, put_space
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair, Policy
@@ -120,8 +122,10 @@ class DuplicationProducer:
 
     def _deletes(self, morsel: DuplicationMorsel) -> Chunk[DuplicationMorsel]:
         pair, space = morsel.pair, morsel.space
-        plan = count_differences(self._providers, self._manifest, pair, space, record=True, outbox=self._outbox)
-        hold = self._change_guard.check(plan) if self._change_guard is not None else None
+        parts, losses = (self._providers, self._manifest, pair, space), LossCollector()
+        plan = count_differences(*parts, record=True, outbox=self._outbox, on_loss=losses.add)
+        items = partial(losses.items, partial(differences, *parts, same=False, outbox=self._outbox))
+        hold = self._change_guard.check(plan, items) if self._change_guard is not None else None
         if hold is not None or plan.held:
             self.held.append(msgspec.structs.replace(plan, hold=hold))
         if hold is not None:

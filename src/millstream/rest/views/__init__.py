@@ -8,6 +8,7 @@ from millstream.rest.endpoint import Endpoint
 from millstream.rest.views import (
     anchors,
     batches,
+    holds,
     identifiers,
     integrity,
     ledgers,
@@ -22,7 +23,8 @@ from millstream.rest.views import (
 )
 
 _MODULES = (
-    overview, logs, search, topics, queues, policies, integrity, batches, anchors, ledgers, identifiers, proofs, system,
+    overview, logs, search, topics, queues, policies, integrity, holds, batches, anchors, ledgers,
+    identifiers, proofs, system,
 )  # fmt: skip
 
 

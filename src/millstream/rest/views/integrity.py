@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from millstream.core.errors import NotFoundError
-from millstream.mill.duplication.change_guard import PendingApproval
+from millstream.mill.duplication.held_items import VANISHED
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.outcomes import outcome_of
 from millstream.mill.repair.repair_log import RepairEvent
@@ -17,6 +17,7 @@ from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest, EndpointRegistry, Limit, Listing, Name, Number
+from millstream.status.snapshot import StatusSnapshot
 
 endpoints = EndpointRegistry()
 
@@ -81,22 +82,11 @@ class SpaceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     space: Name
 
 
-class HoldQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The held plan ``number``."""
-
-    number: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-
-
-class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The reason for an approval."""
-
-    reason: Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
-
-
 class SpaceRow(msgspec.Struct, frozen=True):
     """One space in one store: the copies with a known state, and the findings.
 
-    ``coverage`` is their share (None without copies); times are in microseconds (None if never).
+    ``coverage`` is their share (None without copies); times are in microseconds (None if never). ``vanished`` items are
+    recorded in this store and gone from it without a recorded deletion.
     """
 
     store: str
@@ -109,6 +99,7 @@ class SpaceRow(msgspec.Struct, frozen=True):
     missing: int
     oldest_check: int | None
     newest_check: int | None
+    vanished: int = 0
 
 
 class CopyRow(msgspec.Struct, frozen=True):
@@ -192,7 +183,8 @@ def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[Sp
         if query.store in (None, one.store) and (query.text is None or query.text in one.space)
     ]
     begin = max(0, query.offset)
-    rows = [_space(one) for one in found[begin : begin + query.limit]]
+    gone = vanished_by_space(snapshot)
+    rows = [_space(one, gone.get((one.store, one.space), 0)) for one in found[begin : begin + query.limit]]
     end = begin + len(rows)
     return Listing(rows, str(end) if end < len(found) else None, total=len(found), as_of=snapshot.at)
 
@@ -292,25 +284,6 @@ def repair(app: AppContext, request: ApiRequest[Any, Item]) -> Repaired:
     return Repaired(result.events)
 
 
-@endpoints.get("/integrity/holds")
-def holds(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[PendingApproval]:
-    """List the held plans, and those with a valid approval."""
-    found = app.node.stores.change_guard.pending(approved=True)
-    return Listing(found, total=len(found))
-
-
-@endpoints.post("/integrity/holds/{number}/approve", HoldQuery, Approval)
-def approve(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
-    """Approve a held plan: the next duplication executes it."""
-    (hold,) = app.node.stores.change_guard.approve([request.query.number])
-    facts = {"deletes": hold.deletes, "changes": hold.changes}
-    app.operator_log.add(
-        request.principal.name, "approve", f"{hold.space} {hold.pair}", reason=request.body.reason, **facts
-    )
-    app.poller.hurry()
-    return hold
-
-
 def row_of(finding: ManifestRow) -> str:
     """The row of the table of checks that *finding* is of; ``–`` where its check came to no end."""
     first = (finding.detail or "").split(" ", 1)[0]
@@ -327,9 +300,18 @@ def planned_repair(app: AppContext, space: str, content_id: str) -> RepairPlanne
     return RepairPlanned(space, content_id, plan.good, plan.sha256, actions, list(map(str, plan.reasons)))
 
 
-def _space(one: SpaceCoverage) -> SpaceRow:
+def vanished_by_space(snapshot: StatusSnapshot) -> Mapping[tuple[str, str], int]:
+    """How many items of each store and space are gone from there without a recorded deletion."""
+    found = Counter[tuple[str, str]]()
+    for one in snapshot.held_items:
+        if one.kind == VANISHED:
+            found[one.source, one.space] = max(found[one.source, one.space], one.items)
+    return found
+
+
+def _space(one: SpaceCoverage, vanished: int) -> SpaceRow:
     counts = (one.items, one.bytes, one.checked, one.coverage, one.failed, one.missing)
-    return SpaceRow(one.store, one.space, *counts, one.oldest_check, one.newest_check)
+    return SpaceRow(one.store, one.space, *counts, one.oldest_check, one.newest_check, vanished)
 
 
 def _copy(row: ManifestRow) -> CopyRow:

@@ -11,7 +11,7 @@ from millstream.status.poller import StatusPoller
 from millstream.status.serving_node import find_serving_node
 from millstream.status.verdict.models import Verdict
 
-_DECIDED = frozenset({"unprotected"})
+_DECIDED = frozenset({"unprotected", "plan-rejected"})
 """Kinds of issues that do not begin or end by themselves: nobody needs to be told."""
 
 _BY_WORKERS = frozenset({"dead-letters", "too-many", "too-old"})

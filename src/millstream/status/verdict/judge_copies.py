@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.adoption.status import CopyStatus, SpaceStatus
 from millstream.mill.configured_stores import is_system
+from millstream.mill.duplication.held_items import VANISHED, HeldCount
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.page import age_text
 from millstream.mill.reports.report import ReportResult
@@ -108,9 +109,15 @@ def is_covered(copies: CopiesStatus, space: str, store: str | None = None) -> bo
 def copy_issues(facts: Facts) -> Iterator[Issue]:
     """Held plans, protected spaces that are not in order, and spaces that no policy covers."""
     for hold in facts.snapshot.approvals:
-        text = f"a plan for {hold.space} ({hold.pair}) is held: {hold.reason}"
-        action = IssueAction("Approve…", f"/integrity/holds/{hold.number}/approve")
-        yield make_issue("held", f"plan {hold.number}", text, "/integrity#held", since=hold.held_at, action=action)
+        name, subject, page = f"{hold.space} ({hold.pair})", f"plan {hold.number}", f"/integrity/holds/{hold.number}"
+        if hold.rejected_at is not None:
+            text = f"the plan for {name} was rejected by {hold.rejected_by}: {hold.rejection}"
+            yield make_issue("plan-rejected", subject, text, page, since=hold.rejected_at)
+            continue
+        text = f"a plan for {name} is held: {hold.reason}"
+        action = IssueAction("Approve…", f"{page}/approve")
+        yield make_issue("held", subject, text, page, since=hold.held_at, action=action)
+    yield from _vanished(facts)
     if facts.copies is None:
         return
     told = {(row.store, row.space) for row in facts.snapshot.spaces if row.failed}
@@ -122,6 +129,23 @@ def copy_issues(facts: Facts) -> Iterator[Issue]:
             text = f"{space.space} from {space.store}: {', '.join(parts)}"
             yield make_issue("space-not-well", f"{space.space} in {space.store}", text, page)
     yield from _uncovered(facts, facts.copies)
+
+
+def _vanished(facts: Facts) -> Iterator[Issue]:
+    """Items that are gone from their source, but for those of held plans, and of `protect`, of which others speak."""
+    told = {(hold.source, hold.space) for hold in facts.snapshot.approvals}
+    told |= set(facts.copies.adopted) if facts.copies else set()
+    found: dict[tuple[str, str], list[HeldCount]] = {}
+    for one in facts.snapshot.held_items:
+        if one.kind == VANISHED and (one.source, one.space) not in told:
+            found.setdefault((one.source, one.space), []).append(one)
+    for (store, space), counts in found.items():
+        items, since = max(one.items for one in counts), min(one.since for one in counts)
+        text = f"{counted(items, 'item', 'items')} of {space} vanished from the store {store}"
+        text += " without a recorded deletion"
+        page = f"/integrity/vanished?{urlencode({'store': store, 'space': space})}"
+        where = f"{store} {space}"
+        yield make_issue("vanished", f"{space} in {store}", text, page, since=since, count=items, where=where)
 
 
 def _space_faults(space: SpaceStatus, told: Container[tuple[str, str]]) -> Iterator[str]:

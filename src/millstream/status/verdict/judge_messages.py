@@ -110,10 +110,12 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
     for name, depth in facts.depths.items():
         page = f"/queues/{name}"
         for alarm in rules.standing(name, depth):
-            since = depth.oldest if alarm.kind == "too-old" else None
+            began = {"too-old": depth.oldest, "dead-letters": facts.snapshot.dead_since.get(name)}
             action = _redrive(facts, name) if alarm.kind == "dead-letters" else None
             text = alarm.message.partition(": ")[0]
-            yield make_issue(alarm.kind, name, text, page, since=since, count=alarm.count, action=action)
+            yield make_issue(
+                alarm.kind, name, text, page, since=began.get(alarm.kind), count=alarm.count, action=action
+            )
     for name, leased in facts.snapshot.orphans.items():
         tasks, verb = counted(leased, "task", "tasks"), "is" if leased == 1 else "are"
         text = f"{tasks} of the queue {name} {verb} leased, and no worker holds the queue"

@@ -99,6 +99,19 @@ KINDS: Mapping[str, IssueKind] = {
         "The plan is not executed until an operator approves it.",
         "review it, then approve it, or fix its source",
     ),
+    "plan-rejected": IssueKind(
+        "copies",
+        WARN,
+        "The plan is not executed, and nothing of this space is copied between these stores.",
+        "put the missing items back at the source, or record that they were deleted (`millstream mill forget`), then "
+        "run `millstream mill duplicate`; it can still be approved",
+    ),
+    "vanished": IssueKind(
+        "copies",
+        WARN,
+        "Their copies are kept. Nothing says whether they were deleted on purpose.",
+        "put them back at the source, or record that they were deleted: `millstream mill forget {where} ID`",
+    ),
     "not-batched": IssueKind(
         "batches",
         BAD,
