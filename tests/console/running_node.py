@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from faulty_node import FAULTS, SETTINGS, FaultyNode, make_node
 from shifted_node import ShiftedClock
+from witness_faults import LocalWitness, anchor, another_history, ask_witness
 from world import Served, serving
 
 from millstream.cli.main import run
@@ -160,7 +161,19 @@ def node_on_servers(folder: Path) -> Iterator[Callable[[], RunningNode]]:
         yield lambda: RunningNode(node, served, ShiftedClock(folder / "clock"), servers)
 
 
-NODES = {"plain": plain_node, "mounts": mounted_node, "servers": node_on_servers}
+@contextlib.contextmanager
+def witnessed_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
+    """A node whose ledgers a witness cosigns."""
+    node = make_node(folder / "node", PLAIN)
+    witness = LocalWitness(folder / "witness", node)
+    with (node / "millstream.toml").open("a") as settings:
+        settings.write(witness.settings)
+    with serving(node) as served:
+        yield lambda: RunningNode(node, served, ShiftedClock(folder / "clock"), {"witness": witness})
+    witness.kill()
+
+
+NODES = {"witnessed": witnessed_node, "plain": plain_node, "mounts": mounted_node, "servers": node_on_servers}
 
 
 class Row(NamedTuple):
@@ -241,6 +254,24 @@ def _then_repaired(fault: str) -> Callable[[RunningNode], contextlib.AbstractCon
     return cause
 
 
+@contextlib.contextmanager
+def _witness_killed(desk: RunningNode) -> Iterator[None]:
+    desk.parts["witness"].kill()
+    anchor(desk.node, 92_000)
+    yield
+    desk.parts["witness"].start()
+
+
+@contextlib.contextmanager
+def _ledger_forked(desk: RunningNode) -> Iterator[None]:
+    with another_history(desk) as other:
+        ask_witness(other)
+    anchor(desk.node, 94_000)
+    yield
+    desk.parts["witness"].kill()
+    desk.parts["witness"].start(anew=True)
+
+
 def _stopped(name: str) -> Callable[[RunningNode], contextlib.AbstractContextManager[None]]:
     @contextlib.contextmanager
     def cause(desk: RunningNode) -> Iterator[None]:
@@ -285,7 +316,13 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
         "a store not mounted", "a store read-only", "the disk of a store full", "the disk of the node full",
     }  # fmt: skip
     by_servers = {"a store that hangs", "the MQTT broker stopped"}
-    elsewhere = by_mounts | by_servers | {"a disk that fills", "an alarm that is not delivered", "messages not batched"}
+    by_witness = {"a witness that does not answer", "a ledger that was forked"}
+    elsewhere = (
+        by_mounts
+        | by_servers
+        | by_witness
+        | {"a disk that fills", "an alarm that is not delivered", "messages not batched"}
+    )
     late = ("the clock, ", "the injected clock", "a batch", "a batch service")
     found = []
     for fault, (caused, kind, words, _) in documented.items():
@@ -310,6 +347,10 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
             _inside(fill.format("NODE/../disk/filler"), "rm NODE/../disk/filler"), "mounts"),
         Row("the disk of the node full", filled, "disk", full.format("data folder"),
             _inside(fill.format("NODE/filler"), "rm NODE/filler"), "mounts"),
+        Row("a witness that does not answer", "`kill -9` of its process, then an anchor", "cosignatures-missing",
+            documented["a witness that does not answer"][2], _witness_killed, "witnessed"),
+        Row("a ledger that was forked", documented["a ledger that was forked"][0], "ledger-forked",
+            documented["a ledger that was forked"][2], _ledger_forked, "witnessed"),
         Row("the database stopped", "`kill -9` of MariaDB, which has the log", "database",
             "the database of logs cannot be reached: ",
             _stopped("mariadb"), "servers"),

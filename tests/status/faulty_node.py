@@ -30,6 +30,7 @@ from copy_faults import (
     vanished,
 )
 from ledger_faults import ledger_key_lost, ledger_stuck
+from witness_faults import ledger_forked, witness_away
 
 from millstream.anchoring.records import decode_message
 from millstream.cli.main import run
@@ -113,10 +114,19 @@ class FaultyNode:
         self.folder, self._patch = folder, monkeypatch
         self.clock = VirtualClock(SystemClock().now())
         self.free: dict[str, int] = {}
-        write_settings(folder)
-        settings, _ = load_settings({"data": str(folder)})
+        self.open()
+
+    def open(self, more: str = "") -> None:
+        """Open the node with the settings of all tests, and with *more*."""
+        write_settings(self.folder, SETTINGS + more)
+        settings, _ = load_settings({"data": str(self.folder)})
         self.node = Node.open(settings, self.clock)
         self.poller = StatusPoller(NodeView(self.node), free_bytes=lambda path: self.free.get(path.name, FREE))
+
+    def reopen(self, more: str) -> None:
+        """End the node, and open it with *more* settings."""
+        self.node.close()
+        self.open(more)
 
     def seconds_until(self, holds: Callable[[Verdict], bool], most: int = 60) -> int:
         """How many seconds on the node's clock it takes until the verdict *holds*, where each look comes as late as its
@@ -425,6 +435,8 @@ FAULTS: dict[str, Fault] = {
     "messages not batched, the service in another process": not_batched_elsewhere,
     "the ledger stuck": ledger_stuck,
     "the key of a ledger lost": ledger_key_lost,
+    "a witness that does not answer": witness_away,
+    "a ledger that was forked": ledger_forked,
     "the MQTT broker stopped": ingest_disconnected,
     "the clock set back": clock_off,
     "the clock set forward": clock_forward,

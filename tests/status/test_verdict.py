@@ -59,8 +59,8 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def desk(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNode]:
     found = FaultyNode(Path(shutil.copytree(furnished, tmp_path / "node")), monkeypatch)
-    with found.node:
-        yield found
+    yield found
+    found.node.close()
 
 
 def test_the_page_lists_every_fault_and_every_kind_of_issue() -> None:
