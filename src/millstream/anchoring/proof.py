@@ -223,7 +223,7 @@ def verify_proof(data: bytes, cas: Cas, trust: Trust = NOBODY) -> VerifiedProof:
     else:
         entry, head = proof.entry, None
         checkpoint = _check_entry(proof, trust)
-    timestamps = _check_timestamps(proof, checkpoint, trust)
+    timestamps = _check_timestamps(proof, trust)
     message = _check_message(proof)
     try:
         _check_files(proof, entry, cas)
@@ -297,13 +297,11 @@ def _check_entry(proof: Proof, trust: Trust) -> ProvenCheckpoint:
     return ProvenCheckpoint(found.origin, found.size, found.root.hex(), signed_by, witnesses)
 
 
-def _check_timestamps(
-    proof: Proof | ChainProof, checkpoint: ProvenCheckpoint | None, trust: Trust
-) -> tuple[CheckedTimestamp, ...]:
+def _check_timestamps(proof: Proof | ChainProof, trust: Trust) -> tuple[CheckedTimestamp, ...]:
     """The time stamps are of checkpoints with the anchor's entry, and those who are trusted made them."""
     stamps = proof.timestamps if isinstance(proof, StampedProof) else ()
     entry = proof.ledger[0] if isinstance(proof, ChainProof) else proof.entry
-    leaf = DatedLeaf(leaf_hash(encode_entry(entry)), entry.number - 1, checkpoint.origin if checkpoint else "")
+    leaf = DatedLeaf(leaf_hash(encode_entry(entry)), entry.number - 1)
     now = SystemClock().now() if trust.now is None else trust.now
     return check_timestamps(stamps, leaf, authorities=trust.authorities, now=now)
 

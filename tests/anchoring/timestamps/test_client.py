@@ -193,8 +193,23 @@ def test_certificates_that_cannot_be_trusted_are_refused(root: TimestampRoot, au
         parse_authorities(b"")
     with pytest.raises(TimestampError, match="more than 1,048,576 bytes"):
         parse_authorities(bytes(2 << 20))
+    der = root.certificate.public_bytes(Encoding.DER)
     token = TimestampClient(authority.url).stamp(DOCUMENT, "sha256")
+    assert parse_authorities(der).verify(token.data, DOCUMENT) == token
     assert parse_authorities(leaf, root.path.read_bytes()).verify(token.data, DOCUMENT) == token
+
+
+def test_a_root_of_the_same_name_does_not_hide_the_right_one(
+    root: TimestampRoot, authority: TimestampAuthority, tmp_path: Path
+) -> None:
+    """A root that was renewed with a new key: readers have both certificates."""
+    token = TimestampClient(authority.url).stamp(DOCUMENT, "sha256")
+    roots = [TimestampRoot(tmp_path / f"root-{number}").certificate for number in range(3)]
+    with pytest.raises(TimestampError, match="certificate signature failure"):
+        TrustedAuthorities(roots).verify(token.data, DOCUMENT)
+    for place in range(4):
+        trusted = TrustedAuthorities([*roots[:place], root.certificate, *roots[place:]])
+        assert trusted.verify(token.data, DOCUMENT) == token
 
 
 def test_bytes_that_are_not_a_token_are_refused(client: TimestampClient) -> None:

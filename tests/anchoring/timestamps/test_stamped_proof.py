@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,18 @@ def test_time_stamps_stay_in_proofs_when_no_authority_is_configured_any_more(
     assert bare.verify(bare.prove(1), root.path).code == 0
 
 
+def test_time_stamps_stay_valid_when_the_ledger_gets_another_key_and_origin(
+    node: StampedNode, root: TimestampRoot
+) -> None:
+    (node.data / "keys" / "anchors.json").rename(node.data / "old.json")
+    assert node.command("anchor", "key", "create", "--origin", "new.example/anchors").code == 0
+    with closing(sqlite3.connect(node.data / "node.db")) as database, database:
+        database.execute("UPDATE anchor_trees SET checkpoint = NULL, checkpoint_size = NULL, checkpoint_root = NULL")
+    proof = node.prove(1)
+    assert json.loads(proof)["checkpoint"].startswith("new.example/anchors\n")
+    assert "not later than" in node.verify(proof, root.path).out
+
+
 def test_a_proof_is_made_without_the_time_stamp_whose_file_is_lost(
     node: StampedNode, root: TimestampRoot, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,7 +167,7 @@ def _other_tree(members: Members, other: Members, _: TimestampAuthority) -> None
     members["timestamps"] = other["timestamps"]
 
 
-def _other_ledger(members: Members, __: Members, _: TimestampAuthority) -> None:
+def _other_origin(members: Members, __: Members, _: TimestampAuthority) -> None:
     stamp = members["timestamps"][0]
     stamp["checkpoint"] = stamp["checkpoint"].replace("millstream.invalid", "other.example")
 
@@ -190,7 +204,7 @@ def _backdated(members: Members, __: Members, _: TimestampAuthority) -> None:
     [
         (_other_checkpoint, "invalid: the token of CN=One TSA is for something else"),
         (_other_tree, "is not in the tree of the checkpoint"),
-        (_other_ledger, "is for the ledger 'other.example"),
+        (_other_origin, "is for something else"),
         (_signed_by_nobody, "is for something else"),
         (_no_base64, "not in base64"),
         (_no_token, "the token is not valid"),

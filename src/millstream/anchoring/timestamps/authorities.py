@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +12,7 @@ from millstream.anchoring.errors import TimestampError
 from millstream.anchoring.timestamps.token import TimestampToken, parse_token, parsing, response_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cryptography.x509 import Certificate
-    from rfc3161_client import Verifier
 
 MAX_CERTIFICATE_BYTES = 1 << 20
 """The most bytes of a file of certificates."""
@@ -23,8 +23,8 @@ class TrustedAuthorities:
 
     def __init__(self, certificates: Iterable[Certificate]) -> None:
         unique = list(dict.fromkeys(certificates))
-        self._roots = [each for each in unique if _is_self_signed(each)]
-        self._others = [each for each in unique if each not in self._roots]
+        self._roots = [each for each in unique if each.subject == each.issuer]
+        self._others = [each for each in unique if each.subject != each.issuer]
         if not self._roots:
             raise TimestampError(
                 "there is no root certificate among those that you trust: add the self-signed one of the authority"
@@ -37,26 +37,42 @@ class TrustedAuthorities:
         """
         found = parse_token(token)
         found.require_imprint(document)
-        with parsing(f"the token of {found.authority}"):
-            self._verifier().verify(response_of(token), found.imprint)
+        try:
+            self._require_trusted(found, self._roots)
+        except TimestampError as error:
+            for root in self._namesakes():
+                with contextlib.suppress(TimestampError):
+                    self._require_trusted(found, [root])
+                    return found
+            raise error
         return found
 
-    def _verifier(self) -> Verifier:
+    def _require_trusted(self, token: TimestampToken, roots: Sequence[Certificate]) -> None:
         from rfc3161_client import VerifierBuilder
 
-        return VerifierBuilder(roots=list(self._roots), intermediates=list(self._others)).build()
+        with parsing(f"the token of {token.authority}"):
+            verifier = VerifierBuilder(roots=list(roots), intermediates=list(self._others)).build()
+            verifier.verify(response_of(token.data), token.imprint)
+
+    def _namesakes(self) -> Sequence[Certificate]:
+        """The roots that share their name with another one, of which the library tries one only: a renewed root."""
+        names = Counter(each.subject for each in self._roots)
+        return [each for each in self._roots if names[each.subject] > 1]
 
 
 def parse_authorities(*files: bytes) -> TrustedAuthorities:
-    """The authorities whose certificates are in *files* (PEM). Raises :class:`TimestampError`."""
-    from cryptography.x509 import load_pem_x509_certificates
+    """The authorities whose certificates are in *files* (PEM, or one in DER). Raises :class:`TimestampError`."""
+    from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificates
 
     found: list[Certificate] = []
     for data in files:
         if len(data) > MAX_CERTIFICATE_BYTES:
             raise TimestampError(f"a file of certificates must not have more than {MAX_CERTIFICATE_BYTES:,} bytes")
-        with parsing("a file of certificates (PEM)"):
-            found += load_pem_x509_certificates(data)
+        with parsing("a file of certificates"):
+            if data.startswith(b"\x30"):
+                found.append(load_der_x509_certificate(data))
+            else:
+                found += load_pem_x509_certificates(data)
     return TrustedAuthorities(found)
 
 
@@ -70,11 +86,3 @@ def read_authorities(path: Path) -> TrustedAuthorities:
             f"cannot read the certificates of time-stamping authorities: {path}: {error.strerror}"
         ) from error
     return parse_authorities(data)
-
-
-def _is_self_signed(certificate: Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(certificate)
-    except Exception:  # of many kinds: another signature, another name, or a key that it cannot use
-        return False
-    return True

@@ -45,11 +45,10 @@ class EntryTimestamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DatedLeaf(msgspec.Struct, frozen=True):
-    """The entry that is dated: its leaf ``hash`` (32 bytes) at ``index`` (from 0) of the tree of ``origin``."""
+    """The entry that is dated: its leaf ``hash`` (32 bytes) at ``index`` (from 0) of the ledger's tree."""
 
     hash: bytes
     index: int
-    origin: str
 
 
 class CheckedTimestamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +91,6 @@ def _checked(
     stamp: EntryTimestamp, leaf: DatedLeaf, authorities: TrustedAuthorities | None, now: int
 ) -> CheckedTimestamp:
     checkpoint = checkpoint_of(stamp.checkpoint.encode())
-    if checkpoint.origin != leaf.origin:
-        text = f"a time stamp of the proof is for the ledger {checkpoint.origin[:80]!r}, not for {leaf.origin[:80]!r}"
-        raise ProofError(text)
     require_inclusion(leaf.hash, leaf.index, _hashes(stamp.entry_path), checkpoint)
     if authorities is None:
         return CheckedTimestamp(status="unchecked", size=checkpoint.size)
