@@ -47,16 +47,20 @@ def timestamp(settings: Settings, *, ledger_name: LedgerName, as_json: bool) -> 
 
 
 @click.command()
+@click.option("--find", is_flag=True, help="First search content-addressed storage for them, after node.db was lost.")
 @ledger_option
 @json_option
 @data_options
-def timestamps(settings: Settings, *, ledger_name: LedgerName, as_json: bool) -> None:
+def timestamps(settings: Settings, *, find: bool, ledger_name: LedgerName, as_json: bool) -> None:
     """List the time stamps of a ledger, and what was wrong when authorities were asked last.
 
     `document` is the stamped file and `token` the token of the authority, both in content-addressed storage: `openssl
-    ts -verify -token_in` reads them. With --json, times are microseconds since the epoch.
+    ts -verify -token_in` reads them. With --json, times are microseconds since the epoch. --find is refused if node.db
+    has time stamps of the ledger.
     """
     with Node.open(settings) as node:
+        if find:
+            node.ledgers.find_timestamps(ledger_name)
         table = node.ledgers.timestamp_table(ledger_name)
         records, authorities = table.records(), table.authorities()
     if as_json:

@@ -169,6 +169,15 @@ class LedgersPart:
 
         return TimestampTable(self._trees.engine, name)
 
+    def find_timestamps(self, name: LedgerName) -> None:
+        """Search content-addressed storage for the time stamps of the ledger *name*, and list them anew.
+
+        Raises :class:`TimestampError` where the ledger has some already.
+        """
+        from millstream.anchoring.timestamps.finding import find_timestamps
+
+        find_timestamps(self._anchoring.cas, self.tree(name), self.timestamp_table(name))
+
     def _stamps(self, name: LedgerName, number: int) -> Sequence[EntryTimestamp]:
         """The time stamps of entry *number* of the ledger *name*."""
         from millstream.anchoring.timestamps.stamped_entries import timestamps_of

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from millstream.anchoring.proof import StampedProof, Trust, decode_proof, encode
 from millstream.anchoring.timestamps import TimestampClient, parse_authorities
 from millstream.anchoring.timestamps.entry_timestamp import CheckedTimestamp, TimestampRenewal
 from millstream.anchoring.timestamps.renewal import RenewalDocument, parse_renewal, timestamp_leaf
+from millstream.core.cid import cid_of
 from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.testing.ledgers import some_anchor
 from support.stamped_node import StampedNode
 from support.timestamp_authority import TimestampAuthority, TimestampRoot
 
@@ -179,10 +183,41 @@ def test_the_tree_of_a_renewal_is_that_of_the_page(node: StampedNode, short: Tim
 
     one, two, three = (
         sha(b"\0" + sha((cas / each["document"]).read_bytes()) + sha((cas / each["token"]).read_bytes()))
-        for each in stamps
+        for each in sorted(stamps, key=lambda stamp: str(stamp["token"]))
     )
     document = parse_renewal((cas / renewal["document"]).read_bytes())
     assert (document.count, document.root) == (3, sha(b"\1" + sha(b"\1" + one + two) + three))
+
+
+def test_time_stamps_are_found_again_after_the_database_was_lost(
+    node: StampedNode, short: TimestampAuthority, root: TimestampRoot, trust: Trust
+) -> None:
+    ids = []
+    with TimestampAuthority(root, f"Second TSA {node.data.parent.name}", end=_in_days(20)) as second:
+        both = StampedNode(node.data, [short, second], "timestamp_renewal = '0s'")
+        for _ in range(3):
+            ids.append(both.anchor())
+            both.stamp()
+        with both.open() as opened:  # a ledger of its own, whose time stamps are in the same storage
+            opened.registry.ledger.append(some_anchor(1))
+        both.stamp("--ledger", "registry")
+        short.renew_certificate(end=_in_days(400))
+        assert StampedNode(node.data, [short]).stamp()[1]["new"][0]["renews"] == 6
+    before, proof = node.timestamps()["timestamps"], node.prove(1)
+    refused = node.command("anchor", "timestamps", "--find")
+    assert (refused.code, "has time stamps in node.db" in refused.err) == (2, True)
+    with closing(sqlite3.connect(node.data / "node.db")) as database, database:
+        database.execute("DROP TABLE anchor_timestamps")
+    (node.data / "cas" / cid_of(b"damaged")).write_bytes(b"other")
+    assert node.command("anchor", "timestamps", "--find").code == 0
+    after = node.timestamps()["timestamps"]
+
+    def known(records: list[dict[str, Any]]) -> set[tuple[object, ...]]:
+        return {tuple(record[name] for name in ("size", "renews", "document", "token", "time")) for record in records}
+
+    assert known(after) == known(before) and len(before) == 7
+    assert _verified(node, node.prove(1), trust, 390) == _verified(node, proof, trust, 390)
+    assert node.command("anchor", "timestamps", "--find", "--ledger", "registry").out.count("1 entries") == 2
 
 
 def test_a_lost_token_stops_no_new_time_stamp(node: StampedNode, short: TimestampAuthority) -> None:

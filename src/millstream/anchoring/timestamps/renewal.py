@@ -80,22 +80,26 @@ def timestamp_leaf(digest: str, document: bytes, token: bytes) -> bytes:
 class TimestampTree:
     """The tree over *records*, all time stamps of a ledger up to some number, by *digest*; files are read from *cas*.
 
-    Raises :class:`~millstream.anchoring.errors.CasError` where one cannot be read.
+    Its leaves are in the order of the CIDs of the tokens, which can be found again without the node's database. Raises
+    :class:`~millstream.anchoring.errors.CasError` where a file cannot be read.
     """
 
     def __init__(self, digest: str, records: Sequence[TimestampRecord], cas: CasReader) -> None:
         self._digest = digest
         self._node = partial(_hash, digest, b"\x01")
-        self._leaves = [self._leaf(record, cas) for record in records]
+        ordered = sorted(records, key=lambda record: record.token)
+        self._places = {record.number: place for place, record in enumerate(ordered)}
+        self._leaves = [self._leaf(record, cas) for record in ordered]
 
     @property
     def document(self) -> RenewalDocument:
         """What stamps all of them."""
         return RenewalDocument(self._digest, len(self._leaves), merkle_root(self._leaves, self._node))
 
-    def path(self, number: int) -> list[bytes]:
-        """The path from time stamp *number* (from 1) to the root."""
-        return inclusion_path(self._leaves, number - 1, self._node)
+    def path(self, number: int) -> tuple[int, list[bytes]]:
+        """The index (from 0) of time stamp *number*, and the path from there to the root."""
+        index = self._places[number]
+        return index, inclusion_path(self._leaves, index, self._node)
 
     def _leaf(self, record: TimestampRecord, cas: CasReader) -> bytes:
         if self._digest == "sha256":  # which the names of the files have already

@@ -72,8 +72,9 @@ def _stamp(
     for record in chain[1:]:
         document = cas.get(record.document, MAX_NOTE_BYTES)
         tree = TimestampTree(parse_renewal(document).digest, records[: record.renews], cas)
-        steps = tuple(step.hex() for step in tree.path(before.number))
-        renewals.append(TimestampRenewal(document.decode(), before.number - 1, steps, _token(record, cas)))
+        index, path_to_root = tree.path(before.number)
+        steps = tuple(step.hex() for step in path_to_root)
+        renewals.append(TimestampRenewal(document.decode(), index, steps, _token(record, cas)))
         before = record
     return EntryTimestamp(
         checkpoint=cas.get(first.document, MAX_NOTE_BYTES).decode(),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_TOKEN_BYTES = 64 << 10
 """The most bytes of a token; with two certificates one has about 2,000."""
 
-_DIGESTS = {
+DIGESTS = {
     "2.16.840.1.101.3.4.2.1": "sha256",
     "2.16.840.1.101.3.4.2.2": "sha384",
     "2.16.840.1.101.3.4.2.3": "sha512",
@@ -82,9 +82,9 @@ def parse_token(data: bytes) -> TimestampToken:
             f"the certificate of {authority} is not for time stamps: its only extended key usage must be timeStamping, "
             "and be critical"
         )
-    if oid not in _DIGESTS:
+    if oid not in DIGESTS:
         raise TimestampError(f"the token of {authority} uses a digest that is not accepted (object identifier {oid})")
-    return TimestampToken(data, time, _DIGESTS[oid], imprint, authority, ends_at)
+    return TimestampToken(data, time, DIGESTS[oid], imprint, authority, ends_at)
 
 
 def response_of(token: bytes) -> TimeStampResponse:
