@@ -24,7 +24,7 @@ from millstream.mill.duplication.source_recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.rest.app_context import AppContext
-from millstream.rest.node_metrics import node_metrics
+from millstream.rest.status_metrics import status_metrics
 from millstream.settings import BatchingSettings, Settings, StoreSettings
 from millstream.stores import StoreUnavailableError
 
@@ -45,7 +45,7 @@ def test_what_the_parts_of_a_node_report_is_exposed_by_the_node(tmp_path: Path) 
             with node.logs.store.log(LogSpec(log)).writer() as writer:
                 writer.append([Message(b"x", event_time=MICROSECONDS)])
             node.batching.service(log, f"{log}.batches").step()
-        lines = prometheus_text(node_metrics(AppContext(node))).splitlines()
+        lines = prometheus_text(status_metrics(AppContext(node))).splitlines()
     assert 'millstream_batching_delay_seconds_sum{log="east"} 6' in lines
     assert 'millstream_batching_open_sources{log="west"} 1' in lines
     types = [line for line in lines if line.startswith("# TYPE")]

@@ -30,7 +30,7 @@ from millstream.messaging.broker.security.access_keys import (
     Keyring,
     read_keyring,
 )
-from millstream.messaging.broker.security.permissions import (
+from millstream.messaging.broker.security.required_permissions import (
     REQUIRED_PERMISSIONS,
     check_admin,
     check_call,

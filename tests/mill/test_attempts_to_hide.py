@@ -13,13 +13,13 @@ from mill_looping import MONTH, TO_2, Bits, Producer, fill, numbered, one_policy
 
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import LAST_ATTEMPT, CheckVerdict, ManifestAction
 from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
 from millstream.mill.integrity.sweep import check_space
+from millstream.mill.integrity_table import LAST_ATTEMPT, CheckVerdict, ManifestAction
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
 from millstream.mill.reports.folder import ReportFolder

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.mill.check_outcomes import (
+from millstream.mill.integrity_rows import ROWS
+from millstream.mill.integrity_table import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,
     RETRY_DELAY,
@@ -23,7 +24,6 @@ from millstream.mill.check_outcomes import (
     decide_bit_check,
     is_fresh,
 )
-from millstream.mill.check_rows import ROWS
 
 A, B, C, D = (letter * 64 for letter in "abcd")
 NO = SourceAnswer
@@ -293,7 +293,8 @@ def test_the_manual_has_every_row_with_its_name_its_meaning_and_its_results() ->
         results[outcome.row].add(outcome.verdict.value)
     results |= {row: {CheckVerdict.FAILURE.value} for row in BY_TWO_STORES}
     manual = (Path(__file__).parents[2] / "docs" / "mill.md").read_text()
-    lines = [line for line in manual.splitlines() if re.match(r"\| [AB]\d+V? \|", line)]
+    table = manual.partition("| number | name | meaning | result | what happens |")[2].partition("\n\n")[0]
+    lines = [line for line in table.splitlines() if re.match(r"\| [AB]\d+V? \|", line)]
     expected = [
         f"| {row} | {text.kind} | {text.detail} | {', '.join(sorted(results[row]))} |" for row, text in ROWS.items()
     ]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.sweep import check_space
+from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from millstream.core.amounts import share_text
 from millstream.core.canonical import parse_canonical
-from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.errors import ReportError
+from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import page

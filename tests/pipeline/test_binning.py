@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
+from millstream.pipeline.planning.equal_parts import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 
 SIZES = st.lists(st.integers(0, 1 << 40), max_size=60).map(lambda sizes: np.array(sizes, np.int64))
 

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from millstream.mill.check_outcomes import CheckVerdict
+from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.report import JudgedSweep, run_report
-from millstream.pipeline.planning import bins as binned_work
-from millstream.pipeline.planning.bins import bin_name
+from millstream.pipeline.planning import binned_work
+from millstream.pipeline.planning.binned_work import bin_name
 from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit, remove

@@ -16,7 +16,7 @@ from millstream.core.message import MESSAGE_SCHEMA, Message
 from millstream.log import Log, LogSpec, Writer, open_store
 from millstream.pipeline import staging as staging_module
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.sink import LogStreamWriter, LogWriter, beside, check_schema
+from millstream.pipeline.output.log_sink import LogStreamWriter, LogWriter, beside, check_schema
 from millstream.pipeline.source import NAME, SPARK_SCHEMA, follow_log, read_log
 from millstream.pipeline.source import write_log as save
 from millstream.pipeline.spark_errors import spark_errors_explained

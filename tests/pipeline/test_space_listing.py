@@ -17,7 +17,7 @@ from millstream.pipeline.jobs.changes import find_changes
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.statistics import SpaceStatistics, latest_before, space_statistics
 from millstream.pipeline.planning import space_listing
-from millstream.pipeline.planning.bins import bin_name
+from millstream.pipeline.planning.binned_work import bin_name
 from millstream.pipeline.planning.space_listing import MOST_PROBES, cut_space, entries_within
 from millstream.stores import LocalStore, MemoryStore, all_entries
 

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogInputError, LogSpec, StorageFullError, Writer, open_store
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.output.log_sink import LogStreamWriter, LogWriter, StagedPartMessage, beside
 from millstream.pipeline.read_options import OPTIONS
-from millstream.pipeline.sink import LogStreamWriter, LogWriter, StagedPartMessage, beside
 from millstream.pipeline.staging import SPACE, Staging
 from millstream.pipeline.write_names import StreamOwner, add_fingerprints, fingerprint
 from millstream.stores import LocalStore, all_entries

@@ -18,20 +18,22 @@ from millstream.stores import (
     StoreUnavailableError,
     open_provider,
 )
+from millstream.stores.provider_schemes import PROVIDER_SCHEMES
 from millstream.stores.sources import is_source_url, local_folder
 
 
-@pytest.mark.parametrize("scheme", URL_SCHEMES)
-def test_a_scheme_opens_a_store_where_the_table_says_that_it_names_a_provider(tmp_path: Path, scheme: str) -> None:
-    kind = URL_SCHEMES[scheme]
-    url = f"{scheme}://{tmp_path}" if kind.in_folder else f"{scheme}://name"
-    if not kind.provider:
-        with pytest.raises(StoreInputError):
-            open_provider(url)
-        return
-    store = open_provider(url)
+@pytest.mark.parametrize("scheme", PROVIDER_SCHEMES)
+def test_a_scheme_of_the_table_opens_a_store_that_is_what_the_table_says(tmp_path: Path, scheme: str) -> None:
+    kind = PROVIDER_SCHEMES[scheme]
+    store = open_provider(f"{scheme}://{tmp_path}" if kind.in_folder else f"{scheme}://name")
     assert local_folder(store.url) == (tmp_path if kind.in_folder else None)
     assert is_source_url(store.url) == (kind.is_source == "always")
+
+
+@pytest.mark.parametrize("scheme", URL_SCHEMES)
+def test_a_server_is_no_storage_provider(scheme: str) -> None:
+    with pytest.raises(StoreInputError):
+        open_provider(f"{scheme}://name")
 
 
 @pytest.mark.parametrize(("scheme", "kind"), [("file", LocalStore), ("cas", CasStore)])

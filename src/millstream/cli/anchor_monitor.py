@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast, get_args
 
@@ -17,7 +18,7 @@ from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 
 if TYPE_CHECKING:
-    from millstream.anchoring.monitor import FileReplay, LedgerMonitor, MonitorFinding, MonitorReport
+    from millstream.anchoring.monitor import FileReplay, MonitorFinding, MonitorReport
     from millstream.mill.notices.alarms import Alarm
 
 ENTRY_CHECKS = ("ledger", "any", "none")
@@ -50,6 +51,14 @@ _PAUSE_SECONDS = 0.2
     show_default=True,
     help="Check entries as those of Millstream, any entries by their hashes, or none.",
 )
+@click.option(
+    "--compare",
+    "compared",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    multiple=True,
+    metavar="FILE",
+    help="Also compare a checkpoint or proof that somebody else has; repeatable.",
+)
 @click.option("--once", is_flag=True, help="Look once, for cron: exit code 1 if there is any finding.")
 @click.option("--interval", type=Duration(), default="1m", show_default=True, help="Interval between looks.")
 @click.option("--silence", type=Duration(), help="Longest time without a new checkpoint (default: unlimited).")
@@ -71,6 +80,7 @@ def monitor(
     state_file: Path,
     cas: tuple[str, ...],
     entries: str,
+    compared: tuple[Path, ...],
     once: bool,
     interval: int,
     silence: int | None,
@@ -109,8 +119,27 @@ def monitor(
             return
         alarms = _AlarmSender(alarm, clock) if alarm else None
         seconds = None if once else interval / MICROSECONDS
-        if not _run(found, clock, seconds, alarms, as_json=as_json):
+        others = {str(path): _checkpoint_in(path) for path in compared}
+        look = partial(found.look, others=others)
+        if not _run(look, clock, seconds, alarms, as_json=as_json):
             sys.exit(1)
+
+
+def _checkpoint_in(path: Path) -> bytes:
+    """The checkpoint (a signed note) in the file *path*: itself, or that of a proof."""
+    from millstream.anchoring.proof import MAX_PROOF_BYTES, Proof, decode_proof
+    from millstream.anchoring.transparency.tlog_proof import decode_tlog_proof
+
+    with path.open("rb") as file:
+        data = file.read(MAX_PROOF_BYTES + 2)
+    if data.startswith(b"{"):
+        proof = decode_proof(data)
+        if not isinstance(proof, Proof):
+            raise click.UsageError(
+                f"{path} is a proof of version 1 and has no checkpoint: make it again without --chain"
+            )
+        return proof.checkpoint.encode()
+    return decode_tlog_proof(data).checkpoint if data.startswith(b"c2sp.org/tlog-proof@") else data
 
 
 @contextlib.contextmanager
@@ -134,12 +163,17 @@ def _replay(cas: Sequence[str], state_file: Path, clock: Clock) -> Iterator[File
 
 
 def _run(
-    monitor: LedgerMonitor, clock: Clock, seconds: float | None, alarms: _AlarmSender | None, *, as_json: bool
+    look: Callable[[Callable[[], bool]], MonitorReport],
+    clock: Clock,
+    seconds: float | None,
+    alarms: _AlarmSender | None,
+    *,
+    as_json: bool,
 ) -> bool:
     """Look each *seconds* (None: once) until SIGTERM, or a finding that nobody else is told; whether all was well."""
     stop, before, failed = stop_on_signals(), None, 0
     while not stop():
-        report = monitor.look(stop)
+        report = look(stop)
         kinds = [finding.kind for finding in report.findings]
         failed = failed + 1 if "unavailable" in kinds else 0
         findings = [
@@ -199,7 +233,8 @@ def _print_report(report: MonitorReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    parts = [f"{report.origin}: {report.size:,} entries, {report.new:,} new"]
+    entries = "1 entry" if report.size == 1 else f"{report.size:,} entries"
+    parts = [f"{report.origin}: {entries}, {report.new:,} new"]
     if report.signed_by:
         parts.append(f"signed by {', '.join('+'.join(key.split('+')[:2]) for key in report.signed_by)}")
     if report.cosigned is not None:

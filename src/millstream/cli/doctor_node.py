@@ -11,6 +11,7 @@ from millstream.cli.doctor_machine import Check
 from millstream.core.errors import MillstreamError
 from millstream.core.url_schemes import scheme_of
 from millstream.settings import Settings
+from millstream.stores.provider_schemes import provider_scheme
 from millstream.stores.sources import local_folder
 
 _SECONDS = 3.0
@@ -18,7 +19,7 @@ _SECONDS = 3.0
 
 def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozenset[str]:
     """The extras of the package that *settings* ask for, and variables of OpenTelemetry in *environment*."""
-    needed = {scheme_of(url).extra for url in _urls(settings).values()}
+    needed = {_extra(url) for url in _urls(settings).values()}
     if settings.serve.registry or settings.serve.registry_http:
         needed.add("sidetree")
     if settings.anchoring.timestamp_authorities:
@@ -40,7 +41,7 @@ def check_node(settings: Settings) -> Iterator[Check]:
         if setting != "log.store":
             yield from _server(setting, url)
     for name, url in settings.store_urls.items():
-        folder = local_folder(url) if scheme_of(url).takes_copies else None
+        folder = local_folder(url) if provider_scheme(url).takes_copies else None
         if folder is not None and not settings.owns(name):
             yield _local_store(name, folder)
     yield from _access(settings)
@@ -58,12 +59,17 @@ def _urls(settings: Settings) -> dict[str, str]:
         **{f"serve.ingest.{name}": role.url for name, role in settings.serve.ingest.items()},
         **{f"serve.relay.{name}": role.url for name, role in settings.serve.relay.items()},
     }
-    return {setting: url for setting, url in urls.items() if scheme_of(url).extra}
+    return {setting: url for setting, url in urls.items() if _extra(url)}
+
+
+def _extra(url: str) -> str:
+    """The extra of the package that a client of *url* is in; empty where none is needed."""
+    return scheme_of(url).extra or provider_scheme(url).extra
 
 
 def _server(setting: str, url: str) -> Iterator[Check]:
     """Whether somebody listens where *url* says; an S3 store without an endpoint is Amazon's, and is not called."""
-    if scheme_of(url).is_remote:
+    if provider_scheme(url).is_remote:
         endpoint = parse_qs(urlsplit(url).query).get("endpoint")
         if not endpoint:
             return

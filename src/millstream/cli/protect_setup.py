@@ -16,7 +16,6 @@ from millstream.core.durable import write_durably
 from millstream.core.errors import InputError, NotFoundError
 from millstream.core.mounts import lies_in
 from millstream.core.private_files import make_private_folder
-from millstream.core.url_schemes import scheme_of
 from millstream.mill.configured_stores import is_system
 from millstream.mill.policies.policy import Pair, Policy, encode_policy
 from millstream.mill.policies.saving import save_policy
@@ -24,6 +23,7 @@ from millstream.node import Node
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, load_settings
 from millstream.stores import StoreUnavailableError, folder_url, open_provider
 from millstream.stores.names import check_space
+from millstream.stores.provider_schemes import PROVIDER_SCHEMES, provider_scheme
 from millstream.stores.sources import local_folder
 
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -159,7 +159,7 @@ def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
         path = Path(source).expanduser().absolute()
         return str(folder_url(path, space, tuple(exclude)))
     parts = urlsplit(source)
-    if parts.scheme != "file" and scheme_of(parts).is_source == "never":
+    if parts.scheme != "file" and provider_scheme(parts).is_source == "never":
         raise SetupError(f"invalid source {source!r}: name a folder, or s3://bucket/prefix")
     if parts.scheme == "file":
         return str(folder_url(Path(unquote(parts.path)), space, tuple(exclude)))
@@ -172,8 +172,8 @@ def _source_url(source: str, space: str | None, exclude: Sequence[str]) -> str:
 def _destination_url(to: str) -> str:
     if "://" not in to:
         return Path(to).expanduser().absolute().as_uri()
-    name, scheme = urlsplit(to).scheme, scheme_of(to)
-    if scheme.provider and not scheme.takes_copies:
+    name, scheme = urlsplit(to).scheme, provider_scheme(to)
+    if name in PROVIDER_SCHEMES and not scheme.takes_copies:
         if not scheme.in_folder:
             raise SetupError(f"{to!r} would be lost when this command ends: {_GIVE}")
         raise SetupError(f"invalid destination {to!r}: a {name}: URL cannot be a destination: {_GIVE}")
@@ -188,7 +188,7 @@ def _same(url: str) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
     """What makes two URLs those of one store."""
     parts = urlsplit(url)
     kept = sorted(pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in _OPTIONS)
-    path = str(Path(unquote(parts.path)).resolve()) if scheme_of(parts).in_folder else parts.path.strip("/")
+    path = str(Path(unquote(parts.path)).resolve()) if provider_scheme(parts).in_folder else parts.path.strip("/")
     return parts.scheme, parts.netloc.removeprefix("localhost"), path, tuple(kept)
 
 
@@ -211,7 +211,7 @@ def _excluded(url: str) -> list[str]:
 def _require_apart(source: str, space: str, destinations: Sequence[str], data: Path) -> None:
     """Raise :class:`SetupError` where source, copies and the node's folder lie in one another."""
     for url in destinations:
-        if scheme_of(source).is_remote and _overlap(source, url, space):
+        if provider_scheme(source).is_remote and _overlap(source, url, space):
             raise SetupError(f"the copy at {url} and the source {source} overlap: name another prefix")
     folders = [folder.resolve() for url in destinations if (folder := local_folder(url)) is not None]
     _require_copies_apart(space, folders, data)

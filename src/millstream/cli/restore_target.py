@@ -7,10 +7,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from millstream.core.errors import InputError
 from millstream.core.mounts import lies_in
-from millstream.core.url_schemes import scheme_of
 from millstream.mill.restore.targets import FolderTarget, RestoreTarget, StoreTarget
 from millstream.node import Node
 from millstream.stores import open_provider
+from millstream.stores.provider_schemes import provider_scheme
 from millstream.stores.sources import is_source_url, local_folder
 
 
@@ -31,7 +31,7 @@ def open_target(node: Node, to: str, space: str) -> RestoreTarget:
         if folder.exists() and not folder.is_dir():
             raise TargetRefusedError(f"{to} is a file: name a folder")
         return FolderTarget(folder)
-    if not scheme_of(to).takes_copies or is_source_url(to):
+    if not provider_scheme(to).takes_copies or is_source_url(to):
         raise TargetRefusedError(f"invalid target {to!r}: name a folder, file:///folder or s3://bucket/prefix")
     if (place := local_folder(to)) is not None:
         _require_apart(node, place, to)
@@ -55,7 +55,7 @@ def _require_apart(node: Node, folder: Path, to: str) -> None:
 
 def _require_other_objects(node: Node, to: str) -> None:
     for name, store in node.stores.providers.items():
-        if scheme_of(store.url).is_remote and _overlap(store.url, to):
+        if provider_scheme(store.url).is_remote and _overlap(store.url, to):
             raise TargetRefusedError(f"{to} overlaps the store {name!r} ({store.url}): restore to another prefix")
 
 

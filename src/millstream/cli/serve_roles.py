@@ -15,7 +15,7 @@ from millstream.cli.log_sources import MqttIngestRunner, opened_relay, run_relay
 from millstream.cli.mill_work import monitor_of, run_pools, wake_others, watching
 from millstream.cli.producer_threads import running_producers
 from millstream.core.errors import MillstreamError
-from millstream.core.metrics_protocol import LabelledMetrics
+from millstream.core.metrics_hook import LabelledMetrics
 from millstream.log import LogSpec
 from millstream.mill.workers.pools import queues_of
 from millstream.node.ledger_trees import LEDGERS

@@ -1,6 +1,6 @@
 """Bulk care of copies: duplication by policy, bit integrity checks, repair by vote, honest reports, workers.
 
-Decisions are pure functions over frozen structs (:mod:`.duplication.decision_table`, :mod:`.check_outcomes`,
+Decisions are pure functions over frozen structs (:mod:`.duplication.duplication_table`, :mod:`.integrity_table`,
 :mod:`.repair.vote`); everything that touches a provider, the manifest or a queue executes what they decided.
 
 Names are loaded when they are first used. An import contract in ``pyproject.toml`` holds the order of the modules.
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from millstream.mill.audit.audit_log import AuditLog
     from millstream.mill.audit.audit_queue import AuditQueue
     from millstream.mill.audit.export import AuditExport
-    from millstream.mill.check_outcomes import CheckVerdict
     from millstream.mill.configured_stores import ConfiguredStores
     from millstream.mill.duplication.change_guard import ChangeBudgets, ChangeGuard, PendingApproval
     from millstream.mill.duplication.differences import DuplicationPlan
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from millstream.mill.integrity.bit_log import BitLog
     from millstream.mill.integrity.checker import BitChecker
     from millstream.mill.integrity.sweep import check_space
+    from millstream.mill.integrity_table import CheckVerdict
     from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
     from millstream.mill.notices.alarms import Alarm, Alarms
     from millstream.mill.policies.lint import lint_policies

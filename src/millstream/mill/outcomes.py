@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from millstream.mill.check_rows import ROWS
-from millstream.mill.duplication.decision_table import FAILURES
+from millstream.mill.duplication.duplication_table import FAILURES
+from millstream.mill.integrity_rows import ROWS
 
 _REPAIR = "repair it in the console, or with `millstream mill repair`; without a good copy, put it back from elsewhere"
 _DECIDE = "compare the copies, then restore the right one (`millstream mill repair`) or record this one "

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 
 from millstream.core.secrets import mask_password
-from millstream.log.store import store_files
+from millstream.log.backend_schemes import store_files
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.schema import spark_schema
 from millstream.stores.sources import local_folder

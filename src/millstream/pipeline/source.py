@@ -21,10 +21,10 @@ from millstream.log.gap import Gap, Gaps
 from millstream.pipeline.block_ranges import IdRangePartition, plan_block_ranges
 from millstream.pipeline.data_source_registration import register_source
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.output.log_sink import LogStreamWriter, LogWriter
 from millstream.pipeline.reachable import check_reachable, require_identity
 from millstream.pipeline.read_options import PARTITION_BYTES, TASKS_A_CORE, LogReadOptions, checked_columns
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.sink import LogStreamWriter, LogWriter
 from millstream.pipeline.trigger_limits import TriggerLimitedReader
 from millstream.pipeline.unreadable import Quarantine
 from millstream.stores.tiers import open_log_store

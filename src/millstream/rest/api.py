@@ -29,8 +29,8 @@ from millstream.rest.bodies import JSON, answer, error_response, read_body
 from millstream.rest.csv_tables import to_csv
 from millstream.rest.description import describe
 from millstream.rest.endpoint import PREFIX, ApiRequest, Endpoint, FileDownload, NoBody
-from millstream.rest.node_metrics import node_metrics
 from millstream.rest.queries import QueryError, convert, reason, unique_parameters
+from millstream.rest.status_metrics import status_metrics
 from millstream.rest.views import all_endpoints
 from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
@@ -148,7 +148,7 @@ class _ServiceRoutes:
             await run_in_threadpool(require_role, request, self._app.access, Role.VIEWER)
         except MillstreamError as error:
             return error_answer(error)
-        text = await run_in_threadpool(lambda: prometheus_text(node_metrics(self._app)))
+        text = await run_in_threadpool(lambda: prometheus_text(status_metrics(self._app)))
         return Response(text, media_type=CONTENT_TYPE)
 
     async def alive(self, _request: Request) -> Response:

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
-from millstream.core.url_schemes import scheme_of
 from millstream.stores.cas import CasStore
 from millstream.stores.folder import FolderStore
 from millstream.stores.folder.store import parse_folder_options
@@ -15,6 +14,7 @@ from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
 from millstream.stores.processes import BulkProcesses
 from millstream.stores.protocol import Store, StoreInputError
+from millstream.stores.provider_schemes import provider_scheme
 from millstream.stores.throttled import ThrottledStore, split_rate
 
 
@@ -46,7 +46,7 @@ def open_provider(url: str, *, create: bool = False, processes: BulkProcesses | 
 def _split_query(parts: SplitResult) -> tuple[str, str]:
     """The query's part that belongs to the store itself, and the part that names mounts."""
     pieces = [piece for piece in parts.query.split("&") if piece]
-    own = [piece for piece in pieces if scheme_of(parts).has_options and not piece.startswith("mount=")]
+    own = [piece for piece in pieces if provider_scheme(parts).has_options and not piece.startswith("mount=")]
     return "&".join(own), "&".join(piece for piece in pieces if piece not in own)
 
 
@@ -60,7 +60,7 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
         raise StoreInputError(f"invalid store URL {url!r}: write '#' in a folder name as %23")
     if parts.scheme == "memory":
         return MemoryStore(unquote(parts.netloc + parts.path) or "store")
-    if not scheme_of(parts).in_folder:
+    if not provider_scheme(parts).in_folder:
         raise StoreInputError(
             f"invalid store URL {url!r}: write file:///folder, folder:///folder, cas:///folder, "
             "s3://bucket or memory://name"

@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from millstream.core.url_schemes import scheme_of
 from millstream.stores.exclusion import Exclusion
 from millstream.stores.names import check_space
 from millstream.stores.protocol import (
@@ -24,6 +23,7 @@ from millstream.stores.protocol import (
     StoreRefusedError,
     all_entries,
 )
+from millstream.stores.provider_schemes import provider_scheme
 
 _REASONS = {
     EntryKind.UNREADABLE: "this user has no right to read it: give it the right, or exclude it",
@@ -44,14 +44,14 @@ class Problem(msgspec.Struct, frozen=True):
 def is_source_url(url: str) -> bool:
     """Whether *url* names a folder or a bucket that other programs write to: nothing is ever written there."""
     parts = urlsplit(url)
-    named = scheme_of(parts).is_source
+    named = provider_scheme(parts).is_source
     return named == "always" or (named == "with-space" and "space" in dict(parse_qsl(parts.query)))
 
 
 def local_folder(url: str) -> Path | None:
     """The folder of this machine in which the store at *url* keeps its items; None for a store elsewhere."""
     parts = urlsplit(url)
-    return Path(unquote(parts.path)) if scheme_of(parts).in_folder else None
+    return Path(unquote(parts.path)) if provider_scheme(parts).in_folder else None
 
 
 def absence_question(url: str) -> str:

@@ -15,7 +15,6 @@ from millstream.anchoring.transparency.signed_note import (
     SigningKey,
     VerifierKey,
     encode_note,
-    encode_signing_key,
     parse_ledger_key,
     parse_note,
     parse_signing_key,
@@ -152,16 +151,16 @@ def test_a_verifier_key_that_cannot_be_used_says_why(key: str, reason: str) -> N
 
 
 def test_a_private_key_reads_back_and_is_not_shown() -> None:
-    assert parse_signing_key(encode_signing_key(KEY)) == KEY
+    assert parse_signing_key(KEY.encode()) == KEY
     assert "seed" not in repr(KEY) and repr(KEY.seed) not in repr([KEY])
     with pytest.raises(NoteError) as error:
-        parse_signing_key(encode_signing_key(KEY)[:-1] + "A")
-    assert encode_signing_key(KEY)[-20:-2] not in str(error.value)
+        parse_signing_key(KEY.encode()[:-1] + "A")
+    assert KEY.encode()[-20:-2] not in str(error.value)
 
 
 @pytest.mark.parametrize("begin", ["", " ", '"private_key": "'])
 def test_a_private_key_given_as_a_verifier_key_is_named_and_not_shown(begin: str) -> None:
-    private = encode_signing_key(SigningKey("x", bytes(range(32))))
+    private = SigningKey("x", bytes(range(32))).encode()
     with pytest.raises(NoteError, match="found a private key") as error:
         parse_verifier_key(begin + private)
     assert private.split("+")[-1][:8] not in str(error.value)

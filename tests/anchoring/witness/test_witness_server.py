@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from millstream.anchoring.errors import HttpError, LedgerKeyError, WitnessRefusalError
-from millstream.anchoring.transparency.signed_note import encode_signing_key, parse_note, verify_note
+from millstream.anchoring.transparency.signed_note import parse_note, verify_note
 from millstream.anchoring.witness import WitnessClient
 from millstream.anchoring.witness.requests import MAX_REQUEST_BYTES
 from millstream.anchoring.witness.witness_key import create_key_file, read_key_file
@@ -180,6 +180,6 @@ def test_a_key_is_never_overwritten_and_one_of_a_signer_is_read(tmp_path: Path) 
     with pytest.raises(LedgerKeyError, match="never overwritten"):
         create_key_file(tmp_path / "w.key")
     (tmp_path / "other.key").touch(0o600)
-    (tmp_path / "other.key").write_text(encode_signing_key(LOG.key))
+    (tmp_path / "other.key").write_text(LOG.key.encode())
     assert read_key_file(tmp_path / "other.key").verifier_key.public == LOG.key.verifier_key.public
     assert "seed" not in repr(made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -77,14 +77,16 @@ class LedgerMonitor:
         self._replay = replay
         self._audit = EntryAudit(clock, rules.tolerance)
 
-    def look(self, stopping: Callable[[], bool] = lambda: False) -> MonitorReport:
+    def look(self, stopping: Callable[[], bool] = lambda: False, *, others: Mapping[str, bytes] = {}) -> MonitorReport:
         """Read what is new, compare it with all that was seen, and return what was checked and found.
 
-        *stopping* is asked between parts of the work; what is left is done at the next look. Raises
-        :class:`MonitorStateError` where the state cannot be used.
+        *stopping* is asked between parts of the work; what is left is done at the next look. *others* are checkpoints
+        (signed notes) that somebody else was shown, by what they are called. Raises :class:`MonitorStateError` where
+        the state cannot be used.
         """
         with self._store.exclusive():
-            return _Look(self._files, self._store, self._rules, self._clock).run(self._audit, self._replay, stopping)
+            look = _Look(self._files, self._store, self._rules, self._clock)
+            return look.run(self._audit, self._replay, stopping, others)
 
     def acknowledge(self) -> tuple[MonitorFinding, ...]:
         """Forget the findings that are kept, and return them. What is remembered of the ledger stays."""
@@ -111,12 +113,21 @@ class _Look:
         self._newest: _SignedHead | None = None
         self._cosigned: _SignedHead | None = None
 
-    def run(self, audit: EntryAudit, replay: FileReplay | None, stopping: Callable[[], bool]) -> MonitorReport:
+    def run(
+        self,
+        audit: EntryAudit,
+        replay: FileReplay | None,
+        stopping: Callable[[], bool],
+        others: Mapping[str, bytes],
+    ) -> MonitorReport:
         with self._noting():
             self._newest = self._read_head()
             if self._newest is not None and self._follow(self._newest):
                 with self._noting():
                     self._follow_cosigned(self._newest)
+                for name, note in others.items():
+                    with self._noting():
+                        self._compare_other(name, note)
                 with self._noting():
                     self._audit_entries(audit, stopping)
                 with self._noting():
@@ -258,6 +269,23 @@ class _Look:
             return
         if known is None or known.size < head.checkpoint.size:
             self._keep(cosigned=head.note, cosigned_at=self._began)
+
+    def _compare_other(self, name: str, note: bytes) -> None:
+        """Compare the checkpoint *note* that somebody else was shown with the tree that is followed."""
+        try:
+            found = check_checkpoint(note, trusting(self._rules.policy.logs))
+        except NoteError as error:
+            self._find("signature", f"the checkpoint in {name} is not trusted: {error}")
+            return
+        head, followed = _SignedHead(note.decode(), found.checkpoint, found.signed_by), self._kept()
+        if head.checkpoint.size > followed.size:
+            self._find(
+                "rollback",
+                f"the checkpoint in {name} covers {head.checkpoint.size:,} entries, but the ledger has published "
+                f"{followed.size:,}: compare it again when they are published",
+            )
+        elif PublishedTree(self._files, followed).prefix_root(head.checkpoint.size) != head.checkpoint.root:
+            self._fork(head, followed)
 
     def _with_quorum(self, data: bytes) -> _SignedHead | None:
         try:

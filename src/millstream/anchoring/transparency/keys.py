@@ -20,7 +20,6 @@ from millstream.anchoring.transparency.signed_note import (
     SigningKey,
     VerifierKey,
     encode_note,
-    encode_signing_key,
     parse_note,
     parse_signing_key,
     parse_verifier_key,
@@ -100,7 +99,7 @@ class LedgerKeys:
                     f"the key, use `millstream anchor key rotate --ledger {self._ledger}`"
                 )
             key = _new_key(name)
-            self._write(StoredKeys(name, (StoredKey(encode_signing_key(key)),), tuple(map(str, replaces))))
+            self._write(StoredKeys(name, (StoredKey(key.encode()),), tuple(map(str, replaces))))
         return key.verifier_key
 
     def rotate(self, overlap: int) -> VerifierKey:
@@ -120,7 +119,7 @@ class LedgerKeys:
                 for each in stored.keys
             )
             key = _new_key(stored.origin)
-            self._write(StoredKeys(stored.origin, (StoredKey(encode_signing_key(key)), *before), stored.retired))
+            self._write(StoredKeys(stored.origin, (StoredKey(key.encode()), *before), stored.retired))
         return key.verifier_key
 
     def signing(self, *, create: bool = True) -> Sequence[SigningKey]:
@@ -187,8 +186,7 @@ class LedgerKeys:
             raise LedgerKeyError(
                 f"cannot read the key of the ledger {self._ledger} from {self.path}: {error.strerror}"
             ) from error
-        if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise LedgerKeyError(f"other accounts of the machine can read {self.path}: run chmod 600 {self.path}")
+        require_private_mode(self.path, mode)
         self._read = self._parsed(data, identity)
         return self._read
 
@@ -285,6 +283,12 @@ class LedgerSigner:
         """Whether *checkpoint* has signatures of all keys that sign now."""
         signed = {(each.name, each.key_id) for each in parse_note(checkpoint).signatures}
         return {(key.name, key.verifier_key.key_id) for key in self._signing()} <= signed
+
+
+def require_private_mode(path: Path, mode: int) -> None:
+    """Check that *mode*, that of the key file *path*, keeps other accounts out. Raises :class:`LedgerKeyError`."""
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise LedgerKeyError(f"other accounts of the machine can read {path}: run chmod 600 {path}")
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -86,47 +86,49 @@ class VerifiedSignature(msgspec.Struct, frozen=True):
     time: int | None = None
 
 
-class SigningKey(msgspec.Struct, frozen=True, dict=True):
-    """A private Ed25519 key: the ``name`` it signs with, and its ``seed`` (32 bytes)."""
+class PrivateKey(msgspec.Struct, frozen=True, dict=True):
+    """A private Ed25519 key of the type ``kind``: the ``name`` it signs with, and its ``seed`` (32 bytes)."""
 
+    kind: ClassVar[int]
     name: str
     seed: bytes
 
     def __repr__(self) -> str:
-        return f"SigningKey(name={self.name!r})"  # without the seed, wherever it is printed
+        return f"{type(self).__name__}(name={self.name!r})"  # without the seed, wherever it is printed
 
     @cached_property
     def verifier_key(self) -> VerifierKey:
         """The public half."""
-        return VerifierKey(self.name, ED25519, self._private.public_key().public_bytes_raw())
+        return VerifierKey(self.name, self.kind, self.private.public_key().public_bytes_raw())
+
+    def encode(self) -> str:
+        """One line as Go's ``sumdb/note`` writes it: ``PRIVATE+KEY+name+hex(key id)+base64(type and seed)``."""
+        return f"{_PRIVATE}{self.name}+{self.verifier_key.key_id.hex()}+{encode_base64(bytes([self.kind]) + self.seed)}"
 
     @cached_property
-    def _private(self) -> Ed25519PrivateKey:
+    def private(self) -> Ed25519PrivateKey:
+        """The key itself."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(self.seed)
 
+
+class SigningKey(PrivateKey, frozen=True, dict=True):
+    """The private key of a ledger (type 0x01)."""
+
+    kind = ED25519
+
     def sign(self, text: str) -> NoteSignature:
-        """The signature (type 0x01) over *text*, which ends in a newline."""
-        return NoteSignature(self.name, self.verifier_key.key_id, self._private.sign(text.encode()))
-
-
-def encode_signing_key(key: SigningKey) -> str:
-    """*key* as Go's ``sumdb/note`` writes it: ``PRIVATE+KEY+name+hex(key id)+base64(type and seed)``."""
-    return encode_private_key(key.name, ED25519, key.seed)
+        """The signature over *text*, which ends in a newline."""
+        return NoteSignature(self.name, self.verifier_key.key_id, self.private.sign(text.encode()))
 
 
 def parse_signing_key(text: str) -> SigningKey:
-    """The private key in *text*, as :func:`encode_signing_key` writes it. Raises :class:`NoteError` without the key."""
+    """The private key in *text*, as :meth:`PrivateKey.encode` writes it. Raises :class:`NoteError` without the key."""
     name, kind, seed = parse_private_key(text)
     if kind != ED25519:
         raise NoteError(f"the private key {name!r} is the key of a witness: give the key of a ledger (type 0x01)")
     return SigningKey(name, seed)
-
-
-def encode_private_key(name: str, kind: int, seed: bytes) -> str:
-    """The private Ed25519 key *seed* (32 bytes) of type *kind* as one line, without a newline."""
-    return f"{_PRIVATE}{name}+{_key_of(name, kind, seed).key_id.hex()}+{encode_base64(bytes([kind]) + seed)}"
 
 
 def parse_private_key(text: str) -> tuple[str, int, bytes]:

@@ -10,7 +10,6 @@ from typing import BinaryIO, NoReturn
 
 import sqlalchemy as sa
 
-from millstream.core.url_schemes import scheme_of
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionCatalog
 from millstream.mill.adoption.sources import SourceItem, item_of, opened
 from millstream.mill.errors import ChangedSinceAdoptionError, ItemLeftOutError
@@ -29,6 +28,7 @@ from millstream.stores.protocol import (
     StoreInputError,
     StoreRefusedError,
 )
+from millstream.stores.provider_schemes import provider_scheme
 from millstream.stores.sources import is_source_url
 
 _REQUESTS = 8
@@ -176,7 +176,7 @@ class AdoptedBulk:
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         """The bytes of each item, or an error where it changed or is large."""
         rows = self._store.catalog.get_many(self._store.name, space, content_ids)
-        if len(content_ids) <= 1 or not scheme_of(self._store.url).is_remote:
+        if len(content_ids) <= 1 or not provider_scheme(self._store.url).is_remote:
             return [self._read(space, content_id, rows.get(content_id)) for content_id in content_ids]
         with ThreadPoolExecutor(min(_REQUESTS, len(content_ids)), thread_name_prefix="mill-source") as pool:
             return list(pool.map(lambda one: self._read(space, one, rows.get(one)), content_ids))

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from typing import BinaryIO, NamedTuple, cast
 
 from millstream.core.errors import NotFoundError
-from millstream.core.url_schemes import scheme_of
 from millstream.mill.adoption.catalog import FindingKind
 from millstream.mill.adoption.sources import SourceEntry, SourceItem, item_of
 from millstream.stores.folder.properties import MTIME, format_time
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import Store, StoreError
+from millstream.stores.provider_schemes import provider_scheme
 
 ATTEMPTS = 2
 """How often an item is read that changes meanwhile, or whose bytes are not what they were."""
@@ -35,7 +35,7 @@ class ItemReader:
 
     def __init__(self, source: Store, space: str) -> None:
         self._source, self._space = source, space
-        self._algorithms = _OF_S3 if scheme_of(source.url).is_remote else ()
+        self._algorithms = _OF_S3 if provider_scheme(source.url).is_remote else ()
 
     def read(self, entry: SourceEntry, algorithms: Collection[str] = (), expected: str | None = None) -> ReadResult:
         """The item under the id of *entry*, with its SHA-256 and checksums by *algorithms*.

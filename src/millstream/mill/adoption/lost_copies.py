@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millstream.mill.check_outcomes import CheckVerdict
-from millstream.mill.check_rows import ROWS, CheckRow
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.sweep import listed_or_known
+from millstream.mill.integrity_rows import ROWS, CheckRow
+from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.reports.report import CopyFinding
 

@@ -9,7 +9,8 @@ from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.bulk import copy_group, duplicate_group
 from millstream.mill.duplication.change_guard import ChangeGuard, ChangeKind
-from millstream.mill.duplication.decision_table import (
+from millstream.mill.duplication.differences import is_deleted
+from millstream.mill.duplication.duplication_table import (
     UNAUDITED,
     DuplicationAct,
     DuplicationAction,
@@ -21,7 +22,6 @@ from millstream.mill.duplication.decision_table import (
     decide_duplication,
     is_unaudited,
 )
-from millstream.mill.duplication.differences import is_deleted
 from millstream.mill.duplication.transfer import transfer
 from millstream.mill.errors import DuplicationError, NoAnswerError
 from millstream.mill.item_ref import ItemRef

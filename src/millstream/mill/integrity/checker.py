@@ -11,7 +11,10 @@ import msgspec
 from millstream.core.clock import Clock
 from millstream.core.errors import NotFoundError
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import (
+from millstream.mill.configured_stores import ConfiguredStores
+from millstream.mill.errors import ChangedSinceAdoptionError, UnknownStoreError
+from millstream.mill.integrity.shared_files import find_shared_store
+from millstream.mill.integrity_table import (
     LAST_ATTEMPT,
     BitCheckOutcome,
     CheckVerdict,
@@ -23,9 +26,6 @@ from millstream.mill.check_outcomes import (
     is_fresh,
     shared_file_outcome,
 )
-from millstream.mill.configured_stores import ConfiguredStores
-from millstream.mill.errors import ChangedSinceAdoptionError, UnknownStoreError
-from millstream.mill.integrity.shared_files import find_shared_store
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, ComparisonRow, Manifest, ManifestRow
 from millstream.mill.manifest_table import IntactItems

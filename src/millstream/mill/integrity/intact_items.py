@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from millstream.mill.check_outcomes import SourceAnswer
 from millstream.mill.integrity.checker import INTACT, BitChecker, ItemReading
+from millstream.mill.integrity_table import SourceAnswer
 from millstream.mill.manifest import ComparisonRow
 from millstream.mill.manifest_table import IntactItems
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from millstream.mill.check_outcomes import ManifestAction, SourceAnswer
-from millstream.mill.check_rows import CheckRow
 from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity_rows import CheckRow
+from millstream.mill.integrity_table import ManifestAction, SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.merge_join import groups

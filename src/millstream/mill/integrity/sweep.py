@@ -11,12 +11,12 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.column_join import ItemColumns, join_columns
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedGroup, CheckedItem, ItemReading
 from millstream.mill.integrity.intact_items import ItemsToCheck, expected_sums, find_intact
+from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.manifest_table import COMPARISON_COLUMNS

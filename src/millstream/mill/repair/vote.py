@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.mill.check_outcomes import SourceAnswer
+from millstream.mill.integrity_table import SourceAnswer
 
 
 class CopyReading(msgspec.Struct, frozen=True, kw_only=True):

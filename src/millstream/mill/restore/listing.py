@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from millstream.mill.audit.audit_lookup import AuditLookup
-from millstream.mill.check_outcomes import CheckVerdict
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import ChangePendingError
+from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups

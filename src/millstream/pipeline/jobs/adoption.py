@@ -20,7 +20,7 @@ from millstream.mill.adoption.due_items import DueItems, NewFiles, ReadItems, Re
 from millstream.mill.adoption.item_reader import ItemReader, ReadResult
 from millstream.mill.adoption.sources import SourceEntry
 from millstream.mill.merge_join import groups
-from millstream.pipeline.binning import assign_largest_first
+from millstream.pipeline.planning.equal_parts import assign_largest_first
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.task_rates import task_url
 from millstream.stores import open_provider

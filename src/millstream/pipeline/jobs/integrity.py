@@ -25,7 +25,7 @@ from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.inventory import Inventory, Unlisted, run_inventory
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.output.shared_output import driver_file, write_output
-from millstream.pipeline.planning.bins import (
+from millstream.pipeline.planning.binned_work import (
     BIN_BYTES,
     BinnedPlan,
     Bins,

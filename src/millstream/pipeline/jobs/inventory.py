@@ -20,16 +20,23 @@ from pyspark.sql import Row, SparkSession
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
-from millstream.core.url_schemes import scheme_of
 from millstream.mill.configured_stores import is_system
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.planning.bins import SUMMARY_SCHEMA, BinTarget, bins_done, fill_bin, finish_bins, open_bins
+from millstream.pipeline.planning.binned_work import (
+    SUMMARY_SCHEMA,
+    BinTarget,
+    bins_done,
+    fill_bin,
+    finish_bins,
+    open_bins,
+)
 from millstream.pipeline.planning.space_listing import INVENTORY_SCHEMA, ContentIdRange, cut_space, entries_within
 from millstream.pipeline.schema import open_parquet, spark_schema
 from millstream.pipeline.task_rates import task_url
 from millstream.stores import open_provider
 from millstream.stores.protocol import Entry, Store, StoreError
+from millstream.stores.provider_schemes import provider_scheme
 
 PLACE_SCHEMA = pa.schema(
     [
@@ -118,7 +125,7 @@ def find_places(stores: Mapping[str, str], spaces: Sequence[str] | None) -> pa.T
 
 
 def _ranges(provider: Store, space: str) -> list[dict[str, Any]]:
-    wanted = RANGES if scheme_of(provider.url).is_remote else 1
+    wanted = RANGES if provider_scheme(provider.url).is_remote else 1
     return [msgspec.structs.asdict(each) for each in cut_space(provider, space, wanted)]
 
 

@@ -16,7 +16,7 @@ from millstream.mill.duplication.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.policies.policy import Pair
 from millstream.mill.tasks import Duplicate
-from millstream.pipeline.planning.bins import BinTarget, Work, fill_bin
+from millstream.pipeline.planning.binned_work import BinTarget, Work, fill_bin
 from millstream.stores import open_provider
 
 COPIED_SCHEMA = pa.schema(
@@ -40,7 +40,7 @@ def copy_part(
     """Copy the items of one bin from the source of *pair* to its destination, as a worker would; write what came of it.
 
     The manifest is the driver's; here none is at hand, so that nothing can be taken for deleted (promise P8). Results
-    are :data:`COPIED_SCHEMA`; yields what :func:`~millstream.pipeline.planning.bins.fill_bin` does.
+    are :data:`COPIED_SCHEMA`; yields what :func:`~millstream.pipeline.planning.binned_work.fill_bin` does.
     """
     engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
 

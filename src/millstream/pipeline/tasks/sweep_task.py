@@ -15,8 +15,8 @@ import pyarrow as pa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
-from millstream.mill.check_outcomes import SourceAnswer
-from millstream.pipeline.planning.bins import BinTarget, Work, fill_bin
+from millstream.mill.integrity_table import SourceAnswer
+from millstream.pipeline.planning.binned_work import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 
 PLAN_SCHEMA = pa.schema(
@@ -66,7 +66,7 @@ def sweep_part(
 ) -> Iterator[pa.RecordBatch]:
     """Check the items of one bin (rows of :data:`PLAN_SCHEMA` with ``bin``) and write its facts, whole or not at all.
 
-    *stores* gives the URL of each store id. Yields what :func:`~millstream.pipeline.planning.bins.fill_bin` does.
+    *stores* gives the URL of each store id. Yields what :func:`.binned_work.fill_bin` does.
     """
 
     def begin() -> Work:

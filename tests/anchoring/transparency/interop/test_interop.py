@@ -25,7 +25,6 @@ from millstream.anchoring.transparency.policy import check_checkpoint, parse_pol
 from millstream.anchoring.transparency.signed_note import (
     SigningKey,
     encode_note,
-    encode_signing_key,
     parse_note,
     parse_verifier_key,
     sign_note,
@@ -85,13 +84,13 @@ def test_our_notes_and_cosignatures_are_verified_by_go(go: GoProgram, tmp_path: 
 
 
 def test_a_checkpoint_and_a_cosignature_of_go_are_verified_by_us(go: GoProgram) -> None:
-    answer = go("sign", encode_signing_key(KEY), TEXT + "an extension", "witness.example/one")
+    answer = go("sign", KEY.encode(), TEXT + "an extension", "witness.example/one")
     witness = parse_verifier_key(answer["witness"])
     assert witness == TestWitness("witness.example/one").key
     note = answer["note"].encode()
     assert encode_note(parse_note(note)) == note
     assert check_checkpoint(note, trusting([KEY.verifier_key])).checkpoint.extensions == ("an extension",)
-    plain = go("sign", encode_signing_key(KEY), TEXT, "witness.example/one")["note"].encode()
+    plain = go("sign", KEY.encode(), TEXT, "witness.example/one")["note"].encode()
     policy = parse_policy(f"log {KEY.verifier_key}\nwitness w {witness}\nquorum w\n".encode())
     assert check_checkpoint(plain, policy).witnesses == ("w",)
 

@@ -16,7 +16,7 @@ from millstream.messaging.broker.handlers.call_context import CallContext
 from millstream.messaging.broker.handlers.validation import MAX_BODY, check_client_type
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.names import full_name
-from millstream.messaging.broker.security.permissions import check_settings
+from millstream.messaging.broker.security.required_permissions import check_settings
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import BATCH_OFFER, is_millstream_client

@@ -11,7 +11,7 @@ import msgspec
 from millstream.log import LogError
 from millstream.messaging.broker.admin import ADMIN_SERVICE, AdminResponse
 from millstream.messaging.broker.handlers.call_context import CallContext
-from millstream.messaging.broker.handlers.dispatch import (
+from millstream.messaging.broker.handlers.method_table import (
     BATCH_CALLS,
     STREAM_CALLS,
     TELEMETRY,
@@ -22,7 +22,7 @@ from millstream.messaging.broker.handlers.dispatch import (
 )
 from millstream.messaging.broker.handlers.telemetry import serve
 from millstream.messaging.broker.security.access_keys import UNRESTRICTED, Keyring
-from millstream.messaging.broker.security.permissions import check_admin, check_call
+from millstream.messaging.broker.security.required_permissions import check_admin, check_call
 from millstream.messaging.broker.server.supervisor import BrokerSupervisor
 from millstream.messaging.errors import MessagingError, StatusError
 from millstream.messaging.protocol import v2

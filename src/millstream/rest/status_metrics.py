@@ -15,7 +15,7 @@ from millstream.status.snapshot import StatusSnapshot
 from millstream.status.verdict.kinds import KINDS
 
 
-def node_metrics(app: AppContext) -> Iterator[MetricFamily]:
+def status_metrics(app: AppContext) -> Iterator[MetricFamily]:
     """The metrics that are read from the status of the node, and those that its parts report in this process."""
     overview, snapshot = app.poller.overview(), app.poller.snapshot
     yield gauge("up", "1 while the node answers", 1)

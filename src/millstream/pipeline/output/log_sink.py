@@ -20,7 +20,7 @@ from millstream.core.clock import SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec, user_log
-from millstream.log.store import store_files
+from millstream.log.backend_schemes import store_files
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.read_options import required
 from millstream.pipeline.staging import StagedPart, Staging

@@ -25,11 +25,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import replacing
-from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.job_log import LOGGER
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.output.shared_output import require_rows, require_shared, rows_in
+from millstream.pipeline.planning.equal_parts import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 from millstream.pipeline.planning.row_groups import GROUP_BYTES
 from millstream.pipeline.result_parts import (
     ResultPart,

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from millstream.messaging.broker.handlers.dispatch import (
+from millstream.messaging.broker.handlers.method_table import (
     BATCH_CALLS,
     STREAM_CALLS,
     TELEMETRY,
@@ -15,14 +15,14 @@ from millstream.messaging.broker.handlers.dispatch import (
     StreamCall,
     UnaryCall,
 )
-from millstream.messaging.broker.security.permissions import REQUIRED_PERMISSIONS
+from millstream.messaging.broker.security.required_permissions import REQUIRED_PERMISSIONS
 from millstream.messaging.protocol.descriptor_methods import methods
 
 
 def test_every_method_of_the_descriptor_has_exactly_one_entry() -> None:
     entries = [*UNARY_CALLS, *STREAM_CALLS, TELEMETRY, *UNSUPPORTED]
     missing = set(methods()) - set(entries)
-    assert not missing, f"add {missing} to a table of broker/handlers/dispatch.py, or to UNSUPPORTED there"
+    assert not missing, f"add {missing} to a table of broker/handlers/method_table.py, or to UNSUPPORTED there"
     assert sorted(entries) == sorted(methods())
 
 
@@ -53,5 +53,5 @@ def test_a_batch_entry_has_the_types_of_its_method(name: str) -> None:
 def test_every_method_names_the_permission_that_it_needs() -> None:
     paths = {call.method.path for call in BATCH_CALLS.values()}
     missing = (set(methods()) | paths) - set(REQUIRED_PERMISSIONS)
-    assert not missing, f"add {missing} to REQUIRED_PERMISSIONS in broker/security/permissions.py"
+    assert not missing, f"add {missing} to REQUIRED_PERMISSIONS in broker/security/required_permissions.py"
     assert set(REQUIRED_PERMISSIONS) == set(methods()) | paths

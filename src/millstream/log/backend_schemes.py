@@ -1,0 +1,78 @@
+"""The schemes of the URLs of log stores, and the backend that each opens: one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millstream.core.clock import Clock
+from millstream.core.secrets import mask_password
+from millstream.log.backend import Backend
+from millstream.log.backends.durability import Durability, file_durability, split_durability
+from millstream.log.backends.memory import MemoryBackend
+from millstream.log.backends.nerve.address import is_nerve, parse_nerve
+from millstream.log.backends.segments.backend import SegmentsBackend
+from millstream.log.backends.sqlite.backend import SqliteBackend
+from millstream.log.errors import LogInputError
+
+
+def _mysql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
+    from millstream.log.backends.mysql import MysqlBackend, parse_address
+
+    return MysqlBackend(parse_address(url), clock, create=create, read_only=read_only)
+
+
+def _nerve(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
+    from millstream.log.backends.nerve import NerveBackend
+
+    return NerveBackend(parse_nerve(url), clock, create=create, read_only=read_only)
+
+
+def _postgresql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
+    from millstream.log.backends.postgres import PostgresBackend, parse_address
+
+    return PostgresBackend(parse_address(url), clock, create=create, read_only=read_only)
+
+
+_FILES: dict[str, type[SqliteBackend | SegmentsBackend]] = {"sqlite": SqliteBackend, "segments": SegmentsBackend}
+"""Backends in files of this machine."""
+
+_DATABASES = {"mysql": _mysql, "postgresql": _postgresql}
+"""Backends on servers. Their clients are optional packages, so each is imported when it is opened."""
+
+
+def open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, durability: Durability | None) -> Backend:
+    """The backend that *url* names; see :func:`millstream.log.store.open_store` for the URLs and the errors."""
+    scheme, separator, rest = url.partition("://")
+    if durability is not None and scheme in {"memory", *_DATABASES}:
+        _check_durability(scheme, durability)
+    if scheme == "memory" and separator and not rest:
+        return MemoryBackend(clock)
+    if scheme in _DATABASES and separator:
+        open_database = _nerve if is_nerve(url) else _DATABASES[scheme]
+        return open_database(url, clock, create=create, read_only=read_only)
+    kind = _FILES.get(scheme)
+    rest, stated = split_durability(rest)
+    if kind is not None and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
+        chosen = file_durability(stated if durability is None else durability)
+        return kind(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
+    raise LogInputError(
+        f"invalid log store URL {mask_password(url)[:200]!r}: use sqlite:///path/to/log.db or "
+        "segments:///path/to/folder (four slashes for an absolute path), mysql:// or "
+        "postgresql://user:password@host:port/database, or memory://"
+    )
+
+
+def store_files(url: str) -> Path | None:
+    """Where the log store at *url* has its files on this host; None for one in memory or on a server."""
+    scheme, _, rest = url.partition("://")
+    return Path(split_durability(rest)[0][1:]).absolute() if scheme in _FILES else None
+
+
+def _check_durability(scheme: str, durability: Durability) -> None:
+    if scheme != "memory":
+        raise LogInputError(
+            f"durability={durability!r} is not supported here, because the database server decides it; "
+            "`millstream doctor --store URL` checks the server's settings"
+        )
+    if durability != "memory":
+        raise LogInputError(f"durability={durability!r} is not supported by memory://: use sqlite:/// or segments:///")

@@ -1,0 +1,43 @@
+"""The schemes of the URLs of storage providers, and what is known of a store by its URL alone: one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+
+class ProviderScheme(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of storage provider. ``extra`` is what its client has to be installed with.
+
+    ``in_folder`` says that its items are in a folder of this machine, ``is_remote`` that each call is a request over a
+    network, ``takes_copies`` that copies may be kept and restored there, ``has_options`` that the query of the URL is
+    the store's own. ``is_source`` says whether other programs write there: never, always, or where the URL names the
+    space.
+    """
+
+    extra: str = ""
+    in_folder: bool = False
+    is_remote: bool = False
+    takes_copies: bool = False
+    has_options: bool = False
+    is_source: Literal["never", "always", "with-space"] = "never"
+
+
+PROVIDER_SCHEMES: Mapping[str, ProviderScheme] = {
+    "file": ProviderScheme(in_folder=True, takes_copies=True),
+    "folder": ProviderScheme(in_folder=True, has_options=True, is_source="always"),
+    "cas": ProviderScheme(in_folder=True),
+    "s3": ProviderScheme(extra="s3", is_remote=True, takes_copies=True, has_options=True, is_source="with-space"),
+    "memory": ProviderScheme(),
+}
+"""Every scheme that :func:`~millstream.stores.providers.open_provider` opens."""
+
+_UNKNOWN = ProviderScheme()
+
+
+def provider_scheme(url: str | SplitResult) -> ProviderScheme:
+    """What the scheme of *url* says of a storage provider; nothing where it is none."""
+    return PROVIDER_SCHEMES.get((urlsplit(url) if isinstance(url, str) else url).scheme, _UNKNOWN)
