@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
-from pathlib import Path
 
 from chromium import PAGES
 
 from millstream import console
 from millstream.console.app import PAGE_MODULES
+from millstream.console.menu import MENU
 
-TEMPLATES = Path(inspect.getfile(console)).parent / "templates"
 ROUTE = re.compile(r'Route\("(?P<path>[^"]+)", pages\.show\("(?P<template>[^"]+)"')
 NOT_OPENED = {"/find", "/messages", "/batches/one", "/policies/new"}
 """Pages with tests of their own."""
+PATHS = {"/": ["Overview"], "/logs/weather": ["Topics and logs"], "/messages": ["Search"], "/files/abc": ["Anchors"]}
+"""Paths, and the entry of the menu that is marked there."""
 
 
 def pages() -> dict[str, str]:
@@ -38,6 +39,13 @@ def test_every_page_without_parameters_is_opened_by_the_browser_tests() -> None:
 
 
 def test_every_page_of_the_first_level_is_in_the_menu() -> None:
-    menu = (TEMPLATES / "base.html").read_text("utf-8")
-    missing = {path for path in pages() if path.count("/") == 1 and f'("{path}", "' not in menu} - {"/messages"}
-    assert not missing, f"add {missing} to the menu in console/templates/base.html"
+    menu = {entry.path for _, entries in MENU for entry in entries}
+    missing = {path for path in pages() if path.count("/") == 1} - menu - {"/messages"}
+    assert not missing, f"add {missing} to MENU in console/menu.py"
+
+
+def test_a_page_is_current_with_the_pages_below_it_and_those_that_it_covers() -> None:
+    current = {
+        path: [entry.name for _, entries in MENU for entry in entries if entry.is_current(path)] for path in PATHS
+    }
+    assert current == PATHS

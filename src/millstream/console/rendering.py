@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from millstream import __version__
 from millstream.anchoring.journal_reader import BatchHistogramBucket, BatchRow
 from millstream.console import formatting
+from millstream.console.menu import MENU
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.outcomes import outcome_of
 
@@ -83,7 +84,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         ago=lambda at: formatting.ago(at, clock()),
     )
     environment.globals.update(
-        asset=assets.url, release=__version__, link=link, sparkline=sparkline, bars=bars, spans=spans
+        asset=assets.url, release=__version__, menu=MENU, link=link, sparkline=sparkline, bars=bars, spans=spans
     )
     return environment
 
