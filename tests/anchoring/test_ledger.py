@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from millstream.anchoring.ledger import (
 from millstream.anchoring.log_ledger import LogLedger
 from millstream.core.clock import VirtualClock
 from millstream.log import LogInputError, open_store, system_log
+from millstream.log.block import Block
 from millstream.testing.ledgers import LedgerConformance, some_anchor
 
 
@@ -122,6 +124,25 @@ def test_what_others_wrote_into_the_log_is_no_ledger(tmp_path: Path) -> None:
             ledger.verify()
 
 
+def test_one_entry_is_read_without_those_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof needs one entry: what it costs does not grow with the ledger."""
+    with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=VirtualClock()) as store:
+        ledger = LogLedger(store, VirtualClock())
+        for number in range(50):
+            ledger.append(some_anchor(number))
+        opened: list[int] = []
+        init = Block.__init__
+
+        def counting(block: Block, *given: Any, **named: Any) -> None:
+            opened.append(1)
+            init(block, *given, **named)
+
+        monkeypatch.setattr(Block, "__init__", counting)
+        entry = ledger.entry(7)
+    assert entry is not None
+    assert (entry.number, len(opened)) == (7, 1)
+
+
 def test_a_ledger_whose_log_was_trimmed_is_broken_and_says_so(tmp_path: Path) -> None:
     clock = VirtualClock()
     with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
@@ -175,3 +196,5 @@ def test_a_repair_leaves_no_fewer_entries_than_were_known(tmp_path: Path) -> Non
         assert (done.entries, done.put_aside) == (2, [3, 4])
         assert ledger.append(some_anchor(9)).number == 3
         assert [entry.number for entry in ledger.entries(2)] == [2, 3]
+        assert [entry.number for entry in ledger.entries(2, 3)] == [2, 3]
+        assert [entry and entry.number for entry in map(ledger.entry, range(5))] == [None, 1, 2, 3, None]

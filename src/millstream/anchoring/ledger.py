@@ -47,8 +47,15 @@ class Ledger(Protocol):
         """
         ...
 
-    def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
-        """The entries from number *first* on; each one's own hash is checked. Raises :class:`LedgerError`."""
+    def entries(self, first: int = 1, last: int | None = None) -> Iterator[LedgerEntry]:
+        """The entries from number *first* on, or to *last*; each one's own hash is checked.
+
+        Raises :class:`LedgerError`.
+        """
+        ...
+
+    def entry(self, number: int) -> LedgerEntry | None:
+        """Entry *number*, None where there is none; no other is read. Raises :class:`LedgerError`."""
         ...
 
     def head(self) -> LedgerEntry | None:
@@ -170,8 +177,11 @@ class MemoryLedger:
                 self._entries.append(entry)
             return entry
 
-    def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
-        return map(check_seal, self._entries[max(0, first - 1) :])
+    def entries(self, first: int = 1, last: int | None = None) -> Iterator[LedgerEntry]:
+        return map(check_seal, self._entries[max(0, first - 1) : last])
+
+    def entry(self, number: int) -> LedgerEntry | None:
+        return next(self.entries(number, number), None) if number > 0 else None
 
     def head(self) -> LedgerEntry | None:
         return self._entries[-1] if self._entries else None

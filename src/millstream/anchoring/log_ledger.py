@@ -69,8 +69,11 @@ class LogLedger:
             self._appended(entry)
             return entry
 
-    def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
-        return self._entries(max(1, first), self._aside())
+    def entries(self, first: int = 1, last: int | None = None) -> Iterator[LedgerEntry]:
+        return self._entries(max(1, first), self._aside(), last)
+
+    def entry(self, number: int) -> LedgerEntry | None:
+        return next(self.entries(number, number), None) if number > 0 else None
 
     @property
     def last_number(self) -> int:
@@ -79,7 +82,7 @@ class LogLedger:
 
     def head(self) -> LedgerEntry | None:
         last = self.last_number
-        return next(self.entries(last)) if last else None
+        return self.entry(last)
 
     def find(self, anchor_string: str, *, after: int = 0) -> LedgerEntry | None:
         return next((entry for entry in self.entries(after + 1) if entry.anchor_string == anchor_string), None)
@@ -119,21 +122,20 @@ class LogLedger:
                             "changed: restore the log from a backup"
                         )
 
-    def _entries(self, first: int, aside: Sequence[IdRange]) -> Iterator[LedgerEntry]:
-        number, first_id = first, first
-        for ids in aside:
-            first_id += len(ids) if ids.first <= first_id else 0
-        for message_id, body in self._bodies(first_id):
+    def _entries(self, first: int, aside: Sequence[IdRange], last: int | None = None) -> Iterator[LedgerEntry]:
+        number, last_id = first, None if last is None else _id_of(last, aside)
+        for message_id, body in self._bodies(_id_of(first, aside), last_id):
             if not any(message_id in ids for ids in aside):
                 yield self._checked(number, message_id, body)
                 number += 1
 
-    def _bodies(self, first_id: int) -> Iterator[tuple[int, bytes]]:
-        """The id and the body of every message from *first_id* on."""
-        if first_id > self._log.last_id:
+    def _bodies(self, first_id: int, last_id: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """The id and the body of every message from *first_id* on, or to *last_id*."""
+        end = self._log.last_id if last_id is None else min(last_id, self._log.last_id)
+        if first_id > end:
             return
         with _damage_is_ours(self._log.name):
-            for batch in self._log.read(first_id, columns=["body"], gaps="none"):
+            for batch in self._log.read(first_id, end, columns=["body"], gaps="none"):
                 yield from enumerate(batch.arrow.column("body").to_pylist(), batch.first_id)
 
     def _aside(self) -> Sequence[IdRange]:
@@ -161,6 +163,13 @@ class LogLedger:
                 f"contains entry {entry.number}: restore the log from a backup"
             )
         return entry
+
+
+def _id_of(number: int, aside: Sequence[IdRange]) -> int:
+    """The id of the message with entry *number*, where the messages *aside* do not count."""
+    for ids in aside:
+        number += len(ids) if ids.first <= number else 0
+    return number
 
 
 def _runs(ids: Iterable[int]) -> list[IdRange]:

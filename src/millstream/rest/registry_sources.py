@@ -6,8 +6,6 @@ a batch file of Sidetree (GZIP) is handed out.
 
 from __future__ import annotations
 
-import itertools
-
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -74,7 +72,7 @@ class RegistrySources:
         ledger = self._registry.ledger
         head = ledger.head()
         total = head.number if head else 0
-        items = list(itertools.islice(ledger.entries(after + 1), limit)) if after < total else []
+        items = list(ledger.entries(after + 1, after + limit)) if after < total else []
         more = bool(items) and items[-1].number < total
         return LedgerPage(items, str(items[-1].number) if more else None, total)
 

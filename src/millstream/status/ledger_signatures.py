@@ -34,7 +34,7 @@ def unsigned_ledgers(view: NodeView) -> Sequence[UnsignedLedger]:
         status = view.node.ledgers.tree(name).status()
         signed = status.signed or 0
         if signed < status.entries or status.problem:
-            first = next(iter(view.node.ledgers.ledger(name).entries(signed + 1)), None)
+            first = view.node.ledgers.ledger(name).entry(signed + 1)
             since = first.time if first else None
             found.append(
                 UnsignedLedger(ledger=name, entries=status.entries, signed=signed, problem=status.problem, since=since)

@@ -37,7 +37,7 @@ def stamped_ledgers(view: NodeView) -> Sequence[StampedLedger]:
 def _stamped(view: NodeView, name: LedgerName) -> StampedLedger:
     settings, table = view.node.settings.anchoring, view.node.ledgers.timestamp_table(name)
     ledger, stamped = view.node.ledgers.ledger(name), table.stamped_size()
-    first = next(iter(ledger.entries(stamped + 1)), None)
+    first = ledger.entry(stamped + 1)
     allowed = settings.timestamp_interval + settings.timestamp_alarm
     ending = table.ending(view.clock.now(), view.clock.now() + settings.timestamp_renewal // 2)
     problems = [record.problem for record in table.authorities().values() if record.problem]

@@ -325,7 +325,7 @@ def causes_by_queue(view: NodeView, names: Sequence[str]) -> Mapping[str, Sequen
 
 
 def _time_of_entry(view: NodeView, number: int) -> int | None:
-    entry = next(iter(view.node.anchoring.ledger.entries(number)), None)
+    entry = view.node.anchoring.ledger.entry(number)
     return None if entry is None else entry.time
 
 

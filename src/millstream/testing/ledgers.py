@@ -53,6 +53,9 @@ class LedgerConformance:
         written = [ledger.append(some_anchor(number)) for number in range(5)]
         for first in range(1, 8):
             assert list(ledger.entries(first)) == written[first - 1 :]
+            for last in range(8):
+                assert list(ledger.entries(first, last)) == written[first - 1 : last]
+        assert [ledger.entry(number) for number in range(8)] == [None, *written, None, None]
 
     def test_time_never_goes_back(self, ledger: Ledger, clock: VirtualClock) -> None:
         before = ledger.append(some_anchor(1))

@@ -81,7 +81,7 @@ def prove_entry(
         head = cosigned
     else:
         head = newest_checkpoint(tree, signer, covers=number)
-    entry = next(iter(ledger.entries(number)), None)
+    entry = ledger.entry(number)
     if entry is None or head.size < number:
         raise LedgerError(f"the ledger has no entry {number}: it was changed. Restore it from a backup")
     return EntryProof(entry, tree.inclusion_path(number - 1, head.size), head.data)

@@ -402,7 +402,7 @@ class LedgerTree:
 
     def _require_last(self, tree: MerkleTree) -> LedgerEntry:
         """The entry of the tree's last leaf."""
-        last = next(self._ledger.entries(tree.size), None)
+        last = self._ledger.entry(tree.size)
         if last is None:
             raise ledger_is_shorter(self._name, self._ledger.last_number, tree.size)
         self._require_leaf(tree, last)

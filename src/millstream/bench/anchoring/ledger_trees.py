@@ -92,8 +92,9 @@ class _LateLedger(LogLedger):
     def last_number(self) -> int:
         return self._late[-1].number
 
-    def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
-        return iter(self._late[max(0, first - self._late[0].number) :])
+    def entries(self, first: int = 1, last: int | None = None) -> Iterator[LedgerEntry]:
+        before = self._late[0].number
+        return iter(self._late[max(0, first - before) : None if last is None else last - before + 1])
 
 
 class _MemoryFiles:

@@ -104,12 +104,13 @@ def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[
     if query.only == "bad" and index is not None:
         numbers = sorted({number for number, _, _ in index.invalid()}, reverse=True)
         numbers = [number for number in numbers if query.before is None or number < query.before]
-        chosen = [next(iter(ledger.entries(number))) for number in numbers[: query.limit] if number <= total]
+        entries = (ledger.entry(number) for number in numbers[: query.limit])
+        chosen = [entry for entry in entries if entry is not None]
         more = len(numbers) > query.limit
     else:
         last = min(total, (query.before or total + 1) - 1)
         first = max(1, last - query.limit + 1)
-        chosen = [entry for entry, _ in zip(ledger.entries(first), range(first, last + 1), strict=False)][::-1]
+        chosen = list(ledger.entries(first, last))[::-1]
         more = first > 1
     rows = [_row(app, entry, known=index is not None) for entry in chosen]
     return Listing(rows, str(rows[-1].number) if rows and more else None, total=total)
@@ -119,7 +120,7 @@ def anchors(app: AppContext, request: ApiRequest[AnchorsQuery, Any]) -> Listing[
 def anchor(app: AppContext, request: ApiRequest[AnchorQuery, Any]) -> AnchorDetail:
     """Show a ledger entry with its manifest and files."""
     number, node = request.query.number, app.node
-    entry = next(iter(node.anchoring.ledger.entries(number)), None)
+    entry = node.anchoring.ledger.entry(number)
     if entry is None:
         raise UnknownAnchorError(f"the ledger has no entry {number}; `/anchors` lists its entries")
     row, refused = _row(app, entry, known=True), node.anchoring.observer.index.refused(number)

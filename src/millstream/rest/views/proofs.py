@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -186,8 +185,8 @@ def _cosigned(app: AppContext, data: bytes, given: TrustPolicy | None) -> Cosign
 
 def _outcome(app: AppContext, found: VerifiedProof) -> ProofOutcome:
     last = found.ledger_head or found.entry_hash
-    entries = app.node.anchoring.ledger.entries(found.anchor)
-    ours = any(entry.hash == last for entry in (entries if found.ledger_head else islice(entries, 1)))
+    entries = app.node.anchoring.ledger.entries(found.anchor, None if found.ledger_head else found.anchor)
+    ours = any(entry.hash == last for entry in entries)
     return ProofOutcome(
         holds=True,
         log=found.log,
