@@ -22,6 +22,7 @@ from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import ENVIRONMENT
+from support.published_ledger import served
 from support.timestamp_authority import TimestampAuthority, TimestampRoot
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]  # some pages are dozens of commands, each a process
@@ -133,6 +134,12 @@ def test_an_operator_has_the_ledgers_time_stamped(folder: Path) -> None:
         follow_page(HOW_TO / "timestamps.md", folder, told)
 
 
+def test_anyone_monitors_the_ledger_of_a_node(folder: Path) -> None:
+    with served(folder / "millstream-data") as url:
+        told = {"https://example.org/ledger/": f"{url}/ledger-tiles/", "https://example.org/files": f"{url}/cas"}
+        follow_page(HOW_TO / "monitor-a-ledger.md", folder, told)
+
+
 def test_a_newcomer_protects_a_folder(tmp_path: Path) -> None:
     follow_page(HOW_TO / "protect.md", tmp_path)
 
@@ -154,6 +161,7 @@ def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
 
 
 def test_every_page_is_followed_or_tried_elsewhere() -> None:
-    served = {"ledger-keys", "timestamps", "protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
-    assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *served}
-    assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *served))
+    ledgers = {"ledger-keys", "timestamps", "monitor-a-ledger"}
+    own = {*ledgers, "protect", "restore", "mariadb", "rabbitmq", "rocketmq", "s3"}
+    assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *own}
+    assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *own))

@@ -328,3 +328,10 @@ def test_nothing_is_found_where_nothing_is_wrong(
         for trust in (("--key", str(scene.key.verifier_key)), ("--policy", str(scene.policy))):
             assert scene.verify(scene.honest, proof, *trust) == ""
         assert scene.verify(scene.honest, scene.honest.chain_proof(2), "--ledger-head", scene.known_head) == ""
+
+
+def test_the_page_on_trust_has_the_same_table() -> None:
+    rows = re.findall(r"^\| ([a-z ]+) \| (`.*`) \|$", TRUST_PAGE.read_text("utf-8"), re.MULTILINE)
+    assert {attack: set(re.findall("`([^`]+)`", finders)) for attack, finders in rows} == {
+        attack: set(found) for attack, found in FOUND_BY.items()
+    }
