@@ -188,6 +188,7 @@ def _print_timestamps(verified: VerifiedProof) -> None:
             f"Time stamps that are not verified: {len(unchecked)}. Name the certificates of authorities that you trust "
             "(--timestamps)."
         )
+    times = [stamp.time for stamp in verified.timestamps if stamp.time is not None]
     for stamp in verified.timestamps:
         if stamp.status == "trusted" and stamp.time is not None and stamp.valid_until is not None:
             renewed = f", renewed {stamp.renewals} times" if stamp.renewals else ""
@@ -197,6 +198,12 @@ def _print_timestamps(verified: VerifiedProof) -> None:
             )
         elif stamp.status == "untrusted":
             echo_line(f"A time stamp is not trusted: {stamp.problem}.")
+    if times:
+        from millstream.mill.reports.page import age_text
+
+        gap = min(times) - verified.anchored_at
+        before = f"{age_text(gap)} before" if gap >= 0 else f"{age_text(-gap)} after"
+        echo_line(f"The ledger dates it {format_timestamp(verified.anchored_at)}, {before} the earliest time stamp.")
 
 
 def trust_policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | None:

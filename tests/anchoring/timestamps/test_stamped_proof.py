@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,12 +18,15 @@ import pytest
 from millstream.anchoring import LocalCas, ProofError, verify_proof
 from millstream.anchoring.proof import Trust, encode_proof
 from millstream.anchoring.timestamps import TimestampClient, parse_authorities
-from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.core.clock import VirtualClock
+from millstream.core.extras import MissingPackageError
+from millstream.core.timestamps import parse_timestamp
 from millstream.rest.app_context import AppContext
 from millstream.rest.endpoint import ApiRequest
 from millstream.rest.principal import Principal
 from millstream.rest.views.proofs import ProofText, check_proof, verify
 from millstream.settings.console import Role
+from millstream.testing.batches import CONFIG, make_batch
 from support.stamped_node import StampedNode
 from support.timestamp_authority import TimestampAuthority, TimestampRoot
 
@@ -229,10 +233,32 @@ def test_a_forged_time_stamp_is_found(
         verify_proof(encode_proof(members), LocalCas(node.data / "cas"), trust)
 
 
-def test_an_anchor_that_was_dated_back_is_not_older_than_its_time_stamp(node: StampedNode, root: TimestampRoot) -> None:
-    """The operator may write any time into an entry: the earliest time stamp with the entry is of today."""
-    found = json.loads(node.verify(node.prove(1), root.path, words=["--json"]).out)
-    assert abs(found["timestamps"][0]["time"] - SystemClock().now()) < 3600 * MICROSECONDS
+def test_an_anchor_that_was_dated_back_is_found_by_its_earliest_time_stamp(
+    one: TimestampAuthority, root: TimestampRoot, tmp_path: Path
+) -> None:
+    node = StampedNode(tmp_path / "node", [one])
+    with node.open(VirtualClock(parse_timestamp("2013-01-31T12:00:00Z"))) as opened:
+        opened.anchoring.batch_writer.add("weather", [make_batch([1])], config=CONFIG)
+        opened.anchoring.batch_writer.cut(force=True)
+    node.stamp()
+    proof = node.command("prove", "weather", "1").out_bytes
+    answer = node.verify(proof, root.path)
+    assert "The entry is not later than 20" in answer.out
+    assert "The ledger dates it 2013-01-31T12:00:00" in answer.out and "years before the earliest time st" in answer.out
+
+
+def test_without_the_package_proofs_are_verified_and_time_stamps_name_the_extra(
+    node: StampedNode, root: TimestampRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof = node.prove(1)
+    body = ProofText(proof.decode(), timestamps=root.path.read_text("utf-8"))
+    monkeypatch.setitem(sys.modules, "rfc3161_client", None)
+    assert node.prove(1) == proof, "making one needs no package"
+    assert "Time stamps that are not verified: 1" in node.verify(proof).out
+    answer = node.verify(proof, root.path)
+    assert (answer.code, "pip install 'millstream[timestamps]'" in answer.err) == (2, True)
+    with node.open() as opened, pytest.raises(MissingPackageError):
+        verify(AppContext(opened), ApiRequest(None, body, Principal("reader", Role.VIEWER)))
 
 
 def test_the_stamped_checkpoint_is_exactly_what_the_authority_signed(

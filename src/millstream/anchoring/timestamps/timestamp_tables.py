@@ -99,16 +99,17 @@ class TimestampTable:
 
     def ending(self, after: int, before: int) -> Sequence[int]:
         """The ends of the time stamps that end between *after* and *before* and that nothing renews, in order."""
-        renewal = _timestamps.alias()
-        renewed = sa.exists().where(
-            renewal.c.ledger == self._ledger,
-            renewal.c.renews >= _timestamps.c.number,
-            renewal.c.ends_at > _timestamps.c.ends_at,
-            renewal.c.time <= _timestamps.c.ends_at,
-        )
-        query = sa.select(_timestamps.c.ends_at).where(_timestamps.c.ledger == self._ledger, ~renewed)
-        query = query.where(_timestamps.c.ends_at.between(after, before)).order_by(_timestamps.c.ends_at)
-        return [end for (end,) in self._rows(query, _timestamps)]
+        columns = _timestamps.c
+        of_ledger = columns.ledger == self._ledger
+        every = sa.select(columns.renews, columns.time, columns.ends_at).where(of_ledger, columns.renews.is_not(None))
+        ending = sa.select(columns.number, columns.ends_at).where(of_ledger, columns.ends_at.between(after, before))
+        renewals = self._rows(every, _timestamps)
+        found = self._rows(ending.order_by(columns.ends_at), _timestamps)
+
+        def is_renewed(number: int, ends_at: int) -> bool:
+            return any(renews >= number and time <= ends_at < end for renews, time, end in renewals)
+
+        return [ends_at for number, ends_at in found if not is_renewed(number, ends_at)]
 
     def add(self, record: TimestampRecord) -> TimestampRecord:
         """Add *record* as the last one, whatever its number; returns it with its number."""

@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.anchoring.errors import TimestampError
 from millstream.core.clock import MICROSECONDS
+from millstream.core.extras import missing_package
 from millstream.core.printable import MAX_SHOWN, printable
 
 if TYPE_CHECKING:
@@ -101,11 +102,16 @@ def response_of(token: bytes) -> TimeStampResponse:
 
 @contextlib.contextmanager
 def parsing(what: str) -> Iterator[None]:
-    """Turns the errors of the library, which are of many kinds, into :class:`TimestampError` about *what*."""
+    """Turns the errors of the library, which are of many kinds, into :class:`TimestampError` about *what*.
+
+    Without the library, a ``MissingPackageError`` names the extra to install.
+    """
     try:
         yield
-    except (TimestampError, ImportError):
+    except TimestampError:
         raise
+    except ImportError as error:
+        raise missing_package(error) or error from error
     except Exception as error:
         text = str(error) or type(error).__name__
         reasons = _VERIFY_ERROR.findall(text) or _REASON.findall(text) or [text]
