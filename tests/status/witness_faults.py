@@ -63,7 +63,7 @@ def anchor(node: Node, number: int) -> None:
 def ask_witness(node: Node) -> None:
     """Offer the newest checkpoint of each ledger, as `millstream serve` does."""
     for name in filter(node.ledgers.has, LEDGERS):
-        node.ledgers.required_collector(name).collect()
+        node.ledgers.cosignatures.required_collector(name).collect()
 
 
 @contextlib.contextmanager

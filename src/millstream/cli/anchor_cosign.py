@@ -38,7 +38,7 @@ def cosign(settings: Settings, *, wait: int, ledger_name: LedgerName, as_json: b
     """
     with Node.open(settings) as node:
         node.ledgers.signed(ledger_name).checkpoint()
-        collector = node.ledgers.required_collector(ledger_name)
+        collector = node.ledgers.cosignatures.required_collector(ledger_name)
         deadline = node.clock.monotonic() + wait / MICROSECONDS
         while not (is_complete := collector.collect()) and node.clock.monotonic() < deadline:
             node.clock.sleep(_PAUSE_SECONDS)
@@ -63,7 +63,7 @@ def witnesses(settings: Settings, ledger_name: LedgerName, as_json: bool) -> Non
     from millstream.status.ledger_status import ledger_status
 
     with Node.open(settings) as node:
-        node.ledgers.required_collector(ledger_name)
+        node.ledgers.cosignatures.required_collector(ledger_name)
         found = ledger_status(node, ledger_name)
     if as_json:
         print_json(msgspec.to_builtins(found))

@@ -130,7 +130,9 @@ def checkpoint(settings: Settings, ledger_name: LedgerName, cosigned: bool) -> N
     with Node.open(settings) as node:
         ledgers = node.ledgers
         data = (
-            ledgers.required_collector(ledger_name).cosigned() if cosigned else ledgers.signed(ledger_name).checkpoint()
+            ledgers.cosignatures.required_collector(ledger_name).cosigned()
+            if cosigned
+            else ledgers.signed(ledger_name).checkpoint()
         )
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

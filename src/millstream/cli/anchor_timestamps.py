@@ -29,7 +29,7 @@ def timestamp(settings: Settings, *, ledger_name: LedgerName, as_json: bool) -> 
     already is not asked again. Exit code 1 if one gives no time stamp.
     """
     with Node.open(settings) as node:
-        collector = node.ledgers.required_timestamps(ledger_name)
+        collector = node.ledgers.timestamps.required_collector(ledger_name)
         node.ledgers.signed(ledger_name).checkpoint()
         new = collector.collect(now=True)
         problems = collector.problems()
@@ -60,8 +60,8 @@ def timestamps(settings: Settings, *, find: bool, ledger_name: LedgerName, as_js
     """
     with Node.open(settings) as node:
         if find:
-            node.ledgers.find_timestamps(ledger_name)
-        table = node.ledgers.timestamp_table(ledger_name)
+            node.ledgers.timestamps.find(ledger_name)
+        table = node.ledgers.timestamps.table(ledger_name)
         records, authorities = table.records(), table.authorities()
     if as_json:
         print_json({"ledger": ledger_name, "timestamps": records, "authorities": authorities})

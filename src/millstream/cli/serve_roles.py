@@ -175,21 +175,21 @@ class ServeRoles:
     def _cosignatures(self) -> Callable[[], None]:
         """Asks the witnesses of the policy to cosign the ledgers, until it is stopped."""
         ledgers = self._node.ledgers
-        assert ledgers.witness_policy is not None
-        _log.info("asking %d witnesses to cosign the ledgers", len(ledgers.witness_policy.witnesses))
+        assert ledgers.cosignatures.policy is not None
+        _log.info("asking %d witnesses to cosign the ledgers", len(ledgers.cosignatures.policy.witnesses))
 
         return self._for_ledgers(
-            "cosignatures", _COSIGN_SECONDS, lambda name: ledgers.required_collector(name).collect()
+            "cosignatures", _COSIGN_SECONDS, lambda name: ledgers.cosignatures.required_collector(name).collect()
         )
 
     def _timestamps(self) -> Callable[[], None]:
         """Has the ledgers time-stamped by the authorities, until it is stopped."""
         ledgers = self._node.ledgers
-        ledgers.required_timestamps(LEDGERS[0])  # settings that cannot be used end the process now
+        ledgers.timestamps.required_collector(LEDGERS[0])  # settings that cannot be used end the process now
         count = len(self._node.settings.anchoring.timestamp_authorities)
         _log.info("asking %d authorities for time stamps of the ledgers", count)
         return self._for_ledgers(
-            "time stamps", _STAMP_SECONDS, lambda name: ledgers.required_timestamps(name).collect()
+            "time stamps", _STAMP_SECONDS, lambda name: ledgers.timestamps.required_collector(name).collect()
         )
 
     def _for_ledgers(self, what: str, seconds: float, collect: Callable[[LedgerName], object]) -> Callable[[], None]:

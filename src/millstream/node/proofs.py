@@ -55,7 +55,7 @@ class ProofsPart:
 
     def missing_cosignatures(self, proof: bytes) -> int:
         """How many more witnesses must sign the checkpoint of *proof* for the quorum; 0 without witnesses."""
-        collector = self._ledgers.collector("anchors")
+        collector = self._ledgers.cosignatures.collector("anchors")
         found = decode_proof(proof)
         return collector.pending(found.checkpoint.encode()) if collector and isinstance(found, Proof) else 0
 

@@ -70,7 +70,9 @@ def cosigning_ledgers(view: NodeView) -> Sequence[CosigningLedger]:
     """The ledgers of the node that witnesses cosign; none without a policy."""
     if not view.node.settings.anchoring.witness_policy:
         return []
-    collectors = {name: view.node.ledgers.required_collector(name) for name in LEDGERS if view.node.ledgers.has(name)}
+    collectors = {
+        name: view.node.ledgers.cosignatures.required_collector(name) for name in LEDGERS if view.node.ledgers.has(name)
+    }
     return [_cosigning(view, name, collector.status()) for name, collector in collectors.items()]
 
 

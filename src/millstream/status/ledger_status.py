@@ -98,7 +98,7 @@ def ledger_status(node: Node, name: LedgerName) -> LedgerStatus:
     status, problem = tree.status(), None
     collector = None
     try:
-        collector = ledgers.collector(name)
+        collector = ledgers.cosignatures.collector(name)
         text = _newest(node, name, collector)
     except MillstreamError as error:  # the policy, or a place outside the folder, cannot be read
         text, problem = None, str(error)
@@ -112,9 +112,9 @@ def ledger_status(node: Node, name: LedgerName) -> LedgerStatus:
         keys=_keys(node, name),
         is_published=ledgers.published(name) is not None,
     )
-    if collector is None or ledgers.witness_policy is None:
+    if collector is None or ledgers.cosignatures.policy is None:
         return facts
-    policy, found = ledgers.witness_policy, collector.status()
+    policy, found = ledgers.cosignatures.policy, collector.status()
     return msgspec.structs.replace(
         facts,
         quorum=policy.quorum_text(),

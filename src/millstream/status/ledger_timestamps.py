@@ -35,7 +35,7 @@ def stamped_ledgers(view: NodeView) -> Sequence[StampedLedger]:
 
 
 def _stamped(view: NodeView, name: LedgerName) -> StampedLedger:
-    settings, table = view.node.settings.anchoring, view.node.ledgers.timestamp_table(name)
+    settings, table = view.node.settings.anchoring, view.node.ledgers.timestamps.table(name)
     ledger, stamped = view.node.ledgers.ledger(name), table.stamped_size()
     first = ledger.entry(stamped + 1)
     allowed = settings.timestamp_interval + settings.timestamp_alarm

@@ -147,7 +147,7 @@ def test_a_ledger_that_grew_is_stamped_once_in_an_interval(
     one: TimestampAuthority, clock: VirtualClock, tmp_path: Path
 ) -> None:
     with StampedNode(tmp_path / "node", [one]).open(clock) as node:
-        collector = node.ledgers.required_timestamps("anchors")
+        collector = node.ledgers.timestamps.required_collector("anchors")
         assert collector.collect() == []
         node.anchoring.ledger.append(some_anchor(1))
         assert [record.size for record in collector.collect()] == [1]
@@ -169,7 +169,7 @@ def test_an_authority_that_fails_is_asked_again_after_longer_pauses(
     one.answer = lambda _, __: (500, b"")
     with StampedNode(tmp_path / "node", [one]).open(clock) as node:
         node.anchoring.ledger.append(some_anchor(1))
-        collector = node.ledgers.required_timestamps("anchors")
+        collector = node.ledgers.timestamps.required_collector("anchors")
         for asked in (1, 1, 2, 2, 3):
             collector.collect()
             assert one.requests == asked
@@ -198,7 +198,7 @@ def test_a_serving_node_has_its_ledgers_stamped(
         node.anchoring.ledger.append(some_anchor(1))
         node.registry.ledger.append(some_anchor(1))
         for ledger in ("anchors", "registry"):
-            until(node.ledgers.timestamp_table(ledger).records, "a time stamp")
+            until(node.ledgers.timestamps.table(ledger).records, "a time stamp")
         assert one.requests == 3
 
 

@@ -136,7 +136,7 @@ def test_a_complete_checkpoint_is_looked_at_without_a_write(node: CosignedNode) 
     node.anchor()
     node.cosign()
     with Node.open(load_settings({"data": str(node.data)}, environment={})[0]) as opened:
-        collector, written = opened.ledgers.required_collector("anchors"), list[str]()
+        collector, written = opened.ledgers.cosignatures.required_collector("anchors"), list[str]()
         engine = opened.databases.own
 
         def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:

@@ -88,11 +88,14 @@ def record_all(signed: Records, cosigned: Records) -> None:
 def write(data: Path, progress: Callable[[], None], is_last: Callable[[], bool]) -> None:
     """Anchor a message at a time from the first that is not anchored, and collect cosignatures, until *is_last*."""
     with Node.open(load_settings({"data": str(data)}, environment={})[0]) as node:
-        writer, collector = node.anchoring.batch_writer, node.ledgers.required_collector("anchors")
+        writer, collector = node.anchoring.batch_writer, node.ledgers.cosignatures.required_collector("anchors")
         ended = threading.Event()
 
         def collect() -> None:
-            while not (collector.collect() and ended.is_set()):
+            is_over = False
+            while not is_over:
+                was_ended = ended.is_set()  # looked at first: what was anchored before has to be complete
+                is_over = collector.collect() and was_ended
                 progress()
                 ended.wait(0.01)
 

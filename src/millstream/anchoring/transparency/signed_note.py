@@ -86,7 +86,7 @@ class VerifiedSignature(msgspec.Struct, frozen=True):
     time: int | None = None
 
 
-class PrivateKey(msgspec.Struct, frozen=True, dict=True):
+class NoteKey(msgspec.Struct, frozen=True, dict=True):
     """A private Ed25519 key of the type ``kind``: the ``name`` it signs with, and its ``seed`` (32 bytes)."""
 
     kind: ClassVar[int]
@@ -113,7 +113,7 @@ class PrivateKey(msgspec.Struct, frozen=True, dict=True):
         return Ed25519PrivateKey.from_private_bytes(self.seed)
 
 
-class SigningKey(PrivateKey, frozen=True, dict=True):
+class SigningKey(NoteKey, frozen=True, dict=True):
     """The private key of a ledger (type 0x01)."""
 
     kind = ED25519
@@ -124,7 +124,7 @@ class SigningKey(PrivateKey, frozen=True, dict=True):
 
 
 def parse_signing_key(text: str) -> SigningKey:
-    """The private key in *text*, as :meth:`PrivateKey.encode` writes it. Raises :class:`NoteError` without the key."""
+    """The private key in *text*, as :meth:`NoteKey.encode` writes it. Raises :class:`NoteError` without the key."""
     name, kind, seed = parse_private_key(text)
     if kind != ED25519:
         raise NoteError(f"the private key {name!r} is the key of a witness: give the key of a ledger (type 0x01)")

@@ -12,8 +12,8 @@ from millstream.anchoring.transparency.checkpoint import check_origin
 from millstream.anchoring.transparency.keys import require_private_mode
 from millstream.anchoring.transparency.signed_note import (
     COSIGNATURE,
+    NoteKey,
     NoteSignature,
-    PrivateKey,
     cosigned_message,
     parse_private_key,
 )
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MAX_FILE_BYTES = 4096
 
 
-class WitnessKey(PrivateKey, frozen=True, dict=True):
+class WitnessKey(NoteKey, frozen=True, dict=True):
     """The private key of a witness (type 0x04)."""
 
     kind = COSIGNATURE

@@ -65,7 +65,7 @@ class _Witnessed:
         """The milliseconds of an anchor while the *witnesses* (``none``, ``all``, ``away``) are asked."""
         with self._opened(witnesses) as node:
             ended = threading.Event()
-            collector = node.ledgers.collector("anchors")
+            collector = node.ledgers.cosignatures.collector("anchors")
 
             def collect() -> None:
                 while collector is not None and not ended.wait(_SERVE_SECONDS):
@@ -81,7 +81,7 @@ class _Witnessed:
     def quorums(self, pause: float) -> Measurement:
         """The milliseconds from an anchor to the quorum, where the node looks every *pause* seconds."""
         with self._opened("all") as node:
-            collector, taken = node.ledgers.required_collector("anchors"), list[float]()
+            collector, taken = node.ledgers.cosignatures.required_collector("anchors"), list[float]()
             ended, complete = threading.Event(), threading.Event()
 
             def collect() -> None:

@@ -163,7 +163,7 @@ def _cosigned(app: AppContext, data: bytes, given: TrustPolicy | None) -> Cosign
         return None
     is_given = given is not None and bool(given.witnesses)
     try:
-        policy = given if is_given else app.node.ledgers.witness_policy
+        policy = given if is_given else app.node.ledgers.cosignatures.policy
     except TrustPolicyError as error:
         return CosigningWitnesses(policy="node", quorum="unknown", missing=0, problem=str(error))
     if policy is None or not policy.witnesses:
