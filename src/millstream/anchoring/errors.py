@@ -28,7 +28,8 @@
         ├── TrustPolicyError    the policy says not whom to trust (InputError)
         ├── LedgerKeyError      the key of a ledger cannot be used (InputError)
         ├── NotCosignedError      the quorum of witnesses has signed no checkpoint yet (NotFoundError)
-        ├── MonitorStateError     a monitor cannot use what it remembers of a ledger (InputError)
+        ├── MonitorStateError     a monitor cannot use what it remembers of a ledger
+        ├── MonitorBusyError      another monitor uses the same state (BusyError)
         ├── WitnessRefusalError   a witness refuses to cosign a checkpoint
         ├── TimestampError        not a time stamp, or one that does not hold (InputError)
         └── TimestampRefusalError a time-stamping authority refuses a request
@@ -158,8 +159,12 @@ class NotCosignedError(TransparencyError, NotFoundError):
     """The quorum of witnesses has signed no checkpoint of the ledger yet."""
 
 
-class MonitorStateError(TransparencyError, InputError):
+class MonitorStateError(TransparencyError):
     """A monitor cannot use the file in which it remembers a ledger."""
+
+
+class MonitorBusyError(TransparencyError, BusyError):
+    """Another monitor uses the same state; try again when it has finished its look."""
 
 
 class WitnessRefusalError(TransparencyError):

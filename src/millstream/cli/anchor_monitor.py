@@ -16,6 +16,7 @@ from millstream.cli.parameter_types import Duration
 from millstream.cli.prove import trust_policy
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.errors import BusyError
 
 if TYPE_CHECKING:
     from millstream.anchoring.monitor import FileReplay, MonitorFinding, MonitorReport
@@ -173,7 +174,14 @@ def _run(
     """Look each *seconds* (None: once) until SIGTERM, or a finding that nobody else is told; whether all was well."""
     stop, before, failed = stop_on_signals(), None, 0
     while not stop():
-        report = look(stop)
+        try:
+            report = look(stop)
+        except BusyError as error:
+            if seconds is None:
+                raise
+            echo_line(str(error), err=True)
+            _pause(clock, seconds, stop)
+            continue
         kinds = [finding.kind for finding in report.findings]
         failed = failed + 1 if "unavailable" in kinds else 0
         findings = [

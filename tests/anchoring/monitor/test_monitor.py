@@ -9,16 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.anchoring.errors import MonitorStateError
+from millstream.anchoring.errors import MonitorBusyError, MonitorStateError
 from millstream.anchoring.ledger import decode_entry
 from millstream.anchoring.monitor import LedgerMonitor, MonitorReport, MonitorRules, MonitorStateFile, open_published
 from millstream.anchoring.monitor import entry_audit as module
 from millstream.anchoring.transparency.policy import TrustPolicy, trusting
-from millstream.anchoring.transparency.signed_note import SigningKey
+from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, parse_note
 from millstream.core.clock import MICROSECONDS
 from millstream.testing.ledgers import some_anchor
 from suite.sizes import sized
 from support.published_ledger import PublishedLedger, sealed, served
+from support.witnesses import TestWitness
 
 HOUR = 3600 * MICROSECONDS
 
@@ -320,3 +321,100 @@ def test_many_findings_are_counted_and_a_hundred_kept(watch: Watch) -> None:
     state = watch.state.read()
     assert state is not None
     assert state.more_findings == 200
+
+
+class Quorum:
+    """The policy of *watch* with one witness, which signs what it is told to."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch, self.witness = watch, TestWitness("example.net/w")
+        watch.rules = msgspec.structs.replace(
+            watch.rules,
+            policy=TrustPolicy(logs=(watch.ledger.key.verifier_key,), witnesses={"W": self.witness.key}, quorum="W"),
+        )
+
+    def cosigned(self) -> bytes:
+        return encode_note(self.witness.cosign(parse_note(self.watch.ledger.signed().data)))
+
+
+def test_the_newest_cosigned_checkpoint_is_followed_beside_the_newest(watch: Watch) -> None:
+    quorum = Quorum(watch)
+    watch.ledger.grow(3)
+    watch.ledger.publish()
+    report = watch.look()
+    assert (report.findings, report.size, report.cosigned, report.witnesses) == ((), 3, 0, ())
+    old = quorum.cosigned()
+    watch.ledger.publish(cosigned=old)
+    assert (watch.look().cosigned, watch.look().witnesses) == (3, ("W",))
+    watch.ledger.grow(2)
+    watch.ledger.publish(cosigned=old)
+    report = watch.look()
+    assert (report.findings, report.size, report.cosigned) == ((), 5, 3), "the newest is not cosigned yet"
+    newer = quorum.cosigned()
+    watch.ledger.publish(cosigned=newer)
+    assert watch.look().cosigned == 5
+    watch.ledger.grow(1)
+    watch.ledger.publish(cosigned=old)
+    assert watch.kinds() == ["rollback"], "an old cosigned checkpoint in place of a newer one"
+    watch.ledger.publish()
+    assert (watch.kinds(), watch.look().cosigned) == ([], 5), "that it is not published is for --silence"
+
+
+def test_a_ledger_that_its_witnesses_do_not_cosign_is_silent(watch: Watch) -> None:
+    """As for a client that is shown a fork from the beginning: no witness signs what it does not know."""
+    quorum = Quorum(watch)
+    watch.ledger.grow(1)
+    watch.ledger.publish(cosigned=quorum.cosigned())
+    assert watch.kinds(silence=HOUR) == []
+    for _ in range(3):
+        watch.clock.advance(1500)
+        watch.ledger.grow(1)
+        watch.ledger.publish()
+        found = watch.look(silence=HOUR).findings
+    assert [finding.kind for finding in found] == ["silence"]
+    assert "no new checkpoint with the quorum of witnesses since" in found[0].message
+    watch.ledger.publish(cosigned=quorum.cosigned())
+    assert watch.kinds(silence=HOUR) == []
+
+
+def test_a_cosigned_checkpoint_of_another_tree_is_a_fork(watch: Watch) -> None:
+    quorum = Quorum(watch)
+    watch.ledger.grow(5)
+    other = quorum.cosigned()
+    watch.ledger.rewrite([])
+    watch.ledger.grow(7, salt=1)
+    watch.ledger.publish()
+    (watch.ledger.folder / "checkpoint.cosigned").write_bytes(other)
+    (fork,) = watch.look().findings
+    assert (fork.kind, fork.checkpoints[1]) == ("fork", other.decode())
+
+
+def test_entries_that_were_only_hashed_are_read_again_when_they_are_to_be_checked(watch: Watch) -> None:
+    watch.ledger.lines = [b"nonsense"]
+    watch.ledger.publish()
+    assert watch.kinds(entries="any") == []
+    assert watch.kinds() == ["entry"]
+
+
+def test_two_monitors_do_not_look_at_once_with_one_state(watch: Watch) -> None:
+    watch.ledger.grow(1)
+    watch.ledger.publish()
+    with watch.state.exclusive(), pytest.raises(MonitorBusyError, match="another monitor uses the state"):
+        watch.look()
+    assert watch.kinds() == []
+
+
+def test_long_entries_are_read_in_smaller_parts(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 100_000)
+    watch.ledger.lines = [b"x" * 1_000 + b"%d" % number for number in range(700)]
+    watch.ledger.publish()
+    parts = [watch.monitor(entries="any").look(lambda: True).audited for _ in range(3)]
+    assert parts == [256, 512, 700]
+
+
+def test_what_an_entry_says_does_not_flood_the_report(watch: Watch) -> None:
+    watch.ledger.lines = [b'{"' + b"\x1b[31m" * 5_000 + b'":1}', b'{"%s":1}' % (b"y" * 60_000)]
+    watch.ledger.publish()
+    for finding in watch.look().findings:
+        assert len(finding.message) <= 1_010
+        assert "\x1b" not in finding.message

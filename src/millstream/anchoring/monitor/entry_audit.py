@@ -12,7 +12,7 @@ from millstream.anchoring.errors import BatchFormatError, EntriesMismatchError, 
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.ledger import LedgerEntry, decode_entry, follows
 from millstream.anchoring.merkle import leaf_hash
-from millstream.anchoring.monitor.findings import FindingKind, MonitorFinding
+from millstream.anchoring.monitor.findings import FindingKind, MonitorFinding, finding
 from millstream.anchoring.monitor.published_tree import PublishedTree
 from millstream.anchoring.monitor.state import EntriesPosition, MonitorState
 from millstream.anchoring.observer import observe_entry
@@ -22,7 +22,10 @@ from millstream.core.clock import Clock
 from millstream.core.timestamps import format_timestamp
 
 CHUNK = 16 * TILE_WIDTH
-"""So many entries are in memory at a time."""
+"""So many entries are in memory at a time, fewer where they are long."""
+
+CHUNK_BYTES = 8 << 20
+"""No other bundle of entries is read where those before it have more bytes; a bundle has at most 16 MiB."""
 
 
 class VerifiedEntries(msgspec.Struct, frozen=True):
@@ -41,9 +44,12 @@ def read_entries(tree: PublishedTree, size: int, position: EntriesPosition) -> I
     frontier = position.frontier()
     while (first := frontier.size) < size:
         end = min(size, first - first % CHUNK + CHUNK)
-        lines = list[bytes]()
+        lines, held = list[bytes](), 0
         for number in range(first // TILE_WIDTH, -(-end // TILE_WIDTH)):
             lines += tree.entries(number)[max(0, first - number * TILE_WIDTH) :]
+            held += sum(map(len, lines[-TILE_WIDTH:]))
+            if held > CHUNK_BYTES:
+                break
         leaves = list(map(leaf_hash, lines))
         frontier.extend(leaves)
         if frontier.root() != tree.prefix_root(frontier.size):
@@ -109,7 +115,7 @@ class EntryAudit:
         return ""
 
     def _finding(self, kind: FindingKind, number: int, text: str) -> MonitorFinding:
-        return MonitorFinding(kind, text, self._clock.now(), number)
+        return finding(kind, text, self._clock.now(), number=number)
 
 
 class FileReplay:
@@ -148,4 +154,4 @@ class FileReplay:
             return None
         more = f" (and {len(reasons) - 1} more batches)" if len(reasons) > 1 else ""
         text = f"entry {number:,} does not have the content that it claims: {reasons[0]}{more}"
-        return MonitorFinding("anchor", text, self._clock.now(), number)
+        return finding("anchor", text, self._clock.now(), number=number)

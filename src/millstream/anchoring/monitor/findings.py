@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from millstream.core.printable import printable
+
 FindingKind = Literal[
     "fork", "rollback", "signature", "silence", "unavailable", "tiles", "entries", "entry", "time", "file", "anchor"
 ]
@@ -33,6 +35,9 @@ MAX_KEPT = 100
 """The most findings that are kept."""
 
 
+_MAX_MESSAGE = 1000
+
+
 class MonitorFinding(msgspec.Struct, frozen=True):
     """Something that is wrong with a ledger, found at ``at`` (microseconds since the epoch, UTC).
 
@@ -45,6 +50,13 @@ class MonitorFinding(msgspec.Struct, frozen=True):
     at: int
     number: int | None = None
     checkpoints: tuple[str, ...] = ()
+
+
+def finding(
+    kind: FindingKind, text: str, at: int, *, number: int | None = None, notes: tuple[str, ...] = ()
+) -> MonitorFinding:
+    """A finding whose message is *text*, shortened and on one line: parts of it may come from the ledger."""
+    return MonitorFinding(kind, printable(text, _MAX_MESSAGE), at, number, notes)
 
 
 class MonitorReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,9 @@ from millstream.anchoring.errors import (
 )
 from millstream.anchoring.merkle import EMPTY_ROOT
 from millstream.anchoring.monitor.entry_audit import EntryAudit, FileReplay, read_entries
-from millstream.anchoring.monitor.findings import LASTING, FindingKind, MonitorFinding, MonitorReport
+from millstream.anchoring.monitor.findings import LASTING, FindingKind, MonitorFinding, MonitorReport, finding
 from millstream.anchoring.monitor.published_tree import PublishedTree, ReadableFiles
-from millstream.anchoring.monitor.state import MonitorState, MonitorStateFile
+from millstream.anchoring.monitor.state import EntriesPosition, MonitorState, MonitorStateFile
 from millstream.anchoring.transparency.checkpoint import Checkpoint, parse_checkpoint
 from millstream.anchoring.transparency.policy import TrustPolicy, check_checkpoint, trusting
 from millstream.anchoring.transparency.signed_note import parse_note
@@ -159,11 +159,11 @@ class _Look:
             self._find("tiles", str(error))
 
     def _find(self, kind: FindingKind, text: str, *, number: int | None = None, notes: tuple[str, ...] = ()) -> None:
-        finding = MonitorFinding(kind, text, self._clock.now(), number, notes)
+        new = finding(kind, text, self._clock.now(), number=number, notes=notes)
         if kind not in LASTING or self._state is None:
-            self._passing.append(finding)
+            self._passing.append(new)
         else:
-            self._state = self._state.with_findings([finding])
+            self._state = self._state.with_findings([new])
             self._store.write(self._state)
 
     def _read_head(self) -> _SignedHead | None:
@@ -298,6 +298,9 @@ class _Look:
         if self._rules.entries == "none":
             return
         assert self._state is not None
+        if self._state.entries != self._rules.entries:
+            again = EntriesPosition() if self._rules.entries == "ledger" else self._state.audited
+            self._keep(entries=self._rules.entries, audited=again)
         head = self._kept()
         for part in read_entries(PublishedTree(self._files, head), head.size, self._state.audited):
             if self._rules.entries == "any":
@@ -319,13 +322,13 @@ class _Look:
                 if stopping():
                     return
                 try:
-                    finding = replay.check(number, line)
+                    wrong = replay.check(number, line)
                 except ObservationBlockedError as error:
                     is_away = isinstance(error.__cause__, CasUnavailableError)
                     self._find("unavailable" if is_away else "file", str(error), number=number)
                     return
-                if finding is not None:
-                    self._state = self._state.with_findings([finding])
+                if wrong is not None:
+                    self._state = self._state.with_findings([wrong])
             self._keep(replayed=part.after)
             position = part.after
 

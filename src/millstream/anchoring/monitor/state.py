@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from millstream.anchoring.errors import MonitorStateError
+from millstream.anchoring.errors import MonitorBusyError, MonitorStateError
 from millstream.anchoring.ledger import GENESIS
 from millstream.anchoring.monitor.findings import MAX_KEPT, MonitorFinding
 from millstream.anchoring.transparency.tree import TreeFrontier
-from millstream.core.durable import file_lock, replacing
+from millstream.core.durable import replacing
+from millstream.core.lock_holders import describe_lock_holders
 
 STATE_VERSION = 1
 MAX_STATE_BYTES = 256 << 20
@@ -51,7 +54,8 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``head`` is the newest checkpoint (a signed note) whose tree continues all earlier ones, first seen at ``head_at``;
     ``cosigned`` the newest one with the quorum, first seen at ``cosigned_at`` (before the first one: when this monitor
-    began). ``published`` says since when entries could have been seen, in ascending order.
+    began). ``entries`` is what was checked of the audited ones. ``published`` says since when entries could have been
+    seen, in ascending order.
     """
 
     version: int = STATE_VERSION
@@ -61,6 +65,7 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cosigned: str | None = None
     cosigned_at: int
     published: tuple[PublishedSize, ...] = ()
+    entries: str = "ledger"
     audited: EntriesPosition = EntriesPosition()
     replayed: EntriesPosition = EntriesPosition()
     findings: tuple[MonitorFinding, ...] = ()
@@ -98,12 +103,26 @@ class MonitorStateFile:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other monitors with this file waiting while the block runs. Raises :class:`MonitorStateError`."""
+        """Keep other monitors from this file while the block runs.
+
+        Raises :class:`MonitorBusyError` while one uses it, :class:`MonitorStateError` where it cannot be used.
+        """
+        lock = self.path.with_name(f"{self.path.name}.lock")
         try:
-            with file_lock(self.path.with_name(f"{self.path.name}.lock")):
+            with lock.open("ab") as file:
+                self._lock(file, lock)
                 yield
         except OSError as error:
             raise MonitorStateError(f"cannot use the state {self.path}: {error.strerror or error}") from error
+
+    def _lock(self, file: BinaryIO, lock: Path) -> None:
+        """Lock *file* until it is closed. A first look may take hours: another one must not wait for it."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MonitorBusyError(
+                f"another monitor uses the state {self.path}: {describe_lock_holders(lock)}"
+            ) from error
 
     def read(self) -> MonitorState | None:
         """The state, None before the first look. Raises :class:`MonitorStateError` where it cannot be read."""
