@@ -1,4 +1,4 @@
-"""``--processes``: how many processes do the file work of a command of the mill."""
+"""``--processes``: how many processes do the file work of a command of the mill, which is tuned for many files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from millstream.cli.common import Command
+from millstream.core.garbage_collection import collecting_seldom
 from millstream.settings import Settings
 
 
@@ -26,6 +27,7 @@ def processes_option(command: Command) -> Command:
         if processes is not None:
             mill = msgspec.structs.replace(settings.mill, processes=processes)
             settings = msgspec.structs.replace(settings, mill=mill)
-        return command(settings, *args, **kwargs)
+        with collecting_seldom():
+            return command(settings, *args, **kwargs)
 
     return with_processes  # type: ignore[return-value]

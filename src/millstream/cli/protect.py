@@ -30,6 +30,7 @@ from millstream.cli.protect_setup import Setup, Stores, Wanted, find_stores, set
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import NotFoundError
+from millstream.core.garbage_collection import collecting_seldom
 from millstream.core.sqlite_file import require_database
 from millstream.mill.adoption.adopter import ReadExtent
 from millstream.mill.adoption.adoption_run import AdoptionSummary
@@ -119,7 +120,7 @@ def _run(
 ) -> ProtectionReport:
     """One run, alone on its node."""
     settings = setup.settings
-    with Node.open(settings, create=True) as node, alone(node):
+    with collecting_seldom(), Node.open(settings, create=True) as node, alone(node):
         parts = protection_parts(node, setup.store)
         if deletions is not None:
             known = parts.target.catalog.space(setup.store, setup.space)

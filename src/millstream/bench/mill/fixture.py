@@ -15,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
+from millstream.core.garbage_collection import collecting_seldom
 from millstream.log import open_store
 from millstream.mill.adoption.adopter import Adopter
 from millstream.mill.adoption.adoption_run import AdoptionTarget
@@ -167,6 +168,7 @@ class MillFixture:
         """A loop of the producer over the space of *tree*: record what is new, and queue what differs."""
         return plan_space_duplication(self.providers, self.manifest, PAIR, tree.space, queue, record=True)
 
+    @collecting_seldom()
     def duplicate(self, tree: FileTree) -> None:
         """Copy what differs, prove it, and process the audit of it, as ``millstream mill duplicate`` does."""
         duplication = DuplicationProcessor(self.providers, self.manifest)
@@ -181,6 +183,7 @@ class MillFixture:
         assert (tally.failed, tally.dead) == (0, 0), "every task was done"
         assert self.manifest.count(COPY, tree.space) == tree.files, "every copy is recorded"
 
+    @collecting_seldom()
     def sweep(self, tree: FileTree, *, threads: int) -> SpaceTally:
         """Read every byte of the copies, compare all four sources, and write down what was found."""
         tally = check_space(
@@ -190,6 +193,7 @@ class MillFixture:
         assert tally.bytes == tree.bytes, "every byte was read"
         return tally
 
+    @collecting_seldom()
     def adopt(self, tree: FileTree, source: Path) -> None:
         """Adopt the files of *tree* in the folder *source*, of which nothing is known."""
         folder = FolderStore(tree.folder(source), space=tree.space, processes=self._processes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.notices.receivers import NewSpace, NoticeReceiver
@@ -49,17 +51,23 @@ class AuditProcessor:
 
     def result(self, event: AuditEvent) -> TaskResult:
         """What *event* comes to, which has happened."""
-        recorded = manifest_event(event)
-        tasks = tuple(_duplications(event, self._policies()))
-        if self._notify and event.action == AuditAction.CREATE_SPACE:
-            notify = Notify(event.account, event.store, event.space, event.user, event.at)
-            tasks = (*tasks, (QueueName.AUDIT, notify))
-        return TaskResult(
-            f"{event.action.value} {event.space}/{event.content_id}: {len(tasks)} tasks",
-            events=(recorded,) if recorded else (),
-            tasks=tasks,
-            audits=(event,),
-        )
+        found = self.result_of_all([event])
+        summary = f"{event.action.value} {event.space}/{event.content_id}: {len(found.tasks)} tasks"
+        return msgspec.structs.replace(found, summary=summary)
+
+    def result_of_all(self, events: Sequence[AuditEvent]) -> TaskResult:
+        """What *events* come to together, which have happened."""
+        policies = self._policies() if events else Policies({})
+        tasks = [task for event in events for task in _duplications(event, policies)]
+        if self._notify:
+            tasks += [
+                (QueueName.AUDIT, Notify(event.account, event.store, event.space, event.user, event.at))
+                for event in events
+                if event.action == AuditAction.CREATE_SPACE
+            ]
+        recorded = tuple(one for event in events if (one := manifest_event(event)) is not None)
+        summary = f"{len(events)} changes: {len(tasks)} tasks"
+        return TaskResult(summary, events=recorded, tasks=tuple(tasks), audits=tuple(events))
 
 
 class NotifyProcessor:

@@ -12,12 +12,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from millstream.core.clock import Clock
 from millstream.mill.audit.audit_processor import AuditProcessor
 from millstream.mill.duplication.differences import ComparedItem, ItemDifference
 from millstream.mill.duplication.duplicator import DuplicationProcessor
+from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups, map_ahead
 from millstream.mill.policies.policy import Pair
 from millstream.mill.task_processor import TaskResult
@@ -109,18 +108,17 @@ class DirectDuplicator:
                 results = self._processor.copy_group(pair, space, infos)
             except Exception as error:  # whatever it is, it is found again with each of them, and is said of it
                 _log.info("%d items are copied one by one, not together: %s", len(infos), error)
-            self._settle([*_unaudited(results.values(), events), *map(self._audit.result, events)])
+            copied = TaskResult("copied by the plan", events=tuple(_unaudited(results.values(), events)))
+            self._settle([copied, self._audit.result_of_all(events)])
         with self._counting:
             self.done += len(results)
         return [name for name in infos if name not in results]
 
 
-def _unaudited(results: Iterable[TaskResult], events: Iterable[AuditEvent]) -> Iterator[TaskResult]:
-    """*results* without what *events* say to the manifest as well."""
+def _unaudited(results: Iterable[TaskResult], events: Iterable[AuditEvent]) -> Iterator[ManifestEvent]:
+    """What *results* say to the manifest and *events* do not."""
     audited = {(event.store, event.space, event.content_id, event.sha256) for event in events}
     for result in results:
-        own = [e for e in result.events if (e.store, e.space, e.content_id, e.sha256) not in audited]
-        if len(own) < len(result.events):
-            yield msgspec.structs.replace(result, events=tuple(own))
-        else:
-            yield result
+        for one in result.events:
+            if (one.store, one.space, one.content_id, one.sha256) not in audited:
+                yield one

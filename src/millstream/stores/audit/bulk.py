@@ -83,9 +83,10 @@ class AuditedBulk:
             seen = outbox.newest()
             found = self._taken(space, ids)
             free = [item for item in items if item.content_id not in found]
+            addition = self._audited.event(AuditAction.ADD_CONTENT, space)
             events = [
-                self._audited.event(
-                    AuditAction.ADD_CONTENT, space, item.content_id,
+                msgspec.structs.replace(
+                    addition, content_id=item.content_id,
                     mimetype=item.mimetype, properties=dict(item.properties), sha256=item.sha256.lower(),
                 )
                 for item in free

@@ -124,12 +124,12 @@ class AuditOutbox:
             newest = self._newest_of_others(connection, oldest)
             begun: list[AuditIntent | AuditBusyError] = []
             for intent, seen in wanted:
-                if newest.get(_target(intent.event), 0) > (number if seen is None else seen):
+                if newest and newest.get(_target(intent.event), 0) > (number if seen is None else seen):
                     begun.append(_busy(intent.event))
                     continue
                 number, self._last = number + 1, max(self._clock.now(), self._last + 1)
                 event = msgspec.structs.replace(intent.event, at=self._last, number=number)
-                begun.append(msgspec.structs.replace(intent, event=event))
+                begun.append(AuditIntent(event, intent.holder, intent.item, intent.had_space))
             if rows := [_row(intent) for intent in begun if isinstance(intent, AuditIntent)]:
                 insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
             return begun
@@ -363,7 +363,8 @@ class AuditOutbox:
 
 
 _COLUMNS = tuple(column.name for column in _outbox.c)
-_CHUNK = 1000
+_INTENDED = int(_State.INTENDED)
+_encoder = msgspec.json.Encoder()
 _LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'"
 """The greatest number that was ever given; no event gets one of those again."""
 _SETTLED = (
@@ -395,8 +396,8 @@ def _target(event: AuditEvent) -> tuple[str, ...]:
 def _row(intent: AuditIntent) -> tuple[Any, ...]:
     """The values of :data:`_COLUMNS`."""
     event, item = intent.event, None if intent.item is None else msgspec.json.encode(intent.item)
-    told = msgspec.json.encode(event)
-    return event.number, intent.holder, int(_State.INTENDED), event.at, *_target(event), told, item, intent.had_space
+    told = _encoder.encode(event)
+    return event.number, intent.holder, _INTENDED, event.at, *_target(event), told, item, intent.had_space
 
 
 def _intent(row: Any) -> AuditIntent:
