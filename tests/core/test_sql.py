@@ -203,6 +203,23 @@ def test_each_row_gets_its_own_value_and_all_the_same_change(books: sa.Connectio
     assert found[998] == ("read", 9_980) and found[999] == ("new", None) and found[2_000] == ("kept", None)
 
 
+def test_a_column_that_is_null_in_all_rows_is_stored_and_replaces_what_was_there(tmp_path: Path) -> None:
+    engine, metadata = sa.create_engine(f"sqlite:///{tmp_path / 'x.db'}"), sa.MetaData()
+    columns = [sa.Column("id", sa.Integer, primary_key=True), *(sa.Column(name, sa.Text) for name in "abc")]
+    table = sa.Table("t", metadata, *columns)
+    metadata.create_all(engine)
+    replace = "ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = excluded.b, c = excluded.c"
+    with writing(engine) as connection:
+        for rows in (
+            [(1, "old", "old", None), (2, None, "old", None)],
+            [(1, None, "new", None), (3, None, None, None)],
+        ):
+            assert insert_rows(connection, table, ("id", "a", "b", "c"), rows, conflict=replace) == 2
+        stored = connection.execute(sa.select(table).order_by(table.c.id)).all()
+    assert stored == [(1, None, "new", None), (2, None, "old", None), (3, None, None, None)]
+    engine.dispose()
+
+
 def test_rows_are_put_into_statements_by_their_bytes_too() -> None:
     from millstream.core.sql import _chunks
 

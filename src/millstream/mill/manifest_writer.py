@@ -37,7 +37,7 @@ class ManifestWriter:
         same = itertools.repeat
         rows = zip(
             same(items.store), same(items.space), items.content_ids, items.sums, items.sizes, items.mimetypes,
-            same(items.at), same(False), same(False), strict=False,
+            same(items.at), same(0), same(0), strict=False,
         )  # fmt: skip
         self._insert(list(rows), _RECORD_COLUMNS, _RECORD)
 
@@ -110,7 +110,7 @@ _NOTED = 500
 
 def _event_row(event: ManifestEvent) -> tuple[Any, ...]:
     described = (event.sha256, event.size, event.mimetype)
-    return (event.store, event.space, event.content_id, *described, event.at, event.deleted, False)
+    return (event.store, event.space, event.content_id, *described, event.at, int(event.deleted), 0)
 
 
 def _created_row(result: CheckResult) -> tuple[Any, ...]:

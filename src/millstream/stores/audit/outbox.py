@@ -397,7 +397,7 @@ def _row(intent: AuditIntent) -> tuple[Any, ...]:
     """The values of :data:`_COLUMNS`."""
     event, item = intent.event, None if intent.item is None else msgspec.json.encode(intent.item)
     told = _encoder.encode(event)
-    return event.number, intent.holder, _INTENDED, event.at, *_target(event), told, item, intent.had_space
+    return event.number, intent.holder, _INTENDED, event.at, *_target(event), told, item, int(intent.had_space)
 
 
 def _intent(row: Any) -> AuditIntent:
