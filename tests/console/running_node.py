@@ -1,7 +1,8 @@
 """Nodes that are served for the fault table, and how each fault is caused on them.
 
-There are three: ``plain`` on a clock that the test moves, ``mounts`` in a mount namespace, whose data folder and second
-store are file systems of their own, and ``servers``, whose log, queues, messages and third store need servers.
+There are four: ``plain`` on a clock that the test moves, ``mounts`` in a mount namespace, whose data folder and second
+store are file systems of their own, ``witnessed``, whose ledgers a witness cosigns, and ``servers``, whose log, queues,
+messages and third store need servers.
 """
 
 from __future__ import annotations

@@ -214,5 +214,40 @@ def test_the_copies_card_is_not_well_while_copy_tasks_are_dead(asked: AskedInPro
     assert issue["since"] == alarm["since"] == died_at, "one beginning on every page"
 
 
+def test_tables_are_sorted_by_what_an_operator_looks_for(asked: AskedInProcess, tmp_path: Path) -> None:
+    source, folder = LocalStore(tmp_path / "one"), str(tmp_path / "node")
+    for space, items in (("small", 1), ("middle", 3), ("large", 2)):
+        for name in ("one", "two"):
+            LocalStore(tmp_path / name).create_space(space)
+        for number in range(items):
+            source.put(space, f"{number}", io.BytesIO(b"x" * (100 if space == "large" else 1)))
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    for space in ("middle", "large", "small"):
+        assert run(["mill", "check", "--space", space, "--data", folder]) == 0
+    orders = {
+        "largest": ["large", "middle", "small"],
+        "items": ["middle", "large", "small"],
+        "oldest": ["middle", "large", "small"],
+        "name": ["large", "middle", "small"],
+    }
+    for sort, spaces in orders.items():
+        rows = asked.api(f"/integrity/spaces?store=two&sort={sort}")["items"]
+        assert [row["space"] for row in rows] == spaces, sort
+        assert f'aria-sort="descending"><a href="/integrity?sort={sort}">' in asked.page(f"/integrity?sort={sort}")
+    first = asked.api("/integrity/reports?sort=oldest&limit=1")
+    assert first["items"][0]["space"] == "middle" and first["next"] == "1" and first["total"] == 6
+    assert asked.ask("GET", "/api/v1/integrity/reports?sort=nothing")[0] == 400
+    queue = asked.node.queues.open("duplication-low")
+    for count, cause in ((1, "disk full"), (2, "no store")):
+        queue.put([encode_task(Duplicate("one", "two", "s", f"{cause} {n}")) for n in range(count)])
+        for lease in queue.lease(count, visibility=60):
+            queue.dead_letter(lease, cause=cause)
+    for sort, causes in (("largest", ["no store", "disk full"]), ("oldest", ["disk full", "no store"])):
+        assert [row["cause"] for row in asked.api(f"/dead-letters?sort={sort}")["items"]] == causes
+        page = asked.page(f"/dead-letters?sort={sort}")
+        assert page.index(causes[0]) < page.index(causes[1])
+    assert asked.page("/queues").index(">duplication-low</a>") < asked.page("/queues").index(">audit</a>")
+
+
 def test_no_worker_is_recommended_where_no_task_waits(asked: AskedInProcess) -> None:
     assert {row["desired_workers"] for row in asked.api("/workers/pools")["items"]} == {0}

@@ -46,14 +46,15 @@ def routes(pages: PageRenderer) -> list[BaseRoute]:
 
 def show_integrity(call: PageRequest) -> Mapping[str, Any]:
     """Coverage and age of checks, by space and store."""
-    app, snapshot = call.app, call.app.poller.snapshot
+    app, snapshot, ask = call.app, call.app.poller.snapshot, call.ask(integrity.SpacesQuery)
     store, text = call.query.get("store") or None, call.query.get("text") or None
     offset = call.query.get("offset")
     return {
         "c": app.poller.overview().checks,
         "stores": sorted({one.store for one in snapshot.spaces}),
         "heat": list(_heat(snapshot, store, call.app.clock.now())),
-        "spaces": integrity.spaces(app, call.ask(integrity.SpacesQuery)),
+        "spaces": integrity.spaces(app, ask),
+        "sort": ask.query.sort,
         "repairs": app.node.mill.repairs.log.last(12),
         "holds": app.node.stores.change_guard.pending(approved=True),
         "store": store,
@@ -77,8 +78,9 @@ def show_findings(call: PageRequest) -> Mapping[str, Any]:
 
 def show_reports(call: PageRequest) -> Mapping[str, Any]:
     """The last report of every space."""
-    found = integrity.reports(call.app, call.ask(integrity.ReportsQuery))
-    return {"reports": found, "offset": call.query.get("offset"), "faults": _faults(call)}
+    ask = call.ask(integrity.ReportsQuery)
+    found = integrity.reports(call.app, ask)
+    return {"reports": found, "sort": ask.query.sort, "offset": call.query.get("offset"), "faults": _faults(call)}
 
 
 def show_space(call: PageRequest) -> Mapping[str, Any]:

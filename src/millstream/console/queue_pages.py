@@ -37,7 +37,7 @@ def list_queues(call: PageRequest) -> Mapping[str, Any]:
     samples = call.app.poller.history(coarse=coarse)
     return {
         "coarse": coarse,
-        "queues": found.items,
+        "queues": sorted(found.items, key=lambda one: (-one.dead, -(one.ready + one.leased + one.delayed))),
         "alarms": queues.alarms(call.app, call.ask()).items,
         "limits": call.app.node.settings.mill.alarms,
         "open_tasks": [sample.open_tasks for sample in samples],
@@ -71,7 +71,8 @@ def show_queue(call: PageRequest) -> Mapping[str, Any]:
 
 def list_dead_letters(call: PageRequest) -> Mapping[str, Any]:
     """The dead letters of all queues by cause."""
-    return {"groups": queues.dead_letters(call.app, call.ask())}
+    query = call.ask(queues.DeadLettersQuery)
+    return {"groups": queues.dead_letters(call.app, query), "sort": query.query.sort}
 
 
 def show_task(call: PageRequest) -> Mapping[str, Any]:

@@ -97,7 +97,7 @@ class StatusPoller:
         self._clock_watch = ClockWatch(view.clock, self._limits.clock_off)
         self._copies: CopiesStatus | None = None
         self._costs: dict[str, float] = {}
-        self._reports = LatestReports(view.node.mill.reports.folder)
+        self.reports = LatestReports(view.node.mill.reports.folder)
         self._ended_looks: dict[str, tuple[float, int, float]] = {}
         self._errors: dict[str, str] = {}
         self._started_at = 0.0
@@ -368,7 +368,7 @@ class StatusPoller:
     def look_at_copies(self) -> CopiesStatus:
         """Look at how well each space is protected."""
         began = processor_seconds()
-        found = look_at_copies(self._view.node, self._reports, self._view.clock.now())
+        found = look_at_copies(self._view.node, self.reports, self._view.clock.now())
         with self._changed:
             self._copies, self._costs[COPIES] = found, processor_seconds() - began
         return found

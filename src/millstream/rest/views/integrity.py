@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,10 +28,15 @@ class NoReportError(NotFoundError):
 
 
 class SpacesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Spaces of one ``store`` whose names contain ``text``, the worst first, after the first ``offset``."""
+    """Spaces of one ``store`` whose names contain ``text``, after the first ``offset``.
+
+    ``sort`` is ``worst`` (those with findings, then those checked least and longest ago), ``oldest`` (never checked,
+    then checked longest ago), ``largest`` (bytes), ``items``, ``missing``, ``vanished`` or ``name``.
+    """
 
     store: str | None = None
     text: str | None = None
+    sort: Literal["worst", "oldest", "largest", "items", "missing", "vanished", "name"] = "worst"
     offset: int = msgspec.field(default=0)
     limit: Limit = 100
 
@@ -54,8 +60,13 @@ class FindingsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReportsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last reports, after the first ``offset`` spaces."""
+    """The last reports, after the first ``offset`` spaces.
 
+    ``sort`` is ``name`` (store and space), ``oldest``, ``failed`` (most failed items) or ``differing`` (most stray and
+    absent items).
+    """
+
+    sort: Literal["name", "oldest", "failed", "differing"] = "name"
     offset: Number = 0
     limit: Limit = 100
 
@@ -182,8 +193,9 @@ def spaces(app: AppContext, request: ApiRequest[SpacesQuery, Any]) -> Listing[Sp
         for one in snapshot.spaces
         if query.store in (None, one.store) and (query.text is None or query.text in one.space)
     ]
-    begin = max(0, query.offset)
-    gone = vanished_by_space(snapshot)
+    begin, gone = max(0, query.offset), vanished_by_space(snapshot)
+    if query.sort != "worst":
+        found.sort(key=partial(_SPACE_ORDERS[query.sort], gone))
     rows = [_space(one, gone.get((one.store, one.space), 0)) for one in found[begin : begin + query.limit]]
     end = begin + len(rows)
     return Listing(rows, str(end) if end < len(found) else None, total=len(found), as_of=snapshot.at)
@@ -224,15 +236,11 @@ def finding_rows(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[Finding
 def reports(app: AppContext, request: ApiRequest[ReportsQuery, Any]) -> Listing[ReportRow]:
     """List the last report of each space, by store and space."""
     query, folder = request.query, app.node.mill.reports.folder
-    where = folder.spaces()
-    rows = list[ReportRow]()
-    for store, space in where[query.offset : query.offset + query.limit]:
-        one = folder.latest(store, space)
-        if one is not None:
-            counts = (one.listed, one.checked, one.explained, one.failed, one.known_coverage)
-            differing = (one.strays.count, one.absent.count)
-            rows.append(ReportRow(store, space, one.result.value, one.ended_at, *counts, *differing))
-    end = query.offset + query.limit
+    where, end = folder.spaces(), query.offset + query.limit
+    shown = where if query.sort != "name" else where[query.offset : end]
+    rows = [row for store, space in shown if (row := _report(app, store, space)) is not None]
+    if query.sort != "name":
+        rows = sorted(rows, key=_REPORT_ORDERS[query.sort])[query.offset : end]
     return Listing(rows, str(end) if end < len(where) else None, total=len(where))
 
 
@@ -307,6 +315,29 @@ def vanished_by_space(snapshot: StatusSnapshot) -> Mapping[tuple[str, str], int]
         if one.kind == VANISHED:
             found[one.source, one.space] = max(found[one.source, one.space], one.items)
     return found
+
+
+_SPACE_ORDERS: Mapping[str, Callable[[Mapping[tuple[str, str], int], SpaceCoverage], Any]] = {
+    "oldest": lambda _, one: one.oldest_check or 0,
+    "largest": lambda _, one: -one.bytes,
+    "items": lambda _, one: -one.items,
+    "missing": lambda _, one: -one.missing,
+    "vanished": lambda gone, one: -gone.get((one.store, one.space), 0),
+    "name": lambda _, one: (one.space, one.store),
+}
+_REPORT_ORDERS: Mapping[str, Callable[[ReportRow], Any]] = {
+    "oldest": lambda row: row.ended_at,
+    "failed": lambda row: -row.failed,
+    "differing": lambda row: -(row.strays + row.absent),
+}
+
+
+def _report(app: AppContext, store: str, space: str) -> ReportRow | None:
+    one = app.poller.reports.latest(store, space)
+    if one is None:
+        return None
+    counts = (one.listed, one.checked, one.explained, one.failed, one.known_coverage)
+    return ReportRow(store, space, one.result.value, one.ended_at, *counts, one.strays.count, one.absent.count)
 
 
 def _space(one: SpaceCoverage, vanished: int) -> SpaceRow:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -60,6 +60,12 @@ class CausesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: Name
     offset: Number = 0
     limit: Limit = 1000
+
+
+class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``sort`` is ``largest`` (most tasks), ``oldest`` (first died first) or ``latest`` (last died first)."""
+
+    sort: Literal["largest", "oldest", "latest"] = "largest"
 
 
 class QueueHistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,8 +215,8 @@ def alarms(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[QueueAlarm]:
     return Listing(found, total=len(found))
 
 
-@endpoints.get("/dead-letters")
-def dead_letters(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[DeadGroup]:
+@endpoints.get("/dead-letters", DeadLettersQuery)
+def dead_letters(app: AppContext, request: ApiRequest[DeadLettersQuery, Any]) -> Listing[DeadGroup]:
     """List the causes of the dead tasks of all queues, the largest group first; of each queue the largest groups."""
     found = [
         _group(figures.queue, one)
@@ -218,7 +224,12 @@ def dead_letters(app: AppContext, _ask: ApiRequest[Any, Any]) -> Listing[DeadGro
         if figures.dead
         for one in app.queues.causes(figures.queue)[:MOST_CAUSES]
     ]
-    found.sort(key=lambda group: -group.count)
+    orders: Mapping[str, Callable[[DeadGroup], int]] = {
+        "largest": lambda group: -group.count,
+        "oldest": lambda group: group.first_died_at,
+        "latest": lambda group: -group.last_died_at,
+    }
+    found.sort(key=orders[request.query.sort])
     return Listing(found, total=len(found))
 
 
