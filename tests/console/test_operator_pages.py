@@ -94,6 +94,8 @@ def test_a_finding_shows_its_code_and_what_to_do(asked: AskedInProcess, tmp_path
     assert run(["mill", "check", "--data", folder]) == 1
     (row,) = asked.api("/integrity/findings")["items"]
     assert (row["code"], row["todo"]) == ("B3", OUTCOMES["B3"].todo)
+    (issue,) = [one for one in asked.api("/overview/verdict")["issues"] if one["kind"] == "findings"]
+    assert issue["since"] == row["checked_at"]
     pages = ("/integrity/findings", "/integrity/item?space=s&content_id=a", "/integrity/space?store=two&space=s")
     for page in pages:
         text = asked.page(page)
@@ -125,6 +127,8 @@ def test_items_that_vanished_from_their_source_show_on_every_page_about_them(
     assert (item["content_id"], item["kind"]) == ("00", "vanished")
     page = asked.page("/integrity/item?space=s&content_id=00")
     assert since in page and 'href="/integrity/holds/1">plan 1</a>' in page and "is kept" in page
+    assert '<td>one</td><td><span class="state warn">gone</span>' in page and page.count(">SUCCESS<") == 1
+    assert "4 items</a> vanished from this store" in asked.page("/integrity/space?store=one&space=s")
     assert since not in asked.page("/integrity/item?space=s&content_id=11")
     assert '<a class="h gone"' in asked.page("/integrity") and "4 items</a> vanished" in asked.page(
         "/integrity/findings"

@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from millstream.console.formatting import ago, percent
 from millstream.console.page import PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
+from millstream.mill.duplication.held_items import DELETE, VANISHED
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport, coverage_text, difference_lines
 from millstream.rest.views import holds, integrity
@@ -87,8 +88,9 @@ def show_space(call: PageRequest) -> Mapping[str, Any]:
     """One space of a store: its last report, and its items."""
     ask = call.ask(integrity.ItemsQuery)
     where = (ask.query.store, ask.query.space)
-    facts = {"store": where[0], "space": where[1], "after": ask.query.after}
+    facts: dict[str, Any] = {"store": where[0], "space": where[1], "after": ask.query.after}
     report = call.app.node.mill.reports.folder.latest(*where)
+    facts["vanished"] = integrity.vanished_by_space(call.app.poller.snapshot).get(where, 0)
     return {
         **facts,
         "report": report,
@@ -108,6 +110,7 @@ def show_item(call: PageRequest) -> Mapping[str, Any]:
         **facts,
         "copies": integrity.copies(call.app, ask).items,
         "held": [(one, holds.plan_of(one, plans)) for one in held],
+        "gone": {one.source for one in held if one.kind in (VANISHED, DELETE)},
     }
 
 

@@ -113,7 +113,7 @@ class Endpoint:
         if self.response is not None:
             return self.response
         if self.answer is FileDownload:
-            return {"application/octet-stream": bytes, "application/json": Any}
+            return {"application/octet-stream": bytes, "text/plain": str, "application/json": Any}
         return {"application/json": self.answer} | ({"text/csv": str} if self.is_table else {})
 
     @property

@@ -31,7 +31,9 @@ def check_issues(facts: Facts) -> Iterator[Issue]:
         text = f"{counted(failed, 'copy is', 'copies are')} damaged, missing or not recorded"
         queued = _open(facts, QueueName.REPAIR)
         text += f"; {counted(queued, 'repair is', 'repairs are')} queued" if queued else "; no repair is queued"
-        yield make_issue("findings", "copies", text, "/integrity/findings", count=failed, action=_repair(snapshot))
+        since = min((row.checked_at for row in snapshot.findings if row.checked_at is not None), default=None)
+        page, action = "/integrity/findings", _repair(snapshot)
+        yield make_issue("findings", "copies", text, page, since=since, count=failed, action=action)
     if unchecked := sum(row.items - row.checked for row in unchecked_spaces(facts)):
         text = f"{counted(unchecked, 'copy was', 'copies were')} never checked, or could not be read at the last check"
         yield make_issue("unchecked", "copies", text, "/integrity", count=unchecked)
