@@ -40,6 +40,18 @@ def test_every_page_is_whole_without_a_complaint(browser: Browser, served: Serve
     assert watching.complaints == [] and watching.hosts == {"127.0.0.1"}
 
 
+def test_a_link_into_a_page_leads_below_the_header(served: Served, watched: Watched) -> None:
+    page = watched.page(f"{served.url}/integrity#held")
+    page.set_viewport_size({"width": 1440, "height": 240})
+    page.goto(f"{served.url}/queues")
+    page.goto(f"{served.url}/integrity#held")
+    held = page.locator("#held")
+    expect(held).to_be_in_viewport()
+    header, box = page.locator("header.top").bounding_box(), held.bounding_box()
+    assert header and box and page.evaluate("scrollY") > 0
+    assert box["y"] >= header["y"] + header["height"], (header, box)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark", "phone-light", "phone-dark"])
 def test_what_comes_before_an_action_or_instead_of_it_is_a_whole_page(
     browser: Browser, guarded: Served, theme: str

@@ -214,6 +214,7 @@ def test_the_copies_card_is_not_well_while_copy_tasks_are_dead(asked: AskedInPro
     assert "1 copy task failed" in page and "up to date" not in page and "Issues as of <time" in page
     (issue,) = [one for one in asked.api("/overview/verdict")["issues"] if one["kind"] == "dead-letters"]
     died_at = asked.api("/queues/duplication-high/causes")["items"][0]["first_died_at"]
+    assert issue["what"].endswith("is dead: DuplicationError: D14: no checksum")
     (alarm,) = asked.api("/alarms")["items"]
     assert issue["since"] == alarm["since"] == died_at, "one beginning on every page"
 

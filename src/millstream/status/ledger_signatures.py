@@ -86,7 +86,7 @@ def _cosigning(view: NodeView, name: str, status: CosignatureStatus) -> Cosignin
         since=collecting.started_at if collecting else None,
         is_late=is_open and status.age(view.clock.now()) > view.node.settings.anchoring.witness_alarm,
         forks=[(witness, problem) for witness, problem, is_fork in said if is_fork],
-        away=next((f"{witness}: {problem[:200]}" for witness, problem, is_fork in said if not is_fork), ""),
+        away=next((f"{witness}: {problem}" for witness, problem, is_fork in said if not is_fork), ""),
         cosigned_size=status.complete.size if status.complete else 0,
         cosigned_at=status.complete.completed_at if status.complete else None,
         failing={witness: record.problem is not None for witness, record in status.witnesses.items()},

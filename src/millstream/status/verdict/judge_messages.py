@@ -13,7 +13,7 @@ from millstream.mill.tasks import QueueName
 from millstream.status.ledger_signatures import CosigningLedger, UnsignedLedger
 from millstream.status.ledger_timestamps import StampedLedger
 from millstream.status.verdict.facts import Facts
-from millstream.status.verdict.issues import counted, make_issue
+from millstream.status.verdict.issues import counted, cut, make_issue
 from millstream.status.verdict.models import Issue, IssueAction
 
 _BATCHING_GRACE = 300 * MICROSECONDS
@@ -71,7 +71,7 @@ def anchor_issues(facts: Facts) -> Iterator[Issue]:
             yield make_issue("timestamps-ending", stamped.ledger, text, "/anchors", count=stamped.ending)
     if (following := snapshot.following) and following.error:
         text = f"the ledger {following.ledger} is invalid or incomplete at entry {following.position:,}: "
-        yield make_issue("following", following.ledger, text + following.error[:300], "/system")
+        yield make_issue("following", following.ledger, text + cut(following.error), "/system")
 
 
 def _unsigned(ledger: UnsignedLedger) -> Issue:
@@ -80,14 +80,14 @@ def _unsigned(ledger: UnsignedLedger) -> Issue:
         text = f"{counted(missing, 'entry', 'entries')} of the ledger {ledger.ledger} {verb} not signed"
     else:
         text = f"the newest checkpoint of the ledger {ledger.ledger} is not copied or published"
-    text += f": {ledger.problem[:300]}" if ledger.problem else ""
+    text += f": {cut(ledger.problem)}" if ledger.problem else ""
     return make_issue("ledger-unsigned", ledger.ledger, text, "/anchors", since=ledger.since, count=max(1, missing))
 
 
 def _contradicted(ledger: CosigningLedger) -> Issue:
     (name, problem), count = ledger.forks[0], len(ledger.forks)
     text = f"{counted(count, 'witness contradicts', 'witnesses contradict')} the ledger {ledger.ledger}"
-    text += f", such as {name}: {problem[:300]}"
+    text += f", such as {name}: {cut(problem)}"
     return make_issue("ledger-forked", ledger.ledger, text, "/anchors", since=ledger.since, count=count)
 
 
@@ -100,7 +100,7 @@ def _pending(ledger: CosigningLedger) -> Issue:
 
 def _unstamped(ledger: StampedLedger) -> Issue:
     text = f"{counted(ledger.unstamped, 'entry', 'entries')} of the ledger {ledger.ledger} without a time stamp"
-    text += f": {ledger.problem[:300]}" if ledger.problem else ""
+    text += f": {cut(ledger.problem)}" if ledger.problem else ""
     return make_issue("timestamps-missing", ledger.ledger, text, "/anchors", since=ledger.since, count=ledger.unstamped)
 
 
@@ -112,7 +112,8 @@ def queue_issues(facts: Facts) -> Iterator[Issue]:
         for alarm in rules.standing(name, depth):
             began = {"too-old": depth.oldest, "dead-letters": facts.snapshot.dead_since.get(name)}
             action = _redrive(facts, name) if alarm.kind == "dead-letters" else None
-            text = alarm.message.partition(": ")[0]
+            text, cause = alarm.message.partition(": ")[0], facts.snapshot.only_cause.get(name)
+            text += f": {cut(cause)}" if cause and alarm.kind == "dead-letters" else ""
             yield make_issue(
                 alarm.kind, name, text, page, since=began.get(alarm.kind), count=alarm.count, action=action
             )
