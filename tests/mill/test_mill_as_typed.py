@@ -55,7 +55,7 @@ def typed(line: str, data: Path) -> int:
     return run([*shlex.split(line)[1:], "--data", str(data)])
 
 
-ENDS = {"mill accept": 3, "mill approve 1": 3, "mill produce bits": 12}
+ENDS = {"mill accept": 3, "mill approve 1": 3, "mill reject 2": 3, "mill produce bits": 12}
 """Exit codes that are not 0: nothing is protected or held, and workers have to make the checks first."""
 
 
