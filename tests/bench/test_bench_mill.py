@@ -28,7 +28,8 @@ def test_every_contender_does_its_work(tmp_path: Path) -> None:
     assert all("millstream" in samples for samples in found.values())
     small = found["First duplication of 7 small files (0 MB)"]
     assert all(sample.figures["CPU µs/file"] > 0 for sample in small.values())
-    assert not [path for path in tmp_path.iterdir() if path.name not in ("source", "adopted", "listed.db")]
+    left = {"source", "adopted", "listed.db", "first-small"}  # removing many small files slows what is measured next
+    assert {path.name for path in tmp_path.iterdir()} <= left
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,7 +73,7 @@ def comparisons(
     the disk there are three times the large files at most. The full size has one round of what is large.
     """
     peers = cast(MillPeers | None, load_peers("mill"))
-    source, first = folder / "source", folder / "first"
+    source = folder / "source"
     trees = [
         large_files(_number("megabytes", megabytes, MEGABYTES[size]) << 20),
         small_files(_number("files", files, FILES[size])),
@@ -82,6 +81,7 @@ def comparisons(
     none = PeerContenders()
     for tree in trees:
         once = size == "full" and tree.space == LARGE
+        first = folder / f"first-{tree.space}"
         fill(LocalStore(source), tree)
         first.mkdir()
         yield _duplications(
@@ -92,7 +92,7 @@ def comparisons(
             copies = tree.folder(shop.folder / COPY)
             yield _sweeps(shop, tree, none if peers is None else peers.sweeps(tree, source, copies), once=once)
             yield _loops(shop, tree, none if peers is None else peers.loops(tree, source, shop.folder), once=once)
-        shutil.rmtree(first)
+        remove_large(first, tree)
     yield _adoptions(folder / "adopted", small_files(ADOPTED * trees[-1].files), peers)
     items = _number("listed", listed, LISTED[size])
     prepare(folder, items)
