@@ -39,6 +39,10 @@ def save(asked: AskedInProcess, policy: object) -> None:
     assert asked.ask("PUT", "/api/v1/policies/local", body, **{"if-match": version})[0] == 200
 
 
+def version_now(asked: AskedInProcess) -> str:
+    return str(asked.api("/policies/local")["version"])
+
+
 def test_the_audit_log_says_what_a_saved_policy_changed_and_that_an_undo_is_none_of_them(asked: AskedInProcess) -> None:
     save(asked, {"defaultPolicies": PAIR, "spacesToIgnore": ["films"]})
     version = asked.api("/policies/local")["version"]
@@ -53,7 +57,10 @@ def test_the_audit_log_says_what_a_saved_policy_changed_and_that_an_undo_is_none
     ]  # fmt: skip
     page = asked.page("/audit")
     assert "spacesToIgnore: − films" in page and "version 1 again, as" in page
-    assert all(event["facts"]["version"] not in page for event in events)
+    withdrawn = asked.form("/policies/local/withdraw", version=version_now(asked), confirmed="yes", reason="it moved")
+    assert "Policy withdrawn" in withdrawn
+    page = asked.page("/audit")
+    assert all(event["facts"]["version"] not in page for event in events) and "it moved" in page
     assert next(row["saved_by"] for row in asked.api("/policies/local/versions")["items"]) == events[0]["user"]
 
 
@@ -179,6 +186,7 @@ def test_a_held_plan_lists_its_items_says_what_approve_does_and_can_be_rejected(
     (issue,) = asked.api("/overview/verdict")["issues"]
     assert issue["kind"] == "plan-rejected" and issue["what"].endswith(": the disk was swapped")
     held_at = asked.api("/integrity/holds/1")["held_at"]
+    assert run(["mill", "reject", "1", "--reason", "x", "--data", folder]) == 2
     assert run(["mill", "duplicate", "--data", folder]) == 5
     assert asked.api("/integrity/holds/1")["held_at"] == held_at
     assert asked.node.stores.change_guard.count_undecided() == 0

@@ -13,6 +13,8 @@ from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.node import Node
 from millstream.settings import Settings
 
+_SHORTEST_REASON = 3
+
 
 @click.command()
 @click.argument("numbers", nargs=-1, type=click.IntRange(1))
@@ -54,6 +56,8 @@ def reject(settings: Settings, number: int, reason: str, as_json: bool) -> None:
 
     Nothing of its space is copied between its stores until its source is in order, or the plan is approved after all.
     """
+    if len(reason.strip()) < _SHORTEST_REASON:
+        raise click.UsageError(f"the reason {reason!r} is too short: write at least {_SHORTEST_REASON} characters")
     with Node.open(settings) as node:
         hold = node.stores.change_guard.reject(number, os_user(), reason)
         record_change(node, "reject", f"{hold.space} {hold.pair}", reason=reason, plan=number, **hold.counts)
