@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 from collections.abc import Callable
@@ -31,6 +32,13 @@ ess_cert_id_alg = sha256
 """
 BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 LATE = BEGIN + timedelta(days=365 * 60)
+
+
+def place_of_time(token: bytes) -> int:
+    """Where the year of the time of *token* (DER) begins; its fraction of a second has none to three digits."""
+    found = re.search(rb"\x18[\x0f-\x13](?=20\d{12})", token)
+    assert found is not None
+    return found.end()
 
 
 class TimestampRoot:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
+from millstream.core.secrets import safe_url
 from millstream.core.settings import Section, SettingsError, require_time
 
 TILES_FOLDER = "ledger-tiles"
@@ -68,7 +69,7 @@ class AnchoringSettings(Section, frozen=True):
         for url in self.timestamp_authorities:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(
-                    f"timestamp_authorities has {url[:200]!r}: write http://HOST/PATH or https://HOST/PATH"
+                    f"timestamp_authorities has {safe_url(url)[:200]!r}: write http://HOST/PATH or https://HOST/PATH"
                 )
 
     def require_two_places(self, folder: Path) -> None:

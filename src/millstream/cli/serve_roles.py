@@ -197,7 +197,7 @@ class ServeRoles:
 
         def run() -> None:
             failed: dict[str, str] = {}
-            while not self._stopping.wait(seconds):
+            while not self._stopping.is_set():
                 for name in LEDGERS:
                     try:
                         if self._node.ledgers.has(name):
@@ -207,6 +207,7 @@ class ServeRoles:
                         if failed.get(name) != str(error):
                             _log.warning("cannot collect %s for the ledger %s: %s", what, name, error)
                         failed[name] = str(error)
+                self._stopping.wait(seconds)
 
         return run
 

@@ -18,7 +18,7 @@ from millstream.anchoring.timestamps import TimestampClient, TrustedAuthorities,
 from millstream.anchoring.timestamps.client import Digest
 from millstream.anchoring.timestamps.token import MAX_TOKEN_BYTES
 from millstream.core.clock import MICROSECONDS, SystemClock
-from support.timestamp_authority import TimestampAuthority, TimestampRoot
+from support.timestamp_authority import TimestampAuthority, TimestampRoot, place_of_time
 
 DOCUMENT = (
     b"example.org/anchors\n1\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n\n\xe2\x80\x94 example.org/anchors AAAA\n"
@@ -86,7 +86,7 @@ def test_a_token_for_another_document_does_not_hold(client: TimestampClient, tru
 def test_a_forged_token_does_not_hold(client: TimestampClient, trusted: TrustedAuthorities) -> None:
     """The time is what an attacker wants to change: it is signed."""
     token = client.stamp(DOCUMENT, "sha256")
-    time = token.data.index(b"\x18\x13") + 2
+    time = place_of_time(token.data)
     forged = token.data[:time] + b"2021" + token.data[time + 4 :]
     assert parse_token(forged).time < token.time - 4 * 365 * 86_400 * MICROSECONDS
     with pytest.raises(TimestampError, match="is not valid: digest failure"):

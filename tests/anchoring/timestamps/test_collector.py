@@ -191,6 +191,12 @@ def test_a_certificate_that_has_ended_gives_no_token_that_is_kept(root: Timestam
 def test_a_serving_node_has_its_ledgers_stamped(
     one: TimestampAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At once, and then every few seconds."""
+    node = StampedNode(tmp_path / "first", [one])
+    node.append(1)
+    with node.open() as opened, ServeRoles(opened, lambda: None):
+        until(opened.ledgers.timestamps.table("anchors").records, "a time stamp", seconds=4)
+    one.requests = 0
     monkeypatch.setattr(millstream.cli.serve_roles, "_STAMP_SECONDS", 0.01)
     one.answer = lambda _, real: (500, b"") if one.requests == 1 else (200, real)
     monkeypatch.setattr("millstream.anchoring.timestamps.collector._FIRST_PAUSE", 0.01)

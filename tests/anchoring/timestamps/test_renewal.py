@@ -216,7 +216,8 @@ def test_time_stamps_are_found_again_after_the_database_was_lost(
         return {tuple(record[name] for name in ("size", "renews", "document", "token", "time")) for record in records}
 
     assert known(after) == known(before) and len(before) == 7
-    assert _verified(node, node.prove(1), trust, 390) == _verified(node, proof, trust, 390)
+    again = _verified(node, node.prove(1), trust, 390)  # two of the same second may change places
+    assert set(map(repr, again)) == set(map(repr, _verified(node, proof, trust, 390))) and len(again) == 2
     assert node.command("anchor", "timestamps", "--find", "--ledger", "registry").out.count("1 entries") == 2
 
 

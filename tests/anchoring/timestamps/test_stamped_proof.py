@@ -28,7 +28,7 @@ from millstream.rest.views.proofs import ProofText, check_proof, verify
 from millstream.settings.console import Role
 from millstream.testing.batches import CONFIG, make_batch
 from support.stamped_node import StampedNode
-from support.timestamp_authority import TimestampAuthority, TimestampRoot
+from support.timestamp_authority import TimestampAuthority, TimestampRoot, place_of_time
 
 Members = dict[str, Any]
 
@@ -199,7 +199,7 @@ def _too_many(members: Members, __: Members, _: TimestampAuthority) -> None:
 
 def _backdated(members: Members, __: Members, _: TimestampAuthority) -> None:
     token = base64.b64decode(members["timestamps"][0]["token"])
-    at = token.index(b"\x18\x13") + 2
+    at = place_of_time(token)
     members["timestamps"][0]["token"] = base64.b64encode(token[:at] + b"2021" + token[at + 4 :]).decode()
 
 
