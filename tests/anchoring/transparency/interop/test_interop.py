@@ -17,6 +17,7 @@ from transparency.interop.program import GoProgram, RefusedError
 from millstream.anchoring import LogLedger
 from millstream.anchoring.ledger import encode_entry
 from millstream.anchoring.merkle import inclusion_path, leaf_hash, merkle_root
+from millstream.anchoring.monitor import LedgerMonitor, MonitorReport, MonitorRules, MonitorStateFile, open_published
 from millstream.anchoring.transparency import FolderFiles, LedgerTree, MerkleTree, TreePlaces
 from millstream.anchoring.transparency.checkpoint import Checkpoint
 from millstream.anchoring.transparency.entry_proof import prove_entry
@@ -143,6 +144,23 @@ def test_published_tiles_are_read_and_verified_by_go(go: GoProgram, published: A
     tile.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     with pytest.raises(RefusedError):
         go("tiles", folder, key)
+
+
+def test_a_log_of_tessera_is_followed_by_our_monitor(go: GoProgram, tmp_path: Path) -> None:
+    def look(folder: Path) -> MonitorReport:
+        rules = MonitorRules(policy=trusting([KEY.verifier_key]), entries="any")
+        state = MonitorStateFile(tmp_path / "state")
+        return LedgerMonitor(open_published(str(folder)), state, rules, VirtualClock()).look()
+
+    for name in ("log", "fork"):
+        (tmp_path / name).mkdir()
+    for first, end in ((0, 1), (1, 300), (300, 1_000)):
+        go("append", tmp_path / "log", KEY.encode(), first, end)
+        report = look(tmp_path / "log")
+        assert (report.findings, report.new, report.audited) == ((), end - first, end)
+    go("append", tmp_path / "fork", KEY.encode(), 5, 1_100)
+    assert [finding.kind for finding in look(tmp_path / "fork").findings] == ["fork"]
+    assert look(tmp_path / "log").size == 1_000
 
 
 def test_a_tree_of_one_entry_is_verified_by_go(go: GoProgram, tmp_path: Path) -> None:

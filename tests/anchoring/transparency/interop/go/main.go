@@ -10,21 +10,26 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"filippo.io/torchwood"
 	fnote "github.com/transparency-dev/formats/note"
 	fproof "github.com/transparency-dev/formats/proof"
 	"github.com/transparency-dev/formats/witness"
+	"github.com/transparency-dev/tessera"
 	"github.com/transparency-dev/tessera/api"
 	"github.com/transparency-dev/tessera/client"
 	"github.com/transparency-dev/tessera/fsck"
+	"github.com/transparency-dev/tessera/storage/posix"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
 var commands = map[string]func([]string) (any, error){
 	"note": openNote, "paths": checkPaths, "tlog-proof": checkProof, "policy": checkPolicy, "tiles": checkTiles, "sign": sign,
+	"append": appendEntries,
 }
 
 func main() {
@@ -214,4 +219,46 @@ func sign(args []string) (any, error) {
 		return nil, err
 	}
 	return map[string]string{"note": string(signed), "witness": cosigner.Verifier().String()}, nil
+}
+
+// append FOLDER KEY FIRST END: a log of tessera in FOLDER gets the entries FIRST to before END; its checkpoint then.
+func appendEntries(args []string) (any, error) {
+	ctx := context.Background()
+	signer, err := note.NewSigner(args[1])
+	if err != nil {
+		return nil, err
+	}
+	driver, err := posix.New(ctx, posix.Config{Path: args[0]})
+	if err != nil {
+		return nil, err
+	}
+	options := tessera.NewAppendOptions().WithCheckpointSigner(signer).
+		WithBatching(64, 50*time.Millisecond).WithCheckpointInterval(100 * time.Millisecond)
+	appender, shutdown, reader, err := tessera.NewAppender(ctx, driver, options)
+	if err != nil {
+		return nil, err
+	}
+	first, err := strconv.Atoi(args[2])
+	if err != nil {
+		return nil, err
+	}
+	end, err := strconv.Atoi(args[3])
+	if err != nil {
+		return nil, err
+	}
+	futures := []tessera.IndexFuture{}
+	for number := first; number < end; number++ {
+		futures = append(futures, appender.Add(ctx, tessera.NewEntry([]byte(fmt.Sprintf("entry %d", number)))))
+	}
+	awaiter := tessera.NewPublicationAwaiter(ctx, reader.ReadCheckpoint, 50*time.Millisecond)
+	for _, future := range futures {
+		if _, _, err := awaiter.Await(ctx, future); err != nil {
+			return nil, err
+		}
+	}
+	if err := shutdown(ctx); err != nil {
+		return nil, err
+	}
+	data, err := reader.ReadCheckpoint(ctx)
+	return string(data), err
 }
