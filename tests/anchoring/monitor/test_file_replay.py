@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millstream.anchoring import AnchorIndex
+from millstream.anchoring import AnchorIndex, LocalCas
 from millstream.anchoring.cut_manifest import anchor_string, parse_anchor_string
 from millstream.anchoring.errors import MonitorStateError
 from millstream.anchoring.monitor import (
@@ -19,9 +21,11 @@ from millstream.anchoring.monitor import (
     MonitorStateFile,
     open_published,
 )
+from millstream.anchoring.transparency import FolderFiles
 from millstream.anchoring.transparency.policy import trusting
 from millstream.core.sqlite_file import open_database
 from millstream.testing.batches import CONFIG, make_batch
+from suite.sizes import sized
 from support.published_ledger import PublishedLedger
 
 
@@ -127,6 +131,15 @@ def test_an_index_that_was_lost_is_made_again_and_one_of_another_ledger_is_refus
         watch.look()
 
 
+def test_entries_out_of_order_are_found_and_hold_nothing_up(watch: ReplayWatch) -> None:
+    watch.publish(*watch.anchor(3))
+    watch.ledger.lines[1:1] = [b"not an entry"]
+    watch.ledger.publish()
+    report = watch.look()
+    assert {finding.kind for finding in report.findings} == {"entry"}
+    assert report.replayed == 4
+
+
 def test_a_file_store_that_is_away_holds_up_only_the_files(watch: ReplayWatch) -> None:
     from millstream.anchoring.remote_cas import FallbackCas, open_cas_source
 
@@ -137,3 +150,62 @@ def test_a_file_store_that_is_away_holds_up_only_the_files(watch: ReplayWatch) -
     assert (report.audited, report.replayed) == (2, 0)
     watch.cas = good
     assert watch.look().replayed == 2
+
+
+class Killed(BaseException):
+    """What ends a monitor in the middle, as SIGKILL does: nothing of ours catches it."""
+
+
+class Countdown:
+    """Ends the monitor at step number *fatal* of reading a file of the ledger or of an anchor, or writing the state."""
+
+    def __init__(self, fatal: int | None) -> None:
+        self.taken, self._fatal = 0, fatal
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            self.taken += 1
+            if self.taken == self._fatal:
+                raise Killed
+            return function(*arguments, **named)
+
+        return step
+
+
+def test_a_monitor_that_ends_at_any_step_neither_loses_nor_invents_a_finding(
+    watch: ReplayWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = watch.anchor(2)
+    watch.publish(first, second)
+    assert watch.look().findings == ()
+    start = {path: path.read_bytes() for path in watch.folder.iterdir() if path.is_file()}
+    wrong_count = anchor_string(7, parse_anchor_string(second)[1])
+    watch.ledger.append(*watch.anchor(2), wrong_count, *[first] * 2)
+    watch.ledger.lines[3] = b"not an entry"
+    watch.ledger.publish()
+
+    def looks(fatal: int | None) -> tuple[int, MonitorReport]:
+        for path in watch.folder.iterdir():
+            if path.is_file():
+                path.unlink()
+        for path, data in start.items():
+            path.write_bytes(data)
+        steps, report = Countdown(fatal), None
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderFiles, "read", steps.wrap(FolderFiles.read))
+            patched.setattr(MonitorStateFile, "write", steps.wrap(MonitorStateFile.write))
+            patched.setattr(LocalCas, "get", steps.wrap(LocalCas.get))
+            while report is None:
+                with contextlib.suppress(Killed):
+                    report = watch.look()
+        return steps.taken, report
+
+    taken, undisturbed = looks(None)
+    found = sorted((finding.kind, finding.number or 0) for finding in undisturbed.findings)
+    assert found[:2] == [("anchor", 5), ("anchor", 6)]
+    assert ("entry", 4) in found
+    assert undisturbed.replayed == undisturbed.audited == 7
+    for fatal in random.Random(3).sample(range(1, taken + 1), sized(quick=6, ci=60, long=taken)):
+        again = looks(fatal)[1]
+        assert sorted((finding.kind, finding.number or 0) for finding in again.findings) == found, fatal
+        assert (again.audited, again.replayed) == (7, 7)

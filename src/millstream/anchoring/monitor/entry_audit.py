@@ -139,14 +139,16 @@ class FileReplay:
         try:
             entry = decode_entry(line)
         except LedgerError:
-            return None  # which the audit has found
+            return None  # which the audit has found, as what follows
+        if entry.number != number:
+            return None
         if (self._index.position() or (0, ""))[0] < number:
             observe_entry(self._index, self._cas, entry)
         status = self._index.anchor(number)
         if status is None or status.hash != entry.hash:
             raise MonitorStateError(
-                f"the index of the monitor has another entry {number} than the ledger: it belongs to another ledger, "
-                "or the entry is out of order. Delete the index; the next run reads all files again"
+                f"the index of the monitor has another entry {number} than the ledger: it belongs to another "
+                "ledger. Delete the index; the next run reads all files again"
             )
         refused = self._index.refused(number)
         reasons = [status.reason] if status.reason else [f"batch {name}: {reason}" for name, reason in refused.items()]
