@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.mill.integrity_rows import ROWS
+from millstream.mill.integrity_outcomes import ROWS
 from millstream.mill.integrity_table import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,

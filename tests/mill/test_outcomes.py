@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.mill.duplication.duplication_table import FAILURES
-from millstream.mill.integrity_rows import ROWS
+from millstream.mill.integrity_outcomes import ROWS
 from millstream.mill.outcomes import OUTCOMES, outcome_of
 
 MANUAL = Path(__file__).parents[2] / "docs" / "mill.md"

@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.cli.main import run as run_command
-from millstream.mill.integrity_rows import ROWS
+from millstream.mill.integrity_outcomes import ROWS
 from millstream.mill.manifest_table import manifest_table
 from millstream.node import DATABASE, Node
 from millstream.settings import Settings, load_settings

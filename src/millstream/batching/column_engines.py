@@ -16,11 +16,11 @@ from millstream.batching.column_identity import CLOSED_SCHEMA, with_batch_ids
 from millstream.batching.column_state import EVENT_SCHEMA, rows_from_state, state_from_rows
 from millstream.batching.columns import FARTHEST, REJECT_SCHEMA, CutResult, cut_columns, split_refused
 from millstream.batching.composite_engine import CompositeEngine
-from millstream.batching.config import BatchConfig
 from millstream.batching.engine import BatchingProgress, Engine, EngineState
 from millstream.batching.errors import BoundBrokenError, FlushedError
 from millstream.batching.event import BatcherOutput, Event, EventBatch
 from millstream.batching.open_records import OpenRecords
+from millstream.batching.rules import BatchConfig
 from millstream.batching.window_boundaries import Integers
 
 

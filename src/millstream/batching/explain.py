@@ -13,10 +13,10 @@ from itertools import islice
 import msgspec
 
 from millstream.batching.batcher import Batcher
-from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ConfigError
 from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatch, Kind, Reason, Reject
 from millstream.batching.rulebook import Rulebook
+from millstream.batching.rules import BatchConfig
 
 
 class BatchExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,9 +14,9 @@ from millstream.batching.column_engines import ClosedTables, OrderFreeColumnEngi
 from millstream.batching.column_identity import CLOSED_SCHEMA, with_batch_ids
 from millstream.batching.columns import CutResult
 from millstream.batching.composite_engine import TwoStageEngine
-from millstream.batching.config import BatchConfig
 from millstream.batching.engine import EngineState
 from millstream.batching.event import Kind
+from millstream.batching.rules import BatchConfig
 
 
 class LateSideColumnEngine(TwoStageEngine[OrderFreeColumnEngine]):

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from millstream.batching.column_engines import ClosedTables, ColumnEngine, joined
 from millstream.batching.composite_engine import CompositeEngine
-from millstream.batching.config import BatchConfig
 from millstream.batching.engine import EngineState
 from millstream.batching.rulebook import Rulebook
+from millstream.batching.rules import BatchConfig
 from millstream.batching.window_boundaries import Flags, Integers
 
 

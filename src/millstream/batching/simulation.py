@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.columns import FARTHEST, cut_columns
-from millstream.batching.config import BatchConfig, LatePolicy
+from millstream.batching.rules import BatchConfig, LatePolicy
 from millstream.batching.window_boundaries import Integers
 
 STEPS = 8

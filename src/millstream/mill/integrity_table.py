@@ -35,7 +35,7 @@ from functools import cache
 
 import msgspec
 
-from millstream.mill.integrity_rows import ROWS, CheckRow
+from millstream.mill.integrity_outcomes import ROWS, CheckRow
 
 LAST_ATTEMPT = 3
 """The attempt whose outcome is final (seed document, "Worker Manager": dead letter after the third failure)."""

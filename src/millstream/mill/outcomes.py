@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from millstream.mill.duplication.duplication_table import FAILURES
-from millstream.mill.integrity_rows import ROWS
+from millstream.mill.integrity_outcomes import ROWS
 
 _REPAIR = "repair it in the console, or with `millstream mill repair`; without a good copy, put it back from elsewhere"
 _DECIDE = "compare the copies, then restore the right one (`millstream mill repair`) or record this one "

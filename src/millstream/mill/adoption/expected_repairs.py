@@ -13,7 +13,7 @@ from millstream.mill.adoption.lost_copies import find_lost
 from millstream.mill.adoption.verification import CopyChecker, is_bad, stray_finding
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.sweep import ItemToCheck, listed_or_known
-from millstream.mill.integrity_rows import CheckRow
+from millstream.mill.integrity_outcomes import CheckRow
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups
 from millstream.mill.repair.repairer import Repairer

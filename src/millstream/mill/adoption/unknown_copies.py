@@ -18,7 +18,7 @@ from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem, AdoptionFinding
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.transfer import quarantine
-from millstream.mill.integrity_rows import ROWS, CheckRow
+from millstream.mill.integrity_outcomes import ROWS, CheckRow
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent
 from millstream.mill.merge_join import groups, outer_join

@@ -18,7 +18,7 @@ from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.space_reports import LATELY
 from millstream.mill.integrity.sweep import ItemToCheck, is_lately_verified, listed_or_known
-from millstream.mill.integrity_rows import ROWS, CheckRow
+from millstream.mill.integrity_outcomes import ROWS, CheckRow
 from millstream.mill.integrity_table import CheckVerdict, SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult

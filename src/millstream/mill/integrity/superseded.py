@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from millstream.mill.integrity.checker import BitChecker
-from millstream.mill.integrity_rows import CheckRow
+from millstream.mill.integrity_outcomes import CheckRow
 from millstream.mill.integrity_table import ManifestAction, SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow

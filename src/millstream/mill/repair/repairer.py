@@ -15,7 +15,7 @@ from millstream.mill.duplication.transfer import quarantine, transfer
 from millstream.mill.errors import RepairError
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.shared_files import find_shared_store
-from millstream.mill.integrity_rows import ROWS, CheckRow
+from millstream.mill.integrity_outcomes import ROWS, CheckRow
 from millstream.mill.integrity_table import CheckVerdict, SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest
