@@ -11,6 +11,7 @@ import gc
 import math
 import os
 import resource
+import statistics
 import time
 import tomllib
 from collections import Counter, defaultdict
@@ -52,6 +53,40 @@ def _of_process(pid: int) -> float:
     return 0.0
 
 
+class MachineSpeed:
+    """How much slower the machine is, while tests run, than the one that the budgets were measured on.
+
+    The processor time of a fixed piece of work is taken again and again: neighbours on the same machine lengthen it as
+    they lengthen that of the tests.
+    """
+
+    SECONDS = 0.0136
+    """The work's time on that machine, two cores on which three processes test."""
+
+    _ADDITIONS, _TESTS = 100_000, 40
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._samples: list[float] = []
+
+    def after_a_test(self) -> None:
+        """Take the time, after every fortieth test."""
+        self._seen += 1
+        if self._seen % self._TESTS == 1:
+            began = time.thread_time()
+            total = 0
+            for number in range(self._ADDITIONS):
+                total += number
+            self.add(time.thread_time() - began)
+
+    def add(self, seconds: float) -> None:
+        self._samples.append(seconds)
+
+    def slowness(self) -> float:
+        """By what the budgets are multiplied: 1, or the median of the times in units of that of the other machine."""
+        return max(1.0, statistics.median(self._samples) / self.SECONDS) if self._samples else 1.0
+
+
 class Costs:
     """What the tests of this run cost; where it has several processes, the one that starts the others adds up."""
 
@@ -64,7 +99,9 @@ class Costs:
         self._by_test: dict[str, float] = {}
         self._walls: defaultdict[str, float] = defaultdict(float)
         self._tests: Counter[str] = Counter()
-        self._too_expensive: list[str] = []
+        self._too_expensive: list[tuple[float, float, str]] = []
+        """What was spent, what may be, and how it reads."""
+        self._speed = MachineSpeed()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
@@ -89,7 +126,8 @@ class Costs:
         self._by_tier[COLLECTION] += spent
         if spent > self._budgets[COLLECTION]:
             most = self._budgets[COLLECTION]
-            self._too_expensive.append(f"one process took {spent:.1f} s of processor time to collect; allowed: {most}")
+            text = f"one process took {spent:.1f} s of processor time to collect; allowed: {most}"
+            self._too_expensive.append((spent, most, text))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Iterator[None]:
@@ -111,22 +149,24 @@ class Costs:
         said: dict[str, Any] = dict(report.user_properties)
         if report.when != "teardown" or _COST not in said:
             return
+        self._speed.after_a_test()
         self._tests[said[_TIER]] += 1
         self._by_tier[said[_TIER]] += said[_COST]
         self._by_test[report.nodeid] = said[_COST]
         if SIZE in self._budgets and said[_TIER] == DEFAULT and said[_COST] > self._budgets["single"]:
             most = self._budgets["single"]
-            self._too_expensive.append(f"{report.nodeid} took {said[_COST]:.1f} s; in the default tier: {most}")
+            text = f"{report.nodeid} took {said[_COST]:.1f} s; in the default tier: {most}"
+            self._too_expensive.append((said[_COST], most, text))
 
     def over_budget(self) -> list[str]:
-        """What took more than it may. Nothing where others had used the machine: processor time then says little."""
-        budgets = self._budgets.get(SIZE, {})
+        """What took more than it may on a machine of this speed. Nothing where others had used it when it began."""
+        budgets, slowness = self._budgets.get(SIZE, {}), self._speed.slowness()
         tiers = [
-            f"{tier} took {spent:.0f} s, its budget is {budgets[tier]}"
+            (spent, budgets.get(tier, math.inf), f"{tier} took {spent:.0f} s, its budget is {budgets.get(tier)}")
             for tier, spent in self._by_tier.items()
-            if spent > budgets.get(tier, math.inf)
         ]
-        return [*self._too_expensive, *tiers] if self._was_quiet else []
+        over = [text for spent, most, text in (*self._too_expensive, *tiers) if spent > most * slowness]
+        return over if self._was_quiet else []
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -143,6 +183,8 @@ class Costs:
         for tier, spent in sorted(self._by_tier.items(), key=lambda row: -row[1]):
             budget = f" of {budgets[tier]}" if tier in budgets else ""
             write(f"{tier:<10} {self._tests[tier]:6,} tests {spent:8.1f}{budget} s of processor time")
+        if (slowness := self._speed.slowness()) > 1:
+            write(f"the machine was {slowness:.2f} times as slow as that of the budgets, which allows as much more")
         write("the most expensive tests:")
         for test, spent in sorted(self._by_test.items(), key=lambda row: -row[1])[:10]:
             write(f"{spent:8.1f} s {test}")
