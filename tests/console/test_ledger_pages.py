@@ -19,6 +19,8 @@ from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.batches import CONFIG, make_batch
 from support.commands import run_command
+from support.stamped_node import StampedNode
+from support.timestamp_authority import TimestampAuthority, TimestampRoot
 from support.witness_process import WitnessProcess
 from support.witnessed_log import WitnessedLog
 from support.witnesses import TestWitness
@@ -223,3 +225,34 @@ def test_the_page_of_a_proof_lists_logs_writes_times_and_gives_both_files(node: 
     assert not re.search(r"\d{16}", shown), "a time in microseconds"
     for path in ("/api/v1/proofs/weather/1", "/api/v1/proofs/weather/1/tlog"):
         assert f'href="{path}"' in page and node.ask("GET", path)[0] == 200
+
+
+def test_a_proof_says_not_later_than_when_or_that_nobody_has_verified_it(node: AskedInProcess, tmp_path: Path) -> None:
+    assert "not time-stamped" in node.page("/proof?log=weather&id=1")
+    (tmp_path / "authority").mkdir()
+    root = TimestampRoot(tmp_path / "authority")
+    (tmp_path / "other").mkdir()
+    other = TimestampRoot(tmp_path / "other")
+    with TimestampAuthority(root, "One TSA") as authority:
+        stamped = StampedNode(tmp_path / "node", [authority])
+        stamped.anchor()
+        stamped.stamp()
+        with asked_in_process(stamped.data) as asked:
+            page = asked.page("/proof?log=readings&id=1")
+            proof = asked.ask("GET", "/api/v1/proofs/readings/1")[1].encode()
+            status, trusted = asked.send_files(
+                "/proof", {}, {"proof_file": proof, "timestamps_file": root.path.read_bytes()}
+            )
+            refused = asked.send_files("/proof", {}, {"proof_file": proof, "timestamps_file": other.path.read_bytes()})[
+                1
+            ]
+            broken = asked.send_files("/proof", {"timestamps": "nonsense"}, {"proof_file": proof})[1]
+    assert "time stamp not verified" in page and "time stamp verified" not in page
+    assert (
+        status == 200
+        and "not later than" in trusted
+        and "by CN=One TSA" in trusted
+        and "time stamp verified" in trusted
+    )
+    assert "the proof does not hold" in refused
+    assert "nonsense</textarea>" in broken and 'role="alert"' in broken

@@ -30,6 +30,9 @@ WITNESS_STATES = {
 }
 """How a witness answered last, in words, and how bad that is."""
 
+_GIVEN = ("proof", "key", "policy", "ledger_head", "timestamps")
+"""What somebody gives who verifies a proof, as text or as the file ``…_file``."""
+
 MOST_LINES = 200
 """Lines of a file that a page shows as trees."""
 
@@ -98,11 +101,11 @@ def show_proof(call: PageRequest) -> Mapping[str, Any]:
 
 def verify(call: PageRequest) -> Mapping[str, Any]:
     """Check a proof that somebody brought, as text or as a file; what was filled in stays in the form."""
-    given = {name: call.field(name).strip() for name in ("proof", "key", "policy", "ledger_head")}
-    given |= {name: call.field(f"{name}_file").strip() for name in ("proof", "policy") if call.field(f"{name}_file")}
+    given = {name: call.field(name).strip() for name in _GIVEN}
+    given |= {name: call.field(f"{name}_file").strip() for name in _GIVEN if call.field(f"{name}_file")}
     given["policy"] = given["policy"].replace("\r\n", "\n")
     page = {**_proof_page(call, call.field("log") or None, call.field("id") or None), "given": given}
-    trusted = {name: given[name] or None for name in ("key", "policy", "ledger_head")}
+    trusted = {name: given[name] or None for name in _GIVEN if name != "proof"}
     try:
         if not given["proof"]:
             raise FormError("no proof: choose its file, or paste its text")
@@ -145,5 +148,5 @@ def _proof_page(call: PageRequest, log: str | None, number: str | None) -> dict[
         "id": number,
         "logs": names,
         "is_given": False,
-        "given": dict.fromkeys(("proof", "key", "policy", "ledger_head"), ""),
+        "given": dict.fromkeys(_GIVEN, ""),
     }
