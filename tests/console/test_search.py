@@ -66,12 +66,28 @@ def test_a_search_for_the_only_thing_of_a_name_leads_to_its_page(node: AskedInPr
     assert "contains the text" in node.page("/find?q=duplication")
 
 
+def test_a_key_is_found_in_all_logs_unless_something_has_this_name(node: AskedInProcess) -> None:
+    key = node.api("/logs/weather/messages?limit=1")["items"][0]["key"]
+    first = f"weather/{node.api(f'/logs/weather/search?key={quote(key)}&limit=1')['items'][0]['id']}"
+    (row,) = node.api(f"/search?q={quote(key)}")["items"]
+    assert (row["kind"], row["name"], row["page"]) == ("message key", first, f"/messages?log=weather&key={key}")
+    for log, log_key in (("x-a", key), ("x-b", key), ("x-c", "other")):
+        with node.node.logs.store.log(LogSpec(log)).writer() as writer:
+            writer.append([Message(b"x", key="before"), Message(b"x", key=log_key)])
+    names = [name for kind, name, _ in found(node, key) if kind == "message key"]
+    assert names == [first, "x-a/2", "x-b/2"]
+    assert ("log", "x-a", True) in found(node, "x-a")
+    notes = {each["kind"]: each["note"] for each in node.api("/search?q=x-a")["searched"]}
+    assert notes["message key"] == "not searched, because something has this name"
+
+
 @pytest.mark.parametrize("text", ["no such thing", "weather/999999", "999999", "did:sidetree:nobody", "weather/x"])
 def test_nothing_found_is_said_with_what_was_searched(node: AskedInProcess, text: str) -> None:
     answer = node.api(f"/search?q={quote(text)}")
     assert answer["items"] == []
     assert [row["kind"] for row in answer["searched"]] == [
         "log", "message", "queue", "space", "item", "policy", "batch", "anchor", "file", "DID",
+        "message key",
     ]  # fmt: skip
     page = node.page(f"/find?q={quote(text)}")
     assert f"Nothing found for <code>{text}</code>" in page and "What was searched" in page

@@ -26,6 +26,9 @@ MOST_RESULTS = 20
 ITEM_SECONDS = 1.0
 """How long the spaces are looked through for items, and how long batches are for a part of their ids."""
 
+KEY_MESSAGES = 100_000
+"""So many of the newest messages of each log are searched for a key, for at most :data:`ITEM_SECONDS` in all."""
+
 SHORTEST_PART = 4
 """So many characters of the id of a batch, or of an item, are asked for at least."""
 
@@ -146,6 +149,9 @@ def find(app: AppContext, request: ApiRequest[FindQuery, Any]) -> SearchAnswer:
     results, searched = list[SearchResult](), list[SearchedKind]()
     for kind, by, look in _LOOKS:
         notes, found = list[str](), list[SearchResult]()
+        if look is _keys and any(result.exact for result in results):
+            searched.append(SearchedKind(kind, by, 0, "not searched, because something has this name"))
+            continue
         try:
             for result in look(app, text, notes.append) if text else ():
                 if len(found) == MOST_RESULTS:
@@ -192,6 +198,24 @@ def _policies(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]
 def _spaces(app: AppContext, text: str, _note: Note) -> Iterator[SearchResult]:
     for name, _ in _named(dict.fromkeys(app.poller.snapshot.space_names, ""), text):
         yield SearchResult("space", name, f"/integrity?{urlencode({'text': name})}", exact=name == text)
+
+
+def _keys(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
+    """For each log, the first messages with the key *text* among its newest, and the way to all of them."""
+    logs = sorted(name for name, kind in app.node.logs.store.kinds().items() if kind in DATA_KINDS)
+    deadline, wanted = app.clock.monotonic() + ITEM_SECONDS, MessageFilter(key=text)
+    for number, name in enumerate(logs):
+        log, seconds = app.log(name), deadline - app.clock.monotonic()
+        if seconds <= 0:
+            note(f"{number:,} of {len(logs):,} logs were searched in {ITEM_SECONDS:g} s")
+            return
+        first = max(log.first_id, log.last_id - KEY_MESSAGES + 1)
+        step = search_messages(log, wanted, first_id=first, limit=1, seconds=seconds, clock=app.clock)
+        for message in step.messages:
+            page = f"/messages?{urlencode({'log': name, 'key': text})}"
+            yield SearchResult("message key", f"{name}/{message.id}", page, f"the first with this key since {first:,}")
+        if not step.messages and step.next_id is not None:
+            note(f"{name}: searched from {first:,} to {step.last_id:,}")
 
 
 def _items(app: AppContext, text: str, note: Note) -> Iterator[SearchResult]:
@@ -308,4 +332,5 @@ _LOOKS: Sequence[tuple[str, str, Look]] = (
     ("anchor", "number", _anchors),
     ("file", "whole CID", _files),
     ("DID", "whole DID", _identifiers),
+    ("message key", f"whole key; the newest {KEY_MESSAGES:,} messages of each log", _keys),
 )
