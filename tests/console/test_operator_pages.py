@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -250,6 +251,8 @@ def test_tables_are_sorted_by_what_an_operator_looks_for(asked: AskedInProcess, 
     first = asked.api("/integrity/reports?sort=oldest&limit=1")
     assert first["items"][0]["space"] == "middle" and first["next"] == "1" and first["total"] == 6
     assert asked.ask("GET", "/api/v1/integrity/reports?sort=nothing")[0] == 400
+    for page in ("/integrity", "/integrity/reports", "/dead-letters"):
+        assert not re.search(r'[?&;]sort=["&]', asked.page(page)), f"{page} leads to an order without a name"
     queue = asked.node.queues.open("duplication-low")
     for count, cause in ((1, "disk full"), (2, "no store")):
         queue.put([encode_task(Duplicate("one", "two", "s", f"{cause} {n}")) for n in range(count)])

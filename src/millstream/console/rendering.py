@@ -25,6 +25,8 @@ _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SOURCES = 20
 """Rows of bars, one a source, that are drawn."""
 
+_OPEN = jinja2.Undefined()
+
 FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -90,8 +92,8 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
 
 
 def link(path: str, **query: Any) -> str:
-    """*path* with *query*; what is None or empty is left out."""
-    given = {name: value for name, value in query.items() if value not in (None, "")}
+    """*path* with *query*; what is None, empty, or left open by a template (``a if b``) is left out."""
+    given = {name: value for name, value in query.items() if value not in (None, "", _OPEN)}
     return f"{path}?{urlencode(given)}" if given else path
 
 
