@@ -23,6 +23,18 @@ def test_an_answer_is_read_with_its_status_and_headers(web: Any) -> None:
         assert b"".join(answer.chunks()) == b"first\nsecond\nthird"
 
 
+def test_a_bounded_answer_is_read_whole_or_refused_without_the_secrets_of_its_url(web: Any) -> None:
+    web.answers["/one?token=secret"] = web.answers["/one"] = b"x" * 300_000
+    with HttpReader().open(f"{web.url}/one") as answer:
+        assert answer.read(300_000) == b"x" * 300_000
+    with (
+        HttpReader().open(f"{web.url}/one?token=secret") as answer,
+        pytest.raises(HttpError, match="its answer has more than 299,999 bytes") as refused,
+    ):
+        answer.read(299_999)
+    assert "secret" not in str(refused.value) and f"{web.url}/one" in str(refused.value)
+
+
 def test_redirects_are_followed_a_few_times_and_no_more(web: Any, other_web: Any) -> None:
     web.answers["/a"] = moved_to(f"{other_web.url}/b")
     other_web.answers["/b"] = moved_to("/c")

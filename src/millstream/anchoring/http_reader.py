@@ -120,6 +120,15 @@ class HttpResponse:
             if self._watchdog.has_ended or (self.length is not None and received < self.length):
                 raise http.client.IncompleteRead(b"")
 
+    def read(self, most_bytes: int) -> bytes:
+        """The whole body. Raises :class:`HttpError` as :meth:`chunks`, and where it has more than *most_bytes*."""
+        data = bytearray()
+        for chunk in self.chunks():
+            data += chunk
+            if len(data) > most_bytes:
+                raise HttpError(redacted_url(self.url), f"its answer has more than {most_bytes:,} bytes")
+        return bytes(data)
+
 
 class _Watchdog:
     """Ends a connection that is slower than it may be: time-outs of a socket count anew with every byte."""

@@ -39,20 +39,15 @@ class HttpFiles:
         return redacted_url(self._url)
 
     def read(self, path: str) -> bytes | None:
-        data = bytearray()
         try:
             with self._reader.open(f"{self._url}/{path}") as answer:
                 if answer.status in _ABSENT:
                     return None
                 if answer.status != 200:
                     raise HttpError(f"{self}/{path}", f"it answered with status {answer.status}")
-                for chunk in answer.chunks():
-                    data += chunk
-                    if len(data) > MAX_FILE_BYTES:
-                        raise HttpError(f"{self}/{path}", f"it has more than {MAX_FILE_BYTES:,} bytes")
+                return answer.read(MAX_FILE_BYTES)
         except HttpError as error:
             raise LedgerUnavailableError(f"cannot read the ledger: {error}") from error
-        return bytes(data)
 
 
 def open_published(text: str) -> ReadableFiles:

@@ -61,12 +61,7 @@ class TimestampClient:
         return token
 
     def _ask(self, request: bytes) -> bytes:
-        data = bytearray()
         with self._reader.post(self._url, request, {"Content-Type": "application/timestamp-query"}) as answer:
             if answer.status != 200:
                 raise HttpError(self.name, f"it answered with status {answer.status}")
-            for chunk in answer.chunks():
-                data += chunk
-                if len(data) > _MAX_ANSWER_BYTES:
-                    raise HttpError(self.name, f"its answer has more than {_MAX_ANSWER_BYTES:,} bytes")
-        return bytes(data)
+            return answer.read(_MAX_ANSWER_BYTES)

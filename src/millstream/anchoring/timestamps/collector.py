@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import AnchoringError, TimestampError
+from millstream.anchoring.retry_pause import RetryPause
 from millstream.anchoring.timestamps.client import Digest, TimestampClient
 from millstream.anchoring.timestamps.renewal import TimestampTree
 from millstream.anchoring.timestamps.stamped_entries import renewal_chain
@@ -51,13 +52,6 @@ class TimestampRules(msgspec.Struct, frozen=True, kw_only=True):
     retired: Collection[str] = ()
 
 
-class _Pause(msgspec.Struct):
-    """When an authority that gave no token is asked again."""
-
-    until: float = 0.0
-    seconds: float = _FIRST_PAUSE
-
-
 class TimestampCollector:
     """Has the checkpoints of *tree* stamped by *clients*, keeps the tokens in *cas*, and lists them in *table*.
 
@@ -81,7 +75,7 @@ class TimestampCollector:
         self._cas = cas
         self._clock = clock
         self._rules = rules
-        self._pauses = {client.name: _Pause() for client in clients}
+        self._pauses = {client.name: RetryPause(_FIRST_PAUSE, _LONGEST_PAUSE) for client in clients}
         self._turn = threading.Lock()
         self._renewals_at = 0.0
         """When it is looked again for time stamps to renew (monotonic seconds)."""
@@ -114,7 +108,7 @@ class TimestampCollector:
         return {name: problem for name in names if (problem := said[name].problem) is not None}
 
     def _is_due(self, client: TimestampClient, newest: SignedHead, *, now: bool) -> bool:
-        if not now and self._pauses[client.name].until > self._clock.monotonic():
+        if not now and not self._pauses[client.name].is_over(self._clock.monotonic()):
             return False
         last = self._table.newest(client.name)
         if last is None or (last.size or 0) >= newest.size:
@@ -175,12 +169,7 @@ class TimestampCollector:
             record = keep(ask())
         except AnchoringError as error:
             problem = str(error) if client.name in str(error) else f"{client.name}: {error}"
-        pause = self._pauses[client.name]
-        if problem is None:
-            pause.until, pause.seconds = 0.0, _FIRST_PAUSE
-        else:
-            pause.until = self._clock.monotonic() + pause.seconds
-            pause.seconds = min(2 * pause.seconds, _LONGEST_PAUSE)
+        self._pauses[client.name].note(self._clock.monotonic(), failed=problem is not None)
         before = self._table.authorities().get(client.name)
         if problem is not None and (before is None or before.problem != problem):
             _log.warning("no time stamp: %s", problem)

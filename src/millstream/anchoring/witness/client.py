@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from millstream.anchoring.errors import HttpError, NoteError, WitnessRefusalError
-from millstream.anchoring.http_reader import HttpReader, HttpResponse, check_url, redacted_url
+from millstream.anchoring.http_reader import HttpReader, check_url, redacted_url
 from millstream.anchoring.transparency.checkpoint import MAX_TREE_SIZE, parse_checkpoint
 from millstream.anchoring.transparency.signed_note import (
     NoteSignature,
@@ -81,15 +81,7 @@ class WitnessClient:
     def _ask(self, body: bytes) -> tuple[int, str, bytes]:
         with self._reader.post(self._url, body, {"Content-Type": "text/plain; charset=utf-8"}) as answer:
             media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-            return answer.status, media, self._body(answer)
-
-    def _body(self, answer: HttpResponse) -> bytes:
-        data = bytearray()
-        for chunk in answer.chunks():
-            data += chunk
-            if len(data) > _MAX_ANSWER_BYTES:
-                raise HttpError(redacted_url(self._url), f"its answer has more than {_MAX_ANSWER_BYTES:,} bytes")
-        return bytes(data)
+            return answer.status, media, answer.read(_MAX_ANSWER_BYTES)
 
     def _parse_size(self, body: bytes) -> int:
         found = _SIZE.fullmatch(body)

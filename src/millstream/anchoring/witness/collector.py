@@ -11,6 +11,7 @@ import msgspec
 
 from millstream.anchoring.errors import HttpError, NotCosignedError, TrustPolicyError, WitnessRefusalError
 from millstream.anchoring.http_reader import HttpReader
+from millstream.anchoring.retry_pause import RetryPause
 from millstream.anchoring.transparency.entry_proof import SignedHead
 from millstream.anchoring.transparency.policy import TrustPolicy, cosigning_witnesses
 from millstream.anchoring.transparency.signed_note import SignedNote, encode_note, parse_note
@@ -61,13 +62,6 @@ class CosignatureStatus(msgspec.Struct, frozen=True):
         return max(0, now - self.collecting.started_at) if self.collecting and is_open else 0
 
 
-class _Pause(msgspec.Struct):
-    """When a witness that did not answer is asked again."""
-
-    until: float = 0.0
-    seconds: float = _FIRST_PAUSE
-
-
 class CosignatureCollector:
     """Collects cosignatures for the checkpoints of *tree* by *policy*, whose witnesses must have URLs.
 
@@ -97,7 +91,7 @@ class CosignatureCollector:
         for name, record in table.witnesses().items():
             if name in self._clients:
                 self._clients[name].known_size = record.known_size
-        self._pauses = {name: _Pause() for name in self._clients}
+        self._pauses = {name: RetryPause(_FIRST_PAUSE, _LONGEST_PAUSE) for name in self._clients}
         self._published: bytes | None = None
 
     def collect(self) -> bool:
@@ -114,7 +108,7 @@ class CosignatureCollector:
             return False
         signed = cosigning_witnesses(parse_note(row.data), self._policy)
         now = self._clock.monotonic()
-        due = [name for name in self._clients if name not in signed and self._pauses[name].until <= now]
+        due = [name for name in self._clients if name not in signed and self._pauses[name].is_over(now)]
         if due:
             with ThreadPoolExecutor(min(len(due), _MOST_THREADS), "witness") as threads:
                 list(threads.map(lambda name: self._ask(name, row.data), due))
@@ -180,7 +174,7 @@ class CosignatureCollector:
         return any(client.known_size > size for client in self._clients.values())
 
     def _ask(self, name: str, checkpoint: bytes) -> None:
-        client, pause, now = self._clients[name], self._pauses[name], self._clock.now()
+        client, now = self._clients[name], self._clock.now()
         problem, is_fork, is_refusal, answered = None, False, False, None
         try:
             cosigned = client.cosign(checkpoint, self._tree.consistency_path)
@@ -193,11 +187,7 @@ class CosignatureCollector:
                 SignedNote(parse_note(checkpoint).text, cosigned.signatures), self._policy, self._clock.now()
             )
             answered = self._clock.now()
-        if problem is None:
-            pause.until, pause.seconds = 0.0, _FIRST_PAUSE
-        else:
-            pause.until = self._clock.monotonic() + pause.seconds
-            pause.seconds = min(2 * pause.seconds, _LONGEST_PAUSE)
+        self._pauses[name].note(self._clock.monotonic(), failed=problem is not None)
         before = self._table.witnesses().get(name)
         if problem is not None and (before is None or before.problem != problem):
             _log.log(logging.ERROR if is_fork else logging.WARNING, "witness %s: %s", name, problem)
