@@ -13,6 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.anchoring import MemoryCas
+from millstream.anchoring.batch_files import (
+    BatchFilePart,
+    message_ids,
+    pack_batches,
+    pack_rejects,
+    read_rejects,
+    split_batches,
+)
+from millstream.anchoring.batch_records import PROTOCOL
 from millstream.anchoring.content import read_anchor
 from millstream.anchoring.cut_manifest import (
     BatchFile,
@@ -23,18 +32,9 @@ from millstream.anchoring.cut_manifest import (
     encode_manifest,
 )
 from millstream.anchoring.errors import BatchFormatError, LedgerError, ProofError
-from millstream.anchoring.files import (
-    BatchFilePart,
-    message_ids,
-    pack_batches,
-    pack_rejects,
-    read_rejects,
-    split_batches,
-)
 from millstream.anchoring.ledger import decode_entry
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.proof import decode_proof
-from millstream.anchoring.records import PROTOCOL
 from millstream.core.cid import cid_of
 from millstream.testing.batches import make_batches
 

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from millstream.anchoring import AnchorIndex, MemoryLedger, Observer
+from millstream.anchoring.batch_files import BatchFilePart, pack_batches, pack_rejects
+from millstream.anchoring.batch_records import PROTOCOL, EncodedBatch
 from millstream.anchoring.cut_manifest import (
     BatchFile,
     CutManifest,
@@ -15,9 +17,7 @@ from millstream.anchoring.cut_manifest import (
     encode_manifest,
 )
 from millstream.anchoring.errors import LedgerError, ObservationBlockedError
-from millstream.anchoring.files import BatchFilePart, pack_batches, pack_rejects
 from millstream.anchoring.merkle import leaf_hash, merkle_root
-from millstream.anchoring.records import PROTOCOL, EncodedBatch
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
 from millstream.core.clock import VirtualClock

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from millstream.anchoring import BatchJournal, BatchState, BatchStatus, CutLimits
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.errors import BatchFormatError, CasNotFoundError, JournalBusyError
 from millstream.anchoring.packing import PackedCut, pack_cut
-from millstream.anchoring.records import EncodedBatch
 from millstream.testing.batches import CONFIG, make_batch, make_batches, make_rejects
 
 LIMITS = CutLimits(batches=5, file_bytes=3000)

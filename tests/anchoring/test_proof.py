@@ -19,7 +19,7 @@ from millstream.anchoring import (
     prove,
     verify_proof,
 )
-from millstream.anchoring.files import split_batches
+from millstream.anchoring.batch_files import split_batches
 from millstream.anchoring.proof import Trust, decode_proof, encode_proof
 from millstream.batching import Reject
 from millstream.core.canonical import canonical_json, parse_canonical

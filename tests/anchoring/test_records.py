@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.anchoring.batch_records import decode_header, decode_message, encode_batch, encode_header
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.merkle import leaf_hash, merkle_root
-from millstream.anchoring.records import decode_header, decode_message, encode_batch, encode_header
 from millstream.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from millstream.core.message import Message
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from millstream.anchoring import BatchState, BatchStatus, CutLimits, MemoryLedger
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.content import read_anchor
 from millstream.anchoring.errors import (
     AnchoringError,
@@ -15,7 +16,6 @@ from millstream.anchoring.errors import (
     JournalBusyError,
     ObservationBlockedError,
 )
-from millstream.anchoring.records import EncodedBatch
 from millstream.batching import Reject
 from millstream.core.clock import VirtualClock
 from millstream.testing.batches import CONFIG, make_batch, make_batches, make_rejects

@@ -19,9 +19,9 @@ from millstream.anchoring import (
     Observer,
     replay,
 )
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.content import read_anchor
 from millstream.anchoring.errors import CasUnavailableError, ObservationBlockedError
-from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import VirtualClock
 from millstream.testing.batches import CONFIG, make_batch, make_rejects
 from millstream.testing.cas import FaultyCas

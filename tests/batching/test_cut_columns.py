@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, ConfigError, Event
+from millstream.batching.batch_config import SizeLimits
 from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.columns import FARTHEST, cut_columns
 from millstream.batching.errors import ColumnsError
-from millstream.batching.rules import SizeLimits
 from millstream.batching.window_boundaries import find_window_boundaries
 from millstream.testing.batching_oracle import plain_batches, spelled
 from suite.sizes import examples, sized

@@ -20,8 +20,8 @@ from millstream.anchoring import (
     Observer,
     replay,
 )
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.packing import pack_cut
-from millstream.anchoring.records import EncodedBatch
 from millstream.batching import Rulebook
 from millstream.bench.batching_spark import fleet_messages
 from millstream.core.clock import SystemClock, VirtualClock

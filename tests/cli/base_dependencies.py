@@ -124,7 +124,7 @@ def attempt(arguments: list[str], *, endless: bool = False) -> dict[str, Any]:
 
 def example_commands(folder: Path) -> Iterator[list[str]]:
     """The words of the example of each command, kept within *folder* and this machine."""
-    from millstream.cli.examples import example_lines
+    from millstream.cli.command_examples import example_lines
 
     suffix = base64.urlsafe_b64encode(b"\x12\x20" + bytes(32)).decode().rstrip("=")
     for line in example_lines():

@@ -16,7 +16,7 @@ import pytest
 
 from millstream import cli
 from millstream.cli.batch import TOOLS
-from millstream.cli.examples import example_lines, example_of
+from millstream.cli.command_examples import example_lines, example_of
 from millstream.cli.main import COMPLETE, millstream, run
 from support.commands import run_command
 
@@ -51,7 +51,7 @@ PATHS = [*ALL, *[f"millstream batch {tool}" for tool in TOOLS]]
 def test_every_command_has_an_example_and_every_example_a_command() -> None:
     assert len(PATHS) > 90
     missing = [path for path in PATHS if example_of(path) is None]
-    assert not missing, f"add an example of {missing} to src/millstream/cli/examples.py"
+    assert not missing, f"add an example of {missing} to src/millstream/cli/command_examples.py"
     assert len(example_lines()) == len(PATHS)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.anchoring.records import EncodedBatch, decode_message
+from millstream.anchoring.batch_records import EncodedBatch, decode_message
 from millstream.batching import Reject
 from millstream.cli.anchor_operations import cut_operations
 from millstream.cli.main import run

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.examples import example_lines
+from millstream.cli.command_examples import example_lines
 from millstream.cli.main import run
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit

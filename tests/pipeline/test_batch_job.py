@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.anchoring.files import checked_batch
-from millstream.anchoring.records import EncodedBatch, encode_batch
+from millstream.anchoring.batch_files import checked_batch
+from millstream.anchoring.batch_records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher, Override, Rulebook
 from millstream.batching.message_events import event_from_message
 from millstream.core.message import Message

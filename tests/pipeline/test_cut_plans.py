@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.anchoring.records import EncodedBatch
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.planning.cut_plans import (
     ENCODED,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.anchoring.records import encode_batch
+from millstream.anchoring.batch_records import encode_batch
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Override, Rulebook
 from millstream.batching.message_events import TICK_SOURCE, event_from_message
 from millstream.core.message import Message, to_arrow

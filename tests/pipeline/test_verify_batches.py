@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.anchoring.records import EncodedBatch
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.batching.batch_log_origin import read_origin, write_origin
 from millstream.batching.service import BatchService

@@ -32,7 +32,7 @@ from copy_faults import (
 from ledger_faults import ledger_key_lost, ledger_stuck
 from witness_faults import ledger_forked, witness_away
 
-from millstream.anchoring.records import decode_message
+from millstream.anchoring.batch_records import decode_message
 from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock, VirtualClock
 from millstream.core.message import Message

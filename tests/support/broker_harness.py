@@ -25,8 +25,8 @@ from millstream.messaging.broker.address import to_endpoints
 from millstream.messaging.broker.clients.sessions import ClientSession
 from millstream.messaging.broker.core import BrokerCore
 from millstream.messaging.broker.handlers.call_context import CallContext
+from millstream.messaging.broker.handlers.calls import BrokerService
 from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
-from millstream.messaging.broker.handlers.service import BrokerService
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.broker.storage.topic import TopicSpec
 from millstream.messaging.protocol import v2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from millstream.anchoring import LocalCas
+from millstream.anchoring.batch_records import PROTOCOL, encode_header
 from millstream.anchoring.cut_manifest import BatchFile, CutManifest, RejectList, anchor_string, encode_manifest
 from millstream.anchoring.ledger import encode_entry, next_entry
 from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.proof import encode_proof
-from millstream.anchoring.records import PROTOCOL, encode_header
 from millstream.anchoring.transparency.checkpoint import Checkpoint
 from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, sign_note
 from millstream.core.canonical import canonical_json

@@ -13,6 +13,7 @@ from millstream.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from millstream.anchoring.anchor_replay import ReplayReport, replay
+    from millstream.anchoring.batch_records import BatchHeader, EncodedBatch, encode_batch
     from millstream.anchoring.cas import Cas, MemoryCas
     from millstream.anchoring.errors import (
         AnchoringError,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from millstream.anchoring.observer import Observer
     from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
     from millstream.anchoring.prover import prove
-    from millstream.anchoring.records import BatchHeader, EncodedBatch, encode_batch
     from millstream.anchoring.states import BatchState, BatchStatus
     from millstream.anchoring.store_cas import StoreBackedCas
     from millstream.anchoring.writer import BatchWriter, CutLimits

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from millstream.anchoring.batch_files import BatchFilePart, pack_batches, pack_rejects
+from millstream.anchoring.batch_records import PROTOCOL
 from millstream.anchoring.cut_manifest import BatchFile, CutManifest, RejectFile, RejectList
-from millstream.anchoring.files import BatchFilePart, pack_batches, pack_rejects
 from millstream.anchoring.merkle import leaf_hash, merkle_root
-from millstream.anchoring.records import PROTOCOL
 from millstream.anchoring.states import BatchStream
 from millstream.core.cid import cid_of
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from millstream.anchoring.batch_files import RejectLine, message_ids, read_rejects, split_batches
 from millstream.anchoring.cas import CasReader
 from millstream.anchoring.cut_manifest import (
     MAX_FILE_BYTES,
@@ -20,7 +21,6 @@ from millstream.anchoring.cut_manifest import (
 )
 from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import BatchFormatError, CasTooLargeError
-from millstream.anchoring.files import RejectLine, message_ids, read_rejects, split_batches
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 
 _LEAF_BYTES = 32

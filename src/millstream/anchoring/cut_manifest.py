@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from millstream.anchoring.batch_records import PROTOCOL
 from millstream.anchoring.errors import BatchFormatError
-from millstream.anchoring.records import PROTOCOL
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
 from millstream.core.cid import is_cid, is_raw_cid
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
 from millstream.anchoring.message_traces import MessageTraces
 from millstream.anchoring.record_columns import encode_lines, seal_lines
-from millstream.anchoring.records import BatchHeader, EncodedBatch
 from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.event import Kind

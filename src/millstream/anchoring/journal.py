@@ -14,9 +14,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
+from millstream.anchoring.batch_files import BatchFilePart
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.database import metadata
 from millstream.anchoring.errors import JournalBusyError
-from millstream.anchoring.files import BatchFilePart
 from millstream.anchoring.journal_writing import (
     KEEP_IDS,
     accept,
@@ -29,7 +30,6 @@ from millstream.anchoring.journal_writing import (
 )
 from millstream.anchoring.packed_members import packed_by_name, packed_members
 from millstream.anchoring.packing import PackedCut
-from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import (
     AddResult,
     BatchState,

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
+from millstream.anchoring.batch_files import check_reason
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.database import insert_rows
 from millstream.anchoring.errors import BatchFormatError
-from millstream.anchoring.files import check_reason
 from millstream.anchoring.packed_members import packed_by_name, packed_members, packed_values
 from millstream.anchoring.packing import PackedCut
-from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import AddResult, BatchStream, JournalCut
 from millstream.core.canonical import canonical_json
 from millstream.core.sql import among, insert_new

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.anchoring.batch_files import BatchFilePart, PackedFile, check_size, pack_batches
+from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import AnchoredBatches, read_batches
 from millstream.anchoring.cut_manifest import BatchFile
 from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import BatchFormatError
-from millstream.anchoring.files import BatchFilePart, PackedFile, check_size, pack_batches
 from millstream.anchoring.merkle import leaf_hash
-from millstream.anchoring.records import BatchHeader, EncodedBatch
 
 _ROOT_BYTES = 32
 

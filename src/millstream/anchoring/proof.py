@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
+from millstream.anchoring.batch_files import BatchFileEntry, split_batches
+from millstream.anchoring.batch_records import BatchHeader, decode_message, encode_header
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_file, read_manifest
 from millstream.anchoring.cut_manifest import BatchFile, CutManifest
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, MerklePathError, NoteError, ProofError
-from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.ledger import LedgerEntry, check_seal, check_tail, encode_entry
 from millstream.anchoring.merkle import leaf_hash, root_of_path
-from millstream.anchoring.records import BatchHeader, decode_message, encode_header
 from millstream.anchoring.timestamps.authorities import TrustedAuthorities
 from millstream.anchoring.timestamps.entry_timestamp import (
     CheckedTimestamp,

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from millstream.anchoring.batch_files import BatchFileEntry, split_batches
+from millstream.anchoring.batch_records import decode_message
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError, NotBatchedError, ProofError
-from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.index import AnchorIndex, MessageLocation
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_tail, encode_entry
@@ -24,7 +25,6 @@ from millstream.anchoring.proof import (
     Replica,
     encode_proof,
 )
-from millstream.anchoring.records import decode_message
 from millstream.anchoring.transparency.entry_proof import EntryProof
 
 ProveEntry = Callable[[int], EntryProof]

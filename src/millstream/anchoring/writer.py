@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.anchoring.batch_file_builder import build_files, build_manifest, build_manifest_over_files
+from millstream.anchoring.batch_files import BatchFilePart, checked_batch
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.cas import Cas, not_found
 from millstream.anchoring.content import AnchoredBatches
 from millstream.anchoring.cut_manifest import (
@@ -28,13 +30,11 @@ from millstream.anchoring.cut_manifest import (
 )
 from millstream.anchoring.duplicate_check import BatchMembers
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
-from millstream.anchoring.files import BatchFilePart, checked_batch
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.journal import BatchJournal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.observer import Observer
 from millstream.anchoring.packing import PackedCut
-from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import AddResult, BatchState, BatchStream, CutCandidate, CutPlan, JournalCut
 from millstream.core import tracing
 from millstream.core.cid import cid_of

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from millstream.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from millstream.batching.batch_config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
     from millstream.batching.batcher import Batcher
     from millstream.batching.errors import BatchingError, BoundBrokenError, ConfigError, FlushedError, SnapshotError
     from millstream.batching.event import BatcherOutput, Event, EventBatch, Reject
     from millstream.batching.rulebook import Override, Rulebook
-    from millstream.batching.rules import BatchConfig, BatchingMode, ConflictCut, LatePolicy
 
 __all__ = [
     "BatchConfig",

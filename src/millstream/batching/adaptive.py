@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.batcher import Batcher
 from millstream.batching.column_batcher import ColumnBatcher
 from millstream.batching.column_engines import ClosedTables, events_from_table, output_tables
@@ -16,7 +17,6 @@ from millstream.batching.composite_engine import CompositeEngine
 from millstream.batching.engine import EngineHost
 from millstream.batching.event import BatcherOutput
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.rules import BatchConfig
 
 LARGE_STEP = 2000
 """So many records of a step go through columns sooner than one by one."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from millstream.batching.batch_config import BatchConfig, BatchingMode, ConflictCut, LatePolicy
 from millstream.batching.engine import Engine, EngineHost
 from millstream.batching.errors import SnapshotError
 from millstream.batching.event import BatcherOutput, Event
@@ -13,7 +14,6 @@ from millstream.batching.late_engines import LateAmendEngine, LateSideEngine
 from millstream.batching.order_free import OrderFreeEngine
 from millstream.batching.rule_dispatch import RuleDispatchEngine
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.rules import BatchConfig, BatchingMode, ConflictCut, LatePolicy
 from millstream.batching.snapshot import decode_snapshot, encode_snapshot
 from millstream.batching.thin_edge import ThinEdgeEngine
 

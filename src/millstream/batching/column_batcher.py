@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.column_engines import ClosedTables, ColumnEngine, OrderFreeColumnEngine, RecordEngineAdapter
 from millstream.batching.engine import EngineHost
 from millstream.batching.errors import SnapshotError
 from millstream.batching.late_column_engines import LateAmendColumnEngine, LateSideColumnEngine
 from millstream.batching.rule_dispatch_columns import RuleDispatchColumnEngine
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.rules import BatchConfig
 from millstream.batching.snapshot import decode_columns, decode_snapshot, encode_columns, encode_snapshot
 from millstream.batching.thin_edge import ThinEdgeEngine
 

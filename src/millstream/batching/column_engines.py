@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.column_identity import CLOSED_SCHEMA, with_batch_ids
 from millstream.batching.column_state import EVENT_SCHEMA, rows_from_state, state_from_rows
 from millstream.batching.columns import FARTHEST, REJECT_SCHEMA, CutResult, cut_columns, split_refused
@@ -20,7 +21,6 @@ from millstream.batching.engine import BatchingProgress, Engine, EngineState
 from millstream.batching.errors import BoundBrokenError, FlushedError
 from millstream.batching.event import BatcherOutput, Event, EventBatch
 from millstream.batching.open_records import OpenRecords
-from millstream.batching.rules import BatchConfig
 from millstream.batching.window_boundaries import Integers
 
 

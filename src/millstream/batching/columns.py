@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.errors import ColumnsError, ConfigError
 from millstream.batching.event import EventBatch, Kind
 from millstream.batching.identity import make_batch
-from millstream.batching.rules import BatchConfig
 from millstream.batching.window_boundaries import Flags, Integers, WindowBoundaries, find_window_boundaries
 
 BATCH_SCHEMA = pa.schema(

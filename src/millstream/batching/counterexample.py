@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.batcher import Batcher
 from millstream.batching.event import Event
-from millstream.batching.rules import BatchConfig
 
 BatchMembership = list[tuple[int, ...]]
 """The members of each batch by id, in order of their first member's time."""

@@ -12,11 +12,11 @@ from itertools import islice
 
 import msgspec
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.batcher import Batcher
 from millstream.batching.errors import ConfigError
 from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatch, Kind, Reason, Reject
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.rules import BatchConfig
 
 
 class BatchExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import msgspec
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.event import CutReason, EventBatch, Kind, Row
-from millstream.batching.rules import BatchConfig
 
 _encoder = msgspec.json.Encoder()
 

@@ -10,13 +10,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.column_engines import ClosedTables, OrderFreeColumnEngine, joined
 from millstream.batching.column_identity import CLOSED_SCHEMA, with_batch_ids
 from millstream.batching.columns import CutResult
 from millstream.batching.composite_engine import TwoStageEngine
 from millstream.batching.engine import EngineState
 from millstream.batching.event import Kind
-from millstream.batching.rules import BatchConfig
 
 
 class LateSideColumnEngine(TwoStageEngine[OrderFreeColumnEngine]):

@@ -11,12 +11,12 @@ from functools import partial
 
 import msgspec
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.composite_engine import TwoStageEngine
 from millstream.batching.engine import Engine, EngineState
 from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatch, Row
 from millstream.batching.identity import make_batch
 from millstream.batching.order_free import OrderFreeEngine, by_close, by_start
-from millstream.batching.rules import BatchConfig
 
 
 class LateSideEngine(TwoStageEngine[OrderFreeEngine]):

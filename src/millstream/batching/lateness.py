@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.event import Reason
-from millstream.batching.rules import BatchConfig
 
 
 def lateness_rule(config: BatchConfig) -> Callable[[int, int], Reason | None]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.engine import EngineState, OpenState, SourceState
 from millstream.batching.errors import BoundBrokenError, FlushedError
 from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatch, Reject, Row
 from millstream.batching.identity import make_batch
 from millstream.batching.lateness import lateness_rule
-from millstream.batching.rules import BatchConfig
 from millstream.batching.source_buffer import SourceBuffer, SourceRules
 
 Naming = Callable[[str, Sequence[Row], int | None, CutReason], EventBatch]

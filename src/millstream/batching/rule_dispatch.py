@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.composite_engine import CompositeEngine
 from millstream.batching.engine import Engine, EngineState
 from millstream.batching.event import BatcherOutput, Event
 from millstream.batching.order_free import by_close, by_start
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.rules import BatchConfig
 
 
 class RuleDispatchEngine(CompositeEngine[Engine]):

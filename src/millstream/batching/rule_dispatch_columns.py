@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.column_engines import ClosedTables, ColumnEngine, joined
 from millstream.batching.composite_engine import CompositeEngine
 from millstream.batching.engine import EngineState
 from millstream.batching.rulebook import Rulebook
-from millstream.batching.rules import BatchConfig
 from millstream.batching.window_boundaries import Flags, Integers
 
 

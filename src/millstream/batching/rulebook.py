@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.errors import ConfigError
-from millstream.batching.rules import BatchConfig
 
 
 class Override(msgspec.Struct, frozen=True):

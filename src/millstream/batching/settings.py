@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from millstream.batching.batch_config import BatchConfig, ConflictCut, LatePolicy
 from millstream.batching.rulebook import RULE_NAMES, Rulebook, overrides_of
-from millstream.batching.rules import BatchConfig, ConflictCut, LatePolicy
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.settings import OwnTables, Section

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.batching.batch_config import BatchConfig, LatePolicy
 from millstream.batching.columns import FARTHEST, cut_columns
-from millstream.batching.rules import BatchConfig, LatePolicy
 from millstream.batching.window_boundaries import Integers
 
 STEPS = 8

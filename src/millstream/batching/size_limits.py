@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
+from millstream.batching.batch_config import SizeLimits
 from millstream.batching.cut import CutBatch, OpenBatch, duplicate_reject
 from millstream.batching.event import Reject, Row
-from millstream.batching.rules import SizeLimits
 
 
 class SizeLimitedBatch(OpenBatch):

@@ -6,9 +6,9 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from operator import itemgetter
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.cut import CutBatch, OpenBatch
 from millstream.batching.event import Reject, Row
-from millstream.batching.rules import BatchConfig
 from millstream.batching.size_limits import SizeLimitedBatch
 
 IDLE = 1 << 65

@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from millstream.batching.batch_config import BatchConfig
 from millstream.batching.engine import EngineState, OpenState, SourceState
 from millstream.batching.event import BatcherOutput, CutReason, Event, EventBatch, Reject, Row
 from millstream.batching.identity import make_batch
 from millstream.batching.lateness import lateness_rule
-from millstream.batching.rules import BatchConfig
 
 
 class _Open:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millstream.batching.rules import SizeLimits
+from millstream.batching.batch_config import SizeLimits
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

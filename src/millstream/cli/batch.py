@@ -20,7 +20,7 @@ from millstream.batching import (
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.json_lines import read_events, write_line
 from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
-from millstream.cli.examples import with_examples
+from millstream.cli.command_examples import with_examples
 
 _CHUNK = 8192
 

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import shell_complete
 
 from millstream import __version__
-from millstream.cli.examples import with_examples
+from millstream.cli.command_examples import with_examples
 from millstream.cli.logging_setup import describe_error, print_error, stop_logging
 from millstream.core.errors import MillstreamError
 from millstream.core.extras import missing_package

@@ -25,7 +25,7 @@ from millstream.console import (
     search,
 )
 from millstream.console.events import Events
-from millstream.console.page import THEMES, PageRenderer, local_path, read_form, sentence
+from millstream.console.page_renderer import THEMES, PageRenderer, local_path, read_form, sentence
 from millstream.console.rendering import Assets, make_templates
 from millstream.core.errors import MillstreamError
 from millstream.rest.access_control import InvalidFormTokenError

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import PageRenderer, PageRequest
+from millstream.console.page_renderer import PageRenderer, PageRequest
 from millstream.core.message import MessageError, decode_line
 from millstream.rest.views import batches
 

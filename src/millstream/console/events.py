@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from millstream.console.page import PageRenderer
+from millstream.console.page_renderer import PageRenderer
 from millstream.core.errors import MillstreamError
 from millstream.rest.api import error_answer
 from millstream.rest.app_context import AppContext

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import PageRenderer, PageRequest, body_of
+from millstream.console.page_renderer import PageRenderer, PageRequest, body_of
 from millstream.core.errors import NotFoundError
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.rest.views import holds

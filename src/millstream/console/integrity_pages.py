@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.formatting import ago, percent
-from millstream.console.page import PageRenderer, PageRequest, body_of
+from millstream.console.page_renderer import PageRenderer, PageRequest, body_of
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.duplication.held_items import DELETE, VANISHED
 from millstream.mill.reports.coverage import SpaceCoverage

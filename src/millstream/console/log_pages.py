@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.batch_pages import REASONS
-from millstream.console.page import PageRenderer, PageRequest, body_of, parsed_json, read_time
+from millstream.console.page_renderer import PageRenderer, PageRequest, body_of, parsed_json, read_time
 from millstream.rest.views import batches, logs, topics
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import PageRenderer, PageRequest
+from millstream.console.page_renderer import PageRenderer, PageRequest
 from millstream.core.clock import MICROSECONDS
 from millstream.rest.views import system
 from millstream.status.models import Sample

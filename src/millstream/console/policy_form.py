@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from millstream.console.page import PageRequest
+from millstream.console.page_renderer import PageRequest
 from millstream.mill.policies.policy import Pair, Policy
 
 SHOWN = 40

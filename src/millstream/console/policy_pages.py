@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import PageRenderer, PageRequest, body_of
+from millstream.console.page_renderer import PageRenderer, PageRequest, body_of
 from millstream.console.policy_form import PolicyForm, changed_form, number_of, show_form, store_names
 from millstream.core.errors import NotFoundError
 from millstream.mill.configured_stores import is_system

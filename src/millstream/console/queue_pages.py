@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import FormError, PageRenderer, PageRequest, body_of, parsed_json
+from millstream.console.page_renderer import FormError, PageRenderer, PageRequest, body_of, parsed_json
 from millstream.rest.views import queues
 
 _LAST_DONE = 10

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.console.page import PageRenderer, PageRequest, read_time, sentence
+from millstream.console.page_renderer import PageRenderer, PageRequest, read_time, sentence
 from millstream.console.rendering import link
 from millstream.core.errors import InputError
 from millstream.log import DATA_KINDS

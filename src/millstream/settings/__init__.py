@@ -19,10 +19,10 @@ from millstream.log.relay.settings import RelayRole
 from millstream.log.settings import LogSettings
 from millstream.mill.settings import AlarmSettings, ChangeGuardSettings, ProduceSettings
 from millstream.settings.loading import FILE_NAME, load_settings
+from millstream.settings.node_settings import PRIMARY_URL, Settings
 from millstream.settings.readable import readable
 from millstream.settings.redaction import redacted, secret_values
 from millstream.settings.serving import LogFormat, LoggingSettings, LogLevel
-from millstream.settings.settings import PRIMARY_URL, Settings
 from millstream.stores.settings import StoreSettings
 
 __all__ = [

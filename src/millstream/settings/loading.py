@@ -14,7 +14,7 @@ import msgspec
 from millstream.batching.errors import ConfigError
 from millstream.core.amounts import Duration, Size, parse_duration, parse_size
 from millstream.core.settings import OwnTables, SettingsError
-from millstream.settings.settings import DEFAULT_DATA, Settings
+from millstream.settings.node_settings import DEFAULT_DATA, Settings
 
 FILE_NAME = "millstream.toml"
 ENVIRONMENT_PREFIX = "MILLSTREAM_"

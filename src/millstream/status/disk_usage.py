@@ -13,7 +13,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.node import Node
 from millstream.status.history import MinuteSample
 from millstream.status.snapshot import StatusSnapshot
-from millstream.status.verdict.stores import StoreState, disk_free
+from millstream.status.verdict.store_watch import StoreState, disk_free
 from millstream.stores.sources import local_folder
 
 DATA_FOLDER = "data folder"

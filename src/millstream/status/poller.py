@@ -37,7 +37,7 @@ from millstream.status.verdict.facts import Facts, Look
 from millstream.status.verdict.judge import dated, judge
 from millstream.status.verdict.models import Verdict
 from millstream.status.verdict.process import ProcessState, look_at_process
-from millstream.status.verdict.stores import StoreWatch, disk_free
+from millstream.status.verdict.store_watch import StoreWatch, disk_free
 
 SAMPLE_SECONDS = 2.0
 SNAPSHOT_SECONDS = 10.0

@@ -37,7 +37,7 @@ from millstream.status.models import (
     QueueStatus,
 )
 from millstream.status.node_view import NodeView
-from millstream.status.verdict.stores import disk_free
+from millstream.status.verdict.store_watch import disk_free
 
 Value = TypeVar("Value")
 

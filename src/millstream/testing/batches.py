@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 
-from millstream.anchoring.records import EncodedBatch, encode_batch
+from millstream.anchoring.batch_records import EncodedBatch, encode_batch
 from millstream.batching import EventBatch, Reject
 from millstream.batching.event import CutReason
 from millstream.core.message import Message

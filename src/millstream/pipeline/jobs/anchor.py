@@ -17,9 +17,9 @@ import numpy.typing as npt
 from pyspark.sql import SparkSession
 
 from millstream.anchoring import BatchWriter
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.feed import GROUP_MESSAGES, FeedProgress, check_conflicts, cut, submit_batches
 from millstream.anchoring.packing import PackedCut
-from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.batch import BatchJob
 from millstream.pipeline.output.job_folder import JobRecord, log_record

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
-from millstream.anchoring.records import EncodedBatch
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.batching import BatchConfig, Reject, Rulebook
 from millstream.batching.batch_log_origin import BatchLogOrigin, write_origin
 from millstream.batching.event import Reason

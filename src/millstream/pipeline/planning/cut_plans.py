@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.anchoring.records import BatchHeader, EncodedBatch
+from millstream.anchoring.batch_records import BatchHeader, EncodedBatch
 from millstream.pipeline.result_parts import task_location
 from millstream.pipeline.schema import open_parquet
 

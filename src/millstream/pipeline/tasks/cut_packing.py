@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millstream.anchoring import CutLimits
+from millstream.anchoring.batch_records import EncodedBatch
 from millstream.anchoring.packing import PackedCut, pack_cut
-from millstream.anchoring.records import EncodedBatch
 from millstream.pipeline.planning.cut_plans import CutRows, read_plan, task_plan
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.spark_errors import spark_errors_explained

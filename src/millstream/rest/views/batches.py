@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from millstream.anchoring.batch_files import BatchFileEntry, split_batches
+from millstream.anchoring.batch_records import BatchHeader
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
-from millstream.anchoring.files import BatchFileEntry, split_batches
 from millstream.anchoring.journal_reader import (
     BatchFilter,
     BatchHistogramBucket,
@@ -17,7 +18,6 @@ from millstream.anchoring.journal_reader import (
     RejectCount,
     RejectRow,
 )
-from millstream.anchoring.records import BatchHeader
 from millstream.anchoring.states import BatchState
 from millstream.core.errors import NotFoundError
 from millstream.rest.app_context import AppContext

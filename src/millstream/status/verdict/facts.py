@@ -14,7 +14,7 @@ from millstream.status.snapshot import StatusSnapshot
 from millstream.status.verdict.clock_watch import ClockStep
 from millstream.status.verdict.copies import CopiesStatus
 from millstream.status.verdict.process import ProcessState
-from millstream.status.verdict.stores import StoreState
+from millstream.status.verdict.store_watch import StoreState
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from millstream.core.clock import Clock
 from millstream.log import FencedError, LogError, LogStore, Writer, WriterFailedError
 from millstream.messaging.broker.admin import AdminService
 from millstream.messaging.broker.core import BrokerCore
+from millstream.messaging.broker.handlers.calls import BrokerService
 from millstream.messaging.broker.handlers.delayed_message_scheduler import DelayedMessageScheduler
-from millstream.messaging.broker.handlers.service import BrokerService
 from millstream.messaging.broker.handlers.telemetry import TelemetryHandler
 from millstream.messaging.broker.limits import Limits
 from millstream.messaging.errors import StatusError

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from millstream.anchoring.batch_records import BatchHeader, EncodedBatch, decode_header, decode_message, plain_ids
 from millstream.anchoring.cut_manifest import MAX_FILE_BYTES
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.merkle import leaf_hash, merkle_root
-from millstream.anchoring.records import BatchHeader, EncodedBatch, decode_header, decode_message, plain_ids
 from millstream.core.canonical import MAX_SAFE_INTEGER
 
 _REASON = re.compile(r"[a-z_]{1,40}")
