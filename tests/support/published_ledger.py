@@ -13,7 +13,7 @@ from pathlib import Path
 
 from millstream.anchoring.ledger import LedgerEntry, encode_entry, entry_hash, next_entry
 from millstream.anchoring.merkle import leaf_hash
-from millstream.anchoring.transparency import FolderFiles, MerkleTree, TilePublisher
+from millstream.anchoring.transparency import FolderFiles, GrowingTree, TilePublisher
 from millstream.anchoring.transparency.checkpoint import Checkpoint
 from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, sign_note
 from millstream.anchoring.transparency.tree_tables import SignedCheckpoint
@@ -46,9 +46,9 @@ class PublishedLedger:
         self.lines, self._head = list(map(encode_entry, lines)), lines[-1] if lines else None
 
     @property
-    def tree(self) -> MerkleTree:
+    def tree(self) -> GrowingTree:
         """The tree over all entries."""
-        tree = MerkleTree()
+        tree = GrowingTree()
         tree.extend(list(map(leaf_hash, self.lines)))
         return tree
 

@@ -10,7 +10,7 @@ from millstream.anchoring.transparency.checkpoint import Checkpoint
 from millstream.anchoring.transparency.entry_proof import EntryProof, prove_entry
 from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, parse_note, sign_note
 from millstream.anchoring.transparency.signer import TreeHead
-from millstream.anchoring.transparency.tree import MerkleTree
+from millstream.anchoring.transparency.tree import GrowingTree
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class MemorySignedLedger:
     """The tree of *ledger*, and its signer: what the node has in its database and its key folder."""
 
     def __init__(self, ledger: Ledger, key: SigningKey) -> None:
-        self.ledger, self.key, self.tree = ledger, key, MerkleTree()
+        self.ledger, self.key, self.tree = ledger, key, GrowingTree()
         self._newest: Head | None = None
 
     @property

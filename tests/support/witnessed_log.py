@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from millstream.anchoring.merkle import leaf_hash
-from millstream.anchoring.transparency import MerkleTree
+from millstream.anchoring.transparency import GrowingTree
 from millstream.anchoring.transparency.checkpoint import Checkpoint
 from millstream.anchoring.transparency.signed_note import SigningKey, encode_note, sign_note
 from millstream.anchoring.witness import AddCheckpoint
@@ -20,7 +20,7 @@ class WitnessedLog:
         self, origin: str = "example.org/log", *, size: int = 300, branch: str = "", forked_at: int = 0
     ) -> None:
         self.key = SigningKey(origin, sha256(origin.encode()).digest())
-        self._tree = MerkleTree()
+        self._tree = GrowingTree()
         names = [b"%d" % number + (branch.encode() if number >= forked_at else b"") for number in range(size)]
         self._tree.extend(list(map(leaf_hash, names)))
 

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.anchoring.errors import MerklePathError
 from millstream.anchoring.merkle import leaf_hash, verify_consistency, verify_inclusion
-from millstream.anchoring.transparency import MerkleTree
+from millstream.anchoring.transparency import GrowingTree
 from suite.sizes import sized
 
 EMPTY = sha256(b"").digest()
@@ -57,9 +57,9 @@ def split(n: int) -> int:
     return k
 
 
-def grown(sizes: Sequence[int]) -> MerkleTree:
+def grown(sizes: Sequence[int]) -> GrowingTree:
     """A tree that grew to each of *sizes* in turn."""
-    tree = MerkleTree()
+    tree = GrowingTree()
     for size in sizes:
         tree.extend(LEAVES[tree.size : size])
     return tree
@@ -72,7 +72,7 @@ def some(upto: int, draw: random.Random) -> list[int]:
 
 
 def test_roots_and_paths_of_every_size_are_those_of_the_definition() -> None:
-    draw, tree = random.Random(6962), MerkleTree()
+    draw, tree = random.Random(6962), GrowingTree()
     step = sized(quick=23, ci=3, long=1)
     assert tree.root() == EMPTY
     for size in range(1, len(LEAVES) + 1):
@@ -108,7 +108,7 @@ def test_a_tree_that_grows_by_any_steps_has_the_same_tiles_roots_and_paths(seed:
 
 @pytest.mark.long
 def test_proofs_of_large_trees_are_valid() -> None:
-    draw, tree = random.Random(10**7), MerkleTree()
+    draw, tree = random.Random(10**7), GrowingTree()
     roots: dict[int, bytes] = {0: EMPTY}
     for size in sorted(draw.randrange(1, sized(quick=20_000, ci=100_000, long=10**7)) for _ in range(8)):
         while tree.size < size:

@@ -27,7 +27,7 @@ from millstream.anchoring import LogLedger
 from millstream.anchoring.errors import AnchoringError
 from millstream.anchoring.ledger import encode_entry
 from millstream.anchoring.merkle import leaf_hash, merkle_root, verify_consistency, verify_inclusion
-from millstream.anchoring.transparency import FolderFiles, LedgerTree, MerkleTree, TreePlaces
+from millstream.anchoring.transparency import FolderFiles, GrowingTree, LedgerTree, TreePlaces
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
 from millstream.log.writing.writer import Writer
@@ -91,7 +91,7 @@ def job(folder: Path, fatal: int | None, *, first: int = BEFORE, last: int = BEF
         if first:
             sys.addaudithook(lambda event, _: steps.take("rename") if event == "os.rename" else None)
             steps.around(Writer, "append", "append")
-            steps.around(MerkleTree, "extend", "tree")
+            steps.around(GrowingTree, "extend", "tree")
             steps.around(signer, "sign", "sign")
             steps.around(places.copy, "put", "copy")
             steps.around(places.tiles, "put", "tile")

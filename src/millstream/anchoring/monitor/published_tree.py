@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -120,9 +120,6 @@ class _PublishedTiles:
                 self._kept.popitem(last=False)
         self._kept.move_to_end((level, number))
         return self._kept[level, number]
-
-    def put(self, tiles: Mapping[tuple[int, int], bytes]) -> None:
-        raise NotImplementedError("published tiles are only read")
 
 
 def _read_wide(files: ReadableFiles, level: int | str, number: int, width: int) -> tuple[str, bytes]:

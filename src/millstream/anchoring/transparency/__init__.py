@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from millstream.anchoring.transparency.published_files import FolderFiles, PublishedFiles, StoreFiles, open_files
     from millstream.anchoring.transparency.signer import CheckpointSigner, TreeHead
     from millstream.anchoring.transparency.tiles import TilePublisher, is_tile_path, tile_path
-    from millstream.anchoring.transparency.tree import MemoryTiles, MerkleTree, TileStore, TreeFrontier
+    from millstream.anchoring.transparency.tree import GrowingTree, MemoryTiles, MerkleTree, TileStore, TreeFrontier
 
 __all__ = [
     "CheckpointSigner",
     "FolderFiles",
+    "GrowingTree",
     "LedgerTree",
     "MemoryTiles",
     "MerkleTree",

@@ -19,7 +19,7 @@ from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.published_files import PublishedFiles
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.anchoring.transparency.tiles import CHECKPOINT, CHECKPOINT_MEDIA, TilePublisher
-from millstream.anchoring.transparency.tree import MerkleTree
+from millstream.anchoring.transparency.tree import GrowingTree, MerkleTree
 from millstream.anchoring.transparency.tree_check import VerifiedTree, entry_differs, ledger_is_shorter, verify_tree
 from millstream.anchoring.transparency.tree_tables import (
     DatabaseTiles,
@@ -73,7 +73,7 @@ class _KnownTree(msgspec.Struct):
     """The tree as this process wrote it last: nothing of it has to be read again while nobody else writes."""
 
     tiles: DatabaseTiles
-    tree: MerkleTree
+    tree: GrowingTree
     head: LedgerEntry | None
     """The entry of the last leaf."""
     problem: str | None = None
@@ -341,7 +341,7 @@ class LedgerTree:
         """The tree as it is in the database, whose last leaf must be that entry of the ledger."""
         with self._engine.connect() as connection:
             tiles = DatabaseTiles(self._engine, self._name, connection)
-            tree = MerkleTree(tiles, read_state(connection, self._name).size)
+            tree = GrowingTree(tiles, read_state(connection, self._name).size)
             head = self._require_last(tree) if tree.size else None
             tiles.connection = None
         return _KnownTree(tiles, tree, head)

@@ -21,12 +21,16 @@ _FEW = 64
 """So many leaves are added one by one to the complete subtrees; for more of them these are computed again."""
 
 
-class TileStore(Protocol):
-    """Where the tiles of one tree are: the hashes (32 bytes each) at level *level*, 256 a tile, fewer in the last."""
+class ReadableTiles(Protocol):
+    """The tiles of one tree: the hashes (32 bytes each) at level *level*, 256 a tile, fewer in the last."""
 
     def tile(self, level: int, number: int) -> bytes:
         """The hashes of the tile, at least those that the tree has. Raises :class:`LedgerError` where it is absent."""
         ...
+
+
+class TileStore(ReadableTiles, Protocol):
+    """Where the tiles of one tree are kept."""
 
     def put(self, tiles: Mapping[tuple[int, int], bytes]) -> None:
         """Keep tiles by level and number; one that was kept before got longer."""
@@ -49,11 +53,9 @@ class MemoryTiles:
 class MerkleTree:
     """The tree of *size* leaves (leaf hashes of 32 bytes) whose tiles are in *tiles*. Not thread-safe."""
 
-    def __init__(self, tiles: TileStore | None = None, size: int = 0) -> None:
-        self._tiles = MemoryTiles() if tiles is None else tiles
+    def __init__(self, tiles: ReadableTiles, size: int) -> None:
+        self._tiles = tiles
         self._size = size
-        self._edge: dict[int, bytearray] = {}
-        """The unfinished tile of each level, as far as it was read."""
         self._peaks: list[bytes] | None = None
         """The roots of the complete subtrees that the tree consists of, the largest first."""
         self._root: bytes | None = None
@@ -80,26 +82,7 @@ class MerkleTree:
 
     def tile(self, level: int, number: int) -> bytes:
         """The hashes of a tile, at least those of this tree."""
-        edge = self._edge.get(level)
-        if edge is not None and number == self._size >> TILE_HEIGHT * (level + 1):
-            return bytes(edge)
         return self._tiles.tile(level, number)
-
-    def extend(self, leaves: Sequence[bytes]) -> None:
-        """Add *leaves* (leaf hashes of 32 bytes each) at the end, and put the changed tiles into the tile store."""
-        if not leaves:
-            return
-        if len(leaves) > _FEW:
-            self._peaks = None
-        else:
-            peaks = self._own_peaks()
-            for size, leaf in enumerate(leaves, self._size):
-                _add_peak(peaks, size, leaf)
-        changed: dict[tuple[int, int], bytes] = {}
-        self._append(0, self._size, leaves, changed)
-        self._size += len(leaves)
-        self._root = None
-        self._tiles.put(changed)
 
     def inclusion_path(self, index: int, size: int | None = None) -> list[bytes]:
         """The siblings, from the leaf up, from the leaf at *index* to the root of the first *size* leaves (of all).
@@ -149,25 +132,6 @@ class MerkleTree:
         if not 0 <= size <= self._size:
             raise MerklePathError(f"the tree has {self._size} leaves, not {size}")
 
-    def _append(self, level: int, count: int, hashes: Sequence[bytes], changed: dict[tuple[int, int], bytes]) -> None:
-        """Add *hashes* at *level*, which has *count* of them, and what they complete at the levels above."""
-        above, done = list[bytes](), 0
-        while done < len(hashes):
-            number, width = divmod(count + done, TILE_WIDTH)
-            tile = self._edge.get(level)
-            if tile is None:
-                tile = self._edge[level] = bytearray(
-                    self._tiles.tile(level, number)[: width * HASH_BYTES] if width else b""
-                )
-            tile += b"".join(hashes[done : done + TILE_WIDTH - width])
-            done += TILE_WIDTH - width
-            changed[level, number] = bytes(tile)
-            if len(tile) == TILE_WIDTH * HASH_BYTES:
-                above.append(_reduced(bytes(tile), TILE_HEIGHT))
-                del self._edge[level]
-        if above:
-            self._append(level + 1, count // TILE_WIDTH, above, changed)
-
     def _own_peaks(self) -> list[bytes]:
         if self._peaks is None:
             self._peaks = list(self._peaks_of(0, self._size))
@@ -190,6 +154,58 @@ class MerkleTree:
         number, first = divmod(index << above, TILE_WIDTH)
         tile = self._tiles.tile(level, number)
         return _reduced(tile[first * HASH_BYTES : (first + (1 << above)) * HASH_BYTES], above)
+
+
+class GrowingTree(MerkleTree):
+    """The tree of *size* leaves in *tiles* (in memory where there are none), to which leaves are added."""
+
+    def __init__(self, tiles: TileStore | None = None, size: int = 0) -> None:
+        self._store = MemoryTiles() if tiles is None else tiles
+        super().__init__(self._store, size)
+        self._edge: dict[int, bytearray] = {}
+        """The unfinished tile of each level, as far as it was read."""
+
+    def tile(self, level: int, number: int) -> bytes:
+        """The hashes of a tile, at least those of this tree."""
+        edge = self._edge.get(level)
+        if edge is not None and number == self._size >> TILE_HEIGHT * (level + 1):
+            return bytes(edge)
+        return super().tile(level, number)
+
+    def extend(self, leaves: Sequence[bytes]) -> None:
+        """Add *leaves* (leaf hashes of 32 bytes each) at the end, and put the changed tiles into the tile store."""
+        if not leaves:
+            return
+        if len(leaves) > _FEW:
+            self._peaks = None
+        else:
+            peaks = self._own_peaks()
+            for size, leaf in enumerate(leaves, self._size):
+                _add_peak(peaks, size, leaf)
+        changed: dict[tuple[int, int], bytes] = {}
+        self._append(0, self._size, leaves, changed)
+        self._size += len(leaves)
+        self._root = None
+        self._store.put(changed)
+
+    def _append(self, level: int, count: int, hashes: Sequence[bytes], changed: dict[tuple[int, int], bytes]) -> None:
+        """Add *hashes* at *level*, which has *count* of them, and what they complete at the levels above."""
+        above, done = list[bytes](), 0
+        while done < len(hashes):
+            number, width = divmod(count + done, TILE_WIDTH)
+            tile = self._edge.get(level)
+            if tile is None:
+                tile = self._edge[level] = bytearray(
+                    self._tiles.tile(level, number)[: width * HASH_BYTES] if width else b""
+                )
+            tile += b"".join(hashes[done : done + TILE_WIDTH - width])
+            done += TILE_WIDTH - width
+            changed[level, number] = bytes(tile)
+            if len(tile) == TILE_WIDTH * HASH_BYTES:
+                above.append(_reduced(bytes(tile), TILE_HEIGHT))
+                del self._edge[level]
+        if above:
+            self._append(level + 1, count // TILE_WIDTH, above, changed)
 
 
 class TreeFrontier:

@@ -14,7 +14,7 @@ from millstream.anchoring.merkle import leaf_hash
 from millstream.anchoring.transparency.published_files import PublishedFiles
 from millstream.anchoring.transparency.signer import CheckpointSigner
 from millstream.anchoring.transparency.tiles import CHECKPOINT, bundle_of, tile_path
-from millstream.anchoring.transparency.tree import HASH_BYTES, TILE_WIDTH, MerkleTree, TileStore
+from millstream.anchoring.transparency.tree import HASH_BYTES, TILE_WIDTH, GrowingTree, MerkleTree, TileStore
 from millstream.anchoring.transparency.tree_tables import (
     DatabaseTiles,
     SignedCheckpoint,
@@ -104,7 +104,7 @@ class _TreeCheck:
         difference.
         """
         entries = checked_chain(self._ledger.entries())
-        again = MerkleTree(_SameTiles(self._tiles, self._name))
+        again = GrowingTree(_SameTiles(self._tiles, self._name))
         while lines := [encode_entry(each) for each in itertools.islice(entries, min(CHUNK, self._size - again.size))]:
             first = again.size
             leaves = list(map(leaf_hash, lines))

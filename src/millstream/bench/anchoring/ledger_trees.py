@@ -16,7 +16,7 @@ from millstream.anchoring.cut_manifest import anchor_string
 from millstream.anchoring.ledger import LedgerEntry, encode_entry, entry_hash, next_entry
 from millstream.anchoring.merkle import leaf_hash, verify_inclusion
 from millstream.anchoring.proof import Trust, verify_proof
-from millstream.anchoring.transparency import FolderFiles, LedgerTree, MerkleTree, TreePlaces
+from millstream.anchoring.transparency import FolderFiles, GrowingTree, LedgerTree, TreePlaces
 from millstream.anchoring.transparency.entry_proof import EntryProof
 from millstream.anchoring.transparency.keys import LedgerKeys, LedgerSigner
 from millstream.anchoring.transparency.policy import trusting
@@ -206,7 +206,7 @@ class _TreeOfSize:
             engine = _engine(path, durable=False)
             make_tree_tables(engine)
             tiles = DatabaseTiles(engine, "anchors")
-            tree = MerkleTree(tiles)
+            tree = GrowingTree(tiles)
             while tree.size < self._entries:
                 end = min(self._entries, tree.size + _CHUNK)
                 leaves = [leaf_hash(b"%d" % number) for number in range(tree.size, end)]

@@ -18,7 +18,7 @@ from millstream.anchoring import LogLedger
 from millstream.anchoring.ledger import encode_entry
 from millstream.anchoring.merkle import inclusion_path, leaf_hash, merkle_root
 from millstream.anchoring.monitor import LedgerMonitor, MonitorReport, MonitorRules, MonitorStateFile, open_published
-from millstream.anchoring.transparency import FolderFiles, LedgerTree, MerkleTree, TreePlaces
+from millstream.anchoring.transparency import FolderFiles, GrowingTree, LedgerTree, TreePlaces
 from millstream.anchoring.transparency.checkpoint import Checkpoint
 from millstream.anchoring.transparency.entry_proof import prove_entry
 from millstream.anchoring.transparency.keys import LedgerKeys, LedgerSigner
@@ -97,7 +97,7 @@ def test_a_checkpoint_and_a_cosignature_of_go_are_verified_by_us(go: GoProgram) 
 
 
 def test_paths_of_trees_of_many_sizes_are_verified_by_go(go: GoProgram, tmp_path: Path) -> None:
-    draw, tree = random.Random(2), MerkleTree()
+    draw, tree = random.Random(2), GrowingTree()
     leaves = [leaf_hash(b"%d" % number) for number in range(sized(quick=600, ci=2000, long=20_000))]
     tree.extend(leaves)
     given: dict[str, list[Any]] = {"Inclusion": [], "Consistency": []}
