@@ -21,12 +21,13 @@ from millstream.anchoring.database import insert_rows, metadata
 from millstream.anchoring.duplicate_check import BatchMembers, find_duplicates
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
+from millstream.core.column_types import WHOLE_NUMBER
 from millstream.core.sql import among, make_tables, writing
 
 _anchors = sa.Table(
     "anchor_index_anchors",
     metadata,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("hash", sa.Text, nullable=False),
     sa.Column("time", sa.BigInteger, nullable=False),
     sa.Column("anchor_string", sa.Text, nullable=False),

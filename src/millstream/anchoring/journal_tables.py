@@ -7,13 +7,12 @@ import sqlalchemy as sa
 from millstream.anchoring.database import metadata
 from millstream.anchoring.name_runs import NameRuns, pages_table, runs_table
 from millstream.anchoring.states import BatchState
-
-_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+from millstream.core.column_types import WHOLE_NUMBER
 
 streams = sa.Table(
     "anchor_streams",
     metadata,
-    sa.Column("stream", _number, primary_key=True),
+    sa.Column("stream", WHOLE_NUMBER, primary_key=True),
     sa.Column("log", sa.Text, nullable=False),
     sa.Column("config", sa.Text, nullable=False),
     sa.UniqueConstraint("log", "config"),
@@ -21,15 +20,15 @@ streams = sa.Table(
 batches = sa.Table(
     "anchor_batches",
     metadata,
-    sa.Column("seq", _number, primary_key=True, autoincrement=False),
-    sa.Column("stream", _number, nullable=False),
+    sa.Column("seq", WHOLE_NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("stream", WHOLE_NUMBER, nullable=False),
     sa.Column("log", sa.Text, nullable=False),
     sa.Column("batch", sa.Text, nullable=False),
     sa.Column("source", sa.Text, nullable=False),
     sa.Column("start", sa.BigInteger, nullable=False),
     sa.Column("size", sa.Integer, nullable=False),
     sa.Column("root", sa.Text, nullable=False),
-    sa.Column("cut", _number),
+    sa.Column("cut", WHOLE_NUMBER),
     sa.Column("reason", sa.Text),
     sa.Column("end", sa.BigInteger),  # None, as the next, for batches that were accepted before these were kept
     sa.Column("ended", sa.Text),
@@ -39,7 +38,7 @@ batches = sa.Table(
 payloads = sa.Table(
     "anchor_payloads",
     metadata,
-    sa.Column("seq", _number, primary_key=True, autoincrement=False),
+    sa.Column("seq", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("ids", sa.LargeBinary, nullable=False),
     sa.Column("header", sa.LargeBinary, nullable=False),
     sa.Column("lines", sa.LargeBinary, nullable=False),
@@ -47,9 +46,9 @@ payloads = sa.Table(
 packed = sa.Table(
     "anchor_packed_cuts",
     metadata,
-    sa.Column("cut", _number, primary_key=True, autoincrement=False),
+    sa.Column("cut", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("log", sa.Text, nullable=False),
-    sa.Column("first", _number, nullable=False),
+    sa.Column("first", WHOLE_NUMBER, nullable=False),
     sa.Column("ids", sa.LargeBinary, nullable=False),
     sa.Column("sizes", sa.LargeBinary, nullable=False),
 )
@@ -58,10 +57,10 @@ array (little-endian uint64), with the number of ids of each batch (uint32), who
 members = sa.Table(
     "anchor_packed_members",
     metadata,
-    sa.Column("cut", _number, primary_key=True, autoincrement=False),
+    sa.Column("cut", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("log", sa.Text, nullable=False),
-    sa.Column("first", _number, nullable=False, unique=True),
-    sa.Column("last", _number, nullable=False, unique=True),
+    sa.Column("first", WHOLE_NUMBER, nullable=False, unique=True),
+    sa.Column("last", WHOLE_NUMBER, nullable=False, unique=True),
     sa.Column("earliest", sa.BigInteger, nullable=False),
     sa.Column("latest", sa.BigInteger, nullable=False),
     sa.Column("ends", sa.Text, nullable=False),
@@ -78,17 +77,17 @@ rejects = sa.Table(
     metadata,
     sa.Column("log", sa.Text, primary_key=True),
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("stream", _number, nullable=False),
-    sa.Column("seq", _number, nullable=False),
+    sa.Column("stream", WHOLE_NUMBER, nullable=False),
+    sa.Column("seq", WHOLE_NUMBER, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("cut", _number),
+    sa.Column("cut", WHOLE_NUMBER),
     sa.Index("anchor_rejects_waiting", "cut", "stream", "seq"),
 )
 cuts = sa.Table(
     "anchor_cuts",
     metadata,
-    sa.Column("cut", _number, primary_key=True),
-    sa.Column("stream", _number, nullable=False),
+    sa.Column("cut", WHOLE_NUMBER, primary_key=True),
+    sa.Column("stream", WHOLE_NUMBER, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("anchor_string", sa.Text, nullable=False),
     sa.Column("manifest", sa.LargeBinary, nullable=False),

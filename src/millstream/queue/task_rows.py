@@ -8,39 +8,36 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
 from millstream.core.clock import Clock
+from millstream.core.column_types import LONG_BYTES, LONG_TEXT, WHOLE_NUMBER, exact_text
 from millstream.core.sql import SqlDatabase, insert_new
 from millstream.queue.protocol import DeadTask, Depth, Lease, redrive_times
 
 metadata = sa.MetaData()
-_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-_name = sa.String(200).with_variant(mysql.VARCHAR(200, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
-_bytes = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-_text = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+_name = exact_text(200)
 
 counters = sa.Table(
     "queue_counters",
     metadata,
     sa.Column("queue", _name, primary_key=True),
-    sa.Column("last", _number, nullable=False),
+    sa.Column("last", WHOLE_NUMBER, nullable=False),
 )
 tasks = sa.Table(
     "queue_tasks",
     metadata,
     sa.Column("queue", _name, primary_key=True),
-    sa.Column("task_id", _number, primary_key=True, autoincrement=False),
-    sa.Column("position", _number, nullable=False),
-    sa.Column("body", _bytes, nullable=False),
+    sa.Column("task_id", WHOLE_NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("position", WHOLE_NUMBER, nullable=False),
+    sa.Column("body", LONG_BYTES, nullable=False),
     sa.Column("dead", sa.Boolean, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("token", _name, nullable=False),
-    sa.Column("due", _number, nullable=False),
+    sa.Column("due", WHOLE_NUMBER, nullable=False),
     sa.Column("noticed", sa.Boolean, nullable=False),
     sa.Column("waited", sa.Boolean, nullable=False),
-    sa.Column("cause", _text),
-    sa.Column("died_at", _number),
+    sa.Column("cause", LONG_TEXT),
+    sa.Column("died_at", WHOLE_NUMBER),
     sa.Index("queue_tasks_due", "queue", "dead", "due", "position"),
 )
 _CHUNK = 1_000

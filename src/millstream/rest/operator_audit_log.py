@@ -9,13 +9,14 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock
+from millstream.core.column_types import WHOLE_NUMBER
 
 _metadata = sa.MetaData()
 
 _events = sa.Table(
     "console_trail",
     _metadata,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("user", sa.Text, nullable=False),
     sa.Column("action", sa.Text, nullable=False),

@@ -9,32 +9,32 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.database import metadata
+from millstream.core.column_types import WHOLE_NUMBER
 from millstream.core.sql import make_tables, put_row, writing
 
-_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _timestamps = sa.Table(
     "anchor_timestamps",
     metadata,
     sa.Column("ledger", sa.Text, primary_key=True),
-    sa.Column("number", _number, primary_key=True, autoincrement=False),
+    sa.Column("number", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("authority", sa.Text, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
-    sa.Column("size", _number),
-    sa.Column("renews", _number),
-    sa.Column("time", _number, nullable=False),
-    sa.Column("ends_at", _number, nullable=False),
+    sa.Column("size", WHOLE_NUMBER),
+    sa.Column("renews", WHOLE_NUMBER),
+    sa.Column("time", WHOLE_NUMBER, nullable=False),
+    sa.Column("ends_at", WHOLE_NUMBER, nullable=False),
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
     sa.Column("token", sa.Text, nullable=False),
-    sa.Column("received_at", _number, nullable=False),
+    sa.Column("received_at", WHOLE_NUMBER, nullable=False),
 )
 _authorities = sa.Table(
     "anchor_timestamp_authorities",
     metadata,
     sa.Column("ledger", sa.Text, primary_key=True),
     sa.Column("authority", sa.Text, primary_key=True),
-    sa.Column("asked_at", _number, nullable=False),
-    sa.Column("answered_at", _number),
+    sa.Column("asked_at", WHOLE_NUMBER, nullable=False),
+    sa.Column("answered_at", WHOLE_NUMBER),
     sa.Column("problem", sa.Text),
 )
 

@@ -12,17 +12,16 @@ import sqlalchemy as sa
 from millstream.anchoring.database import metadata
 from millstream.anchoring.errors import LedgerError, LedgerUnavailableError
 from millstream.anchoring.transparency.signer import CheckpointSigner
+from millstream.core.column_types import WHOLE_NUMBER
 from millstream.core.sql import make_tables
-
-_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 trees = sa.Table(
     "anchor_trees",
     metadata,
     sa.Column("ledger", sa.Text, primary_key=True),
-    sa.Column("size", _number, nullable=False),
+    sa.Column("size", WHOLE_NUMBER, nullable=False),
     sa.Column("checkpoint", sa.LargeBinary),
-    sa.Column("checkpoint_size", _number),
+    sa.Column("checkpoint_size", WHOLE_NUMBER),
     sa.Column("checkpoint_root", sa.LargeBinary),
     sa.Column("problem", sa.Text),
 )
@@ -31,7 +30,7 @@ tiles = sa.Table(
     metadata,
     sa.Column("ledger", sa.Text, primary_key=True),
     sa.Column("level", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("tile", _number, primary_key=True, autoincrement=False),
+    sa.Column("tile", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("hashes", sa.LargeBinary, nullable=False),
 )
 """A tile that is not full has fewer hashes; hashes are only ever added to it."""

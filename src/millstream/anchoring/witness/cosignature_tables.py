@@ -8,27 +8,27 @@ import sqlalchemy as sa
 from millstream.anchoring.database import metadata
 from millstream.anchoring.transparency.policy import TrustPolicy, cosigning_witnesses
 from millstream.anchoring.transparency.signed_note import SignedNote, encode_note, parse_note
+from millstream.core.column_types import WHOLE_NUMBER
 from millstream.core.sql import make_tables, put_row, writing
 
-_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _cosigned = sa.Table(
     "anchor_cosigned",
     metadata,
     sa.Column("ledger", sa.Text, primary_key=True),
     sa.Column("complete", sa.Boolean, primary_key=True),
     sa.Column("data", sa.LargeBinary, nullable=False),
-    sa.Column("size", _number, nullable=False),
-    sa.Column("started_at", _number, nullable=False),
-    sa.Column("completed_at", _number),
+    sa.Column("size", WHOLE_NUMBER, nullable=False),
+    sa.Column("started_at", WHOLE_NUMBER, nullable=False),
+    sa.Column("completed_at", WHOLE_NUMBER),
 )
 _witnesses = sa.Table(
     "anchor_witnesses",
     metadata,
     sa.Column("ledger", sa.Text, primary_key=True),
     sa.Column("witness", sa.Text, primary_key=True),
-    sa.Column("known_size", _number, nullable=False),
-    sa.Column("asked_at", _number, nullable=False),
-    sa.Column("answered_at", _number),
+    sa.Column("known_size", WHOLE_NUMBER, nullable=False),
+    sa.Column("asked_at", WHOLE_NUMBER, nullable=False),
+    sa.Column("answered_at", WHOLE_NUMBER),
     sa.Column("problem", sa.Text),
     sa.Column("is_fork", sa.Boolean, nullable=False),
     sa.Column("is_refusal", sa.Boolean),

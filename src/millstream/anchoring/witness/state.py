@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.column_types import WHOLE_NUMBER
 from millstream.core.sql import insert_new, make_tables, put_row, writing
 from millstream.core.sqlite_file import open_database
 
@@ -18,24 +19,23 @@ _IF_DAMAGED = (
 )
 
 metadata = sa.MetaData()
-_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _heads = sa.Table(
     "witness_heads",
     metadata,
     sa.Column("origin", sa.Text, primary_key=True),
-    sa.Column("size", _number, nullable=False),
+    sa.Column("size", WHOLE_NUMBER, nullable=False),
     sa.Column("root", sa.LargeBinary, nullable=False),
     sa.Column("checkpoint", sa.LargeBinary, nullable=False),
-    sa.Column("recorded_at", _number, nullable=False),
+    sa.Column("recorded_at", WHOLE_NUMBER, nullable=False),
 )
 _forks = sa.Table(
     "witness_forks",
     metadata,
     sa.Column("origin", sa.Text, primary_key=True),
-    sa.Column("size", _number, primary_key=True, autoincrement=False),
+    sa.Column("size", WHOLE_NUMBER, primary_key=True, autoincrement=False),
     sa.Column("recorded", sa.LargeBinary, nullable=False),
     sa.Column("offered", sa.LargeBinary, nullable=False),
-    sa.Column("offered_at", _number, nullable=False),
+    sa.Column("offered_at", WHOLE_NUMBER, nullable=False),
 )
 
 
