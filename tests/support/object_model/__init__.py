@@ -1,0 +1,1 @@
+"""Models of the protocols of a log on object storage, small enough to visit all of their states."""
