@@ -25,7 +25,7 @@ from pathlib import Path
 from millstream.cli.main import run
 from millstream.mill.workers.result_sink import ResultSink
 from millstream.stores.audit import AuditOutbox
-from millstream.stores.local.atomic_files import AtomicFileGroup, WrittenFile
+from millstream.stores.local.atomic_files import AtomicFileGroup, UnnamedFile, WrittenFile
 from millstream.testing.killed_programs import stepping
 
 def die_after(steps):
@@ -41,12 +41,14 @@ def die_after(steps):
         for name in names:
             setattr(owner, name, stepping(getattr(owner, name), step))
     moves = iter(range(18))  # the sidecars, and half of the files
-    move = WrittenFile.move
-    def counted(*args):
-        move(*args)
-        if next(moves, None) is None:
-            step()
-    WrittenFile.move = counted
+    def counted(move):
+        def counted(*args):
+            move(*args)
+            if next(moves, None) is None:
+                step()
+        return counted
+    for kind in (WrittenFile, UnnamedFile):
+        kind.move = counted(kind.move)
 
 base = Path(sys.argv[1])
 for steps in itertools.count(0, 3):

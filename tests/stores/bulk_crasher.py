@@ -1,6 +1,7 @@
 """Puts items together into an audited store, and is killed at a step: ``python bulk_crasher.py HOW FOLDER STEP…``.
 
-HOW is ``whole`` where one sync brings all drafts onto the disk, ``each`` where every file is synced.
+HOW is ``whole`` where one sync brings all drafts onto the disk, ``named`` where they have names all the same, ``each``
+where every file is synced.
 
 A step is every call that brings something onto the disk, or is about to: in the folder of the store and in the outbox.
 Every step is tried in a child of its own and in a folder of its own.
@@ -52,7 +53,7 @@ def put(folder: Path, last: int) -> None:
         if next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    for name in ("rename", "fsync", "write"):
+    for name in ("rename", "link", "fsync", "write"):
         setattr(os, name, stepping(getattr(os, name), step))
     atomic_files.sync_filesystem = stepping(atomic_files.sync_filesystem, step)  # type: ignore[assignment]
     for name in ("begin_all", "done_all"):
@@ -62,7 +63,9 @@ def put(folder: Path, last: int) -> None:
 
 
 def main(how: str, folder: Path, wanted: list[int]) -> None:
-    atomic_files.can_sync_filesystem = lambda _folder: how == "whole"  # type: ignore[assignment]
+    atomic_files.can_sync_filesystem = lambda _folder: how != "each"  # type: ignore[assignment]
+    if how == "named":
+        atomic_files.UNNAMED = False
     for last in wanted:
         child = os.fork()
         if child == 0:

@@ -23,7 +23,7 @@ def main(file: Path) -> None:
             file.unlink()  # whoever comes next lives
             os.kill(os.getpid(), signal.SIGKILL)
 
-    os.rename = stepping(os.rename, step)
+    os.rename, os.link = stepping(os.rename, step), stepping(os.link, step)
     atomic_files.sync_filesystem = stepping(atomic_files.sync_filesystem, step)  # type: ignore[assignment]
     child.main()
 

@@ -76,6 +76,7 @@ def test_what_is_put_together_is_as_if_it_was_put_one_by_one(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic_files, "can_sync_filesystem", lambda _folder: seed % 2 == 0)
+    monkeypatch.setattr(atomic_files, "UNNAMED", seed < 2)
     one, many = LocalStore(tmp_path / "one"), LocalStore(tmp_path / "many")
     names = random.Random(seed).sample(ODD_IDS, 12)
     for store in (one, many):
@@ -175,6 +176,56 @@ def test_no_single_file_is_synced_where_one_sync_does_for_all(
     assert synced == [True, True, False], "drafts, the folders of descriptions, the folder of the items"
 
 
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_bytes_of_new_items_have_no_name_until_they_are_in_place_where_the_system_has_that(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, unnamed: bool
+) -> None:
+    monkeypatch.setattr(atomic_files, "can_sync_filesystem", lambda _folder: True)
+    monkeypatch.setattr(atomic_files, "UNNAMED", unnamed)
+    linked, sync = [], atomic_files.sync_filesystem
+    drafts = Path(store.bulk.folder, ".millstream", "drafts")
+    named = list[int]()
+
+    def look(folder: int) -> None:
+        named.append(len([path for path in drafts.glob("*/*/*") if path.read_bytes().startswith(b"body")]))
+        sync(folder)
+
+    monkeypatch.setattr(atomic_files, "sync_filesystem", look)
+    monkeypatch.setattr(os, "link", lambda *args, link=os.link, **named: linked.append(link(*args, **named)))
+    before = open_files()
+    items = [new(f"{n}", b"body %d" % n) for n in range(20)]
+    assert kinds(store.bulk.put("s", items)) == [ItemInfo] * 20
+    assert named[0] == (0 if unnamed else 20) and len(linked) == (21 if unnamed else 0), "one is a trial"
+    opened = open_files()
+    assert kinds(store.bulk.put("s", [*items, new("20")])) == [AlreadyExistsError] * 20 + [ItemInfo]
+    assert open_files() == opened, "files without a place are closed"
+    assert opened - before < 20 and store.bulk.read("s", ["7"]) == [b"body 7"]
+
+
+def test_a_file_that_appears_in_the_place_of_a_new_item_is_left_as_it_is(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic_files, "can_sync_filesystem", lambda _folder: True)
+    move = atomic_files.UnnamedFile.move
+
+    def late(draft: atomic_files.UnnamedFile, folder: int, name: str) -> None:
+        if name == "3":
+            Path(store.bulk.folder, "s", "3").write_bytes(b"by hand")
+        move(draft, folder, name)
+
+    monkeypatch.setattr(atomic_files.UnnamedFile, "move", late)
+    answers = store.bulk.put("s", [new(f"{n}") for n in range(8)])
+    assert kinds(answers[:3] + answers[4:]) == [ItemInfo] * 7 and kinds(answers[3:4]) == [AlreadyExistsError]
+    assert store.path_of("s", "3").read_bytes() == b"by hand" and store.info("s", "3").checksum() is None
+
+
+def test_a_process_that_may_have_few_files_open_names_its_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (1024, 4096))
+    assert atomic_files.may_be_open(256) and not atomic_files.may_be_open(257)
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert atomic_files.may_be_open(10**6)
+
+
 def test_a_space_or_a_disk_that_is_not_there_is_no_empty_one(store: LocalStore, tmp_path: Path) -> None:
     assert kinds(store.bulk.infos("t", ["a"])) == [SpaceNotFoundError]
     (answer,) = store.bulk.put("t", [new("a")])
@@ -211,7 +262,7 @@ def test_threads_that_put_the_same_items_store_each_once(store: LocalStore) -> N
     assert (seen.count(ItemInfo), seen.count(AlreadyExistsError)) == (40, 120)
 
 
-@pytest.mark.parametrize(("how", "stride"), [("whole", 5), ("each", 9)])
+@pytest.mark.parametrize(("how", "stride"), [("whole", 7), ("named", 7), ("each", 9)])
 def test_p6_killed_at_any_step_every_item_is_whole_or_absent_and_its_event_says_which(
     tmp_path: Path, how: str, stride: int
 ) -> None:

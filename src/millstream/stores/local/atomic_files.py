@@ -11,6 +11,7 @@ import fcntl
 import io
 import itertools
 import os
+import resource
 import secrets
 import shutil
 import weakref
@@ -27,6 +28,15 @@ _MANY = 8
 _PARTS = 8
 """Folders over which the drafts of a writer are spread: the kernel makes and moves files of one folder one by one."""
 
+UNNAMED = hasattr(os, "O_TMPFILE")
+"""Whether new files of a group may be without names until they are in place."""
+
+_OPEN_FILE = "/proc/self/fd/{}"
+"""Where Linux has the open files of a process."""
+
+_SHARE = 4
+"""A group of files without names may have this part (one in so many) of the files that a process may have open."""
+
 
 class AtomicFiles:
     """The drafts folder of one writer, made at first use and removed when it is done. Thread-safe.
@@ -42,6 +52,7 @@ class AtomicFiles:
         self._lock = _hold(base / f"{self._token}.lock")
         self._folders = _open_parts(make_folder(root, (*names, self._token)))
         self._whole = can_sync_filesystem(self._folders[0])
+        self._links = self._whole and _can_link(self._folders[0])
         self._numbers = itertools.count(1)
         weakref.finalize(self, _leave, base / self._token, self._lock, self._folders, os.getpid())
 
@@ -56,10 +67,15 @@ class AtomicFiles:
 
     @contextlib.contextmanager
     def group(self, count: int) -> Iterator[AtomicFileGroup]:
-        """About *count* small drafts, those removed at the end of the block that were not moved into place."""
+        """About *count* small drafts, those removed at the end of the block that were not moved into place.
+
+        Those of :meth:`AtomicFileGroup.write_new` have no names where the system has such files, and allows this
+        process to have so many open.
+        """
         part, name = self._new()
         folder = os.open(".", os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY, dir_fd=part)
-        group = AtomicFileGroup(folder, name, self._whole and count >= _MANY)
+        whole = self._whole and count >= _MANY
+        group = AtomicFileGroup(folder, name, whole, unnamed=whole and self._links and may_be_open(count))
         try:
             yield group
         finally:
@@ -94,6 +110,27 @@ class WrittenFile:
                 os.unlink(self.name, dir_fd=self.folder)
 
 
+class UnnamedFile(WrittenFile):
+    """A file without a name, open as *handle* until it is in place: it is gone with the process.
+
+    The kernel makes it and names it for less than it takes to make a file under one name and move it to another.
+    """
+
+    def __init__(self, folder: int, handle: int) -> None:
+        super().__init__(folder, _OPEN_FILE.format(handle))
+        self._handle = handle
+
+    def move(self, folder: int, name: str) -> None:
+        """Raises ``FileExistsError`` where *name* is not free."""
+        os.link(self.name, name, dst_dir_fd=folder, follow_symlinks=True)
+        self._placed = True
+        os.close(self._handle)
+
+    def discard(self) -> None:
+        if not self._placed:
+            os.close(self._handle)
+
+
 class AtomicFileGroup:
     """Drafts that are written one after the other and brought onto the disk together.
 
@@ -101,38 +138,44 @@ class AtomicFileGroup:
     filesystem stands for one of each file: a hundred syncs are a hundred turns of its journal.
     """
 
-    def __init__(self, folder: int, name: str, whole: bool) -> None:
-        self._folder, self._name, self._whole = folder, name, whole
+    def __init__(self, folder: int, name: str, whole: bool, *, unnamed: bool = False) -> None:
+        self._folder, self._name, self._whole, self._unnamed = folder, name, whole, unnamed
         self._drafts: list[WrittenFile] = []
 
-    def write(self, data: bytes) -> tuple[WrittenFile, os.stat_result]:
-        """A new draft of *data*, and its status; durable only after :meth:`sync`."""
-        draft, handle = self._write(data)
+    def write_new(self, data: bytes) -> tuple[WrittenFile, os.stat_result]:
+        """A new draft of *data* for a name that is free, and its status; durable only after :meth:`sync`."""
+        if self._unnamed:
+            handle = _create_unnamed(self._folder)
+            draft: WrittenFile = UnnamedFile(self._folder, handle)
+            self._drafts.append(draft)
+            _write_whole(handle, data)
+            return draft, os.fstat(handle)
+        draft, handle = self._create()
         try:
+            self._fill(handle, data)
             return draft, os.fstat(handle)
         finally:
             os.close(handle)
 
-    def write_only(self, data: bytes) -> WrittenFile:
-        """As :meth:`write`, where nobody asks for the status."""
-        draft, handle = self._write(data)
-        os.close(handle)
+    def write(self, data: bytes) -> WrittenFile:
+        """A new draft of *data*, which may take the place of another file; durable only after :meth:`sync`."""
+        draft, handle = self._create()
+        try:
+            self._fill(handle, data)
+        finally:
+            os.close(handle)
         return draft
 
-    def _write(self, data: bytes) -> tuple[WrittenFile, int]:
+    def _create(self) -> tuple[WrittenFile, int]:
         draft = WrittenFile(self._folder, f"{self._name}-{len(self._drafts)}")
         handle = _create(draft.folder, draft.name)
         self._drafts.append(draft)
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(handle, left) :]
-            if not self._whole:
-                os.fsync(handle)
-        except BaseException:
-            os.close(handle)
-            raise
         return draft, handle
+
+    def _fill(self, handle: int, data: bytes) -> None:
+        _write_whole(handle, data)
+        if not self._whole:
+            os.fsync(handle)
 
     def sync(self) -> None:
         """Bring all drafts onto the disk."""
@@ -176,6 +219,41 @@ class AtomicFile(WrittenFile):
 
 def _create(folder: int, name: str) -> int:
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+
+
+def _create_unnamed(folder: int) -> int:
+    return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
+
+
+def _write_whole(handle: int, data: bytes) -> None:
+    done = os.write(handle, data)
+    while done < len(data):
+        done += os.write(handle, memoryview(data)[done:])
+
+
+def _can_link(folder: int) -> bool:
+    """Whether a file that was made in *folder* without a name can be given one."""
+    if not UNNAMED:
+        return False
+    try:
+        file = UnnamedFile(folder, _create_unnamed(folder))
+    except OSError:
+        return False
+    name = secrets.token_hex(8)
+    try:
+        file.move(folder, name)
+    except OSError:
+        return False
+    finally:
+        file.discard()
+    os.unlink(name, dir_fd=folder)
+    return True
+
+
+def may_be_open(count: int) -> bool:
+    """Whether this process may well have *count* more files open, and several threads of it at once."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most == resource.RLIM_INFINITY or _SHARE * count <= most
 
 
 def _hold(path: Path) -> int:

@@ -225,9 +225,9 @@ class LocalBulk:
         data = item.data if item.folder is None else self._read(sources[item.folder], space, item.content_id)
         kept, sha256 = check_properties(item.properties), hashlib.sha256(data).hexdigest()
         check_promise(item.content_id, sha256, item.sha256)
-        draft, status = drafts.write(data)
+        draft, status = drafts.write_new(data)
         about = FileDescription(status.st_ino, status.st_mtime_ns, item.mimetype, len(data), sha256, kept)
-        sidecar = drafts.write_only(encode_sidecar(Sidecar(item.content_id, (about,))))
+        sidecar = drafts.write(encode_sidecar(Sidecar(item.content_id, (about,))))
         return _Written(item, draft, sidecar, status, about)
 
     def _place(
@@ -250,7 +250,7 @@ class LocalBulk:
             try:
                 one.draft.move(where.folder, where.name)
             except OSError as error:  # such as a folder that another item of the group has made in its place
-                found[one.item.content_id] = store_error(self._doing(space), error)
+                found[one.item.content_id] = self._obstructed(space, one.item.content_id, where, error)
                 continue
             found[one.item.content_id] = describe_item(one.item.content_id, one.status, one.description)
         drafts.sync_folders(where.folder for _, where in described)
@@ -263,13 +263,24 @@ class LocalBulk:
             folder = folders.get(path)
             status = None if folder is None else _status(_Target(folder, name))
             if status is not None and stat.S_ISREG(status.st_mode):
-                raise AlreadyExistsError(f"{content_id!r} already exists in space {space!r} of {self._root}")
+                raise self._taken(space, content_id)
             if status is None:
                 free.append((path, name))
         for path, name in free:
             with contextlib.suppress(NotADirectoryError):
                 return _Target(folders.make(path, existing=1), name)
         raise StoreError(f"a file that is not a content item is in the place of {content_id!r}: move it away")
+
+    def _obstructed(self, space: str, content_id: str, where: _Target, error: OSError) -> StoreError:
+        """Forget the description of an item that could not be put in its place; why it could not."""
+        self._descriptions.remove(encode_name(space), content_id)
+        status = _status(where)
+        if isinstance(error, FileExistsError) and status is not None and stat.S_ISREG(status.st_mode):
+            return self._taken(space, content_id)  # by hand, just now: who writes through a store holds the lock
+        return store_error(self._doing(space), error)
+
+    def _taken(self, space: str, content_id: str) -> AlreadyExistsError:
+        return AlreadyExistsError(f"{content_id!r} already exists in space {space!r} of {self._root}")
 
     @contextlib.contextmanager
     def _folders(self, space: str) -> Iterator[OpenFolders]:

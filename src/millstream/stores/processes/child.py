@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ _STORES = 64
 
 _TRACKED = 50_000
 """New objects after which cycles among them are looked for: requests and answers have thousands, and none in cycles."""
+
+_OPEN_FILES = 16_384
+"""Files that a child may have open: those of a group that it stores have no names and stay open until they get one."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -72,10 +76,19 @@ def main() -> None:
     _die_with(int(sys.argv[1]))
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed gets in between the frames
+    _allow_open_files()
     gc.freeze()  # what is loaded stays
     gc.set_threshold(_TRACKED)
     with contextlib.suppress(BrokenPipeError):
         serve(requests, replies)
+
+
+def _allow_open_files() -> None:
+    """Have as many files open as a large group of small ones needs, as far as the system allows it."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _die_with(parent: int) -> None:
