@@ -28,7 +28,7 @@ class S3Calls:
 
     def __init__(self, address: S3Address, policy: RetryPolicy, clock: Clock, client: S3Client | None = None) -> None:
         self.address, self.policy, self.clock = address, policy, clock
-        self._client = client
+        self._client, self._owns_client = client, client is None
         self._lock = threading.Lock()
 
     def __call__(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
@@ -43,6 +43,13 @@ class S3Calls:
             call = getattr(self._connected(), operation)
             response: Mapping[str, Any] = call(Bucket=self.address.bucket, **arguments)
             return response
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None and self._owns_client:
+            client.close()
 
     def _connected(self) -> S3Client:
         with self._lock:
