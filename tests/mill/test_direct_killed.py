@@ -34,7 +34,7 @@ def die_after(steps):
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
     for owner, names in {
-        AuditOutbox: ("begin_all", "remove"),
+        AuditOutbox: ("begin_group", "remove"),
         AtomicFileGroup: ("sync", "sync_folders"),
         ResultSink: ("settle", "_settle"),
     }.items():

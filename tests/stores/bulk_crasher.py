@@ -56,7 +56,7 @@ def put(folder: Path, last: int) -> None:
     for name in ("rename", "link", "fsync", "write"):
         setattr(os, name, stepping(getattr(os, name), step))
     atomic_files.sync_filesystem = stepping(atomic_files.sync_filesystem, step)  # type: ignore[assignment]
-    for name in ("begin_all", "done_all"):
+    for name in ("begin_group", "done_all"):
         setattr(audited.outbox, name, stepping(getattr(audited.outbox, name), step))
     assert audited.bulk is not None
     audited.bulk.put("s", items())

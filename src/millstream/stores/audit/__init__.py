@@ -7,7 +7,8 @@ by looking at the store: the change is there, or it is not (``docs/formats/audit
 
 from millstream.stores.audit.events import CONTENT_CHANGES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import HolderState, describe_holder
-from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
+from millstream.stores.audit.intents import AuditBusyError, AuditIntent
+from millstream.stores.audit.outbox import AuditOutbox
 from millstream.stores.audit.store import AuditedStore, settle_ended
 
 __all__ = [

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.stores.audit.events import AuditAction, AuditEvent
-from millstream.stores.audit.outbox import AuditBusyError, AuditIntent, AuditOutbox
+from millstream.stores.audit.intents import AuditBusyError, AuditIntent, IntentGroup
+from millstream.stores.audit.outbox import AuditOutbox
 from millstream.stores.bulk import (
     Bulk,
     NewItem,
@@ -83,17 +84,10 @@ class AuditedBulk:
             seen = outbox.newest()
             found = self._taken(space, ids)
             free = [item for item in items if item.content_id not in found]
-            addition = self._audited.event(AuditAction.ADD_CONTENT, space)
-            events = [
-                msgspec.structs.replace(
-                    addition, content_id=item.content_id,
-                    mimetype=item.mimetype, properties=dict(item.properties), sha256=item.sha256.lower(),
-                )
-                for item in free
-            ]  # fmt: skip
-            begun = list(zip(free, outbox.begin_all(events, seen=seen), strict=True)) if events else []
-            found |= {item.content_id: one for item, one in begun if isinstance(one, AuditBusyError)}
-            found |= self._put(space, [(item, one) for item, one in begun if isinstance(one, AuditIntent)])
+            if free:
+                group, busy = outbox.begin_group(self._group(space, free), seen=seen)
+                found |= busy
+                found |= self._put(space, [item for item in free if item.content_id not in busy], group)
         return [found[content_id] for content_id in ids]
 
     def _taken(self, space: str, ids: Sequence[str]) -> dict[str, ItemInfo | StoreError]:
@@ -113,19 +107,31 @@ class AuditedBulk:
             )
         return found
 
-    def _put(self, space: str, begun: Sequence[tuple[NewItem, AuditIntent]]) -> dict[str, ItemInfo | StoreError]:
-        if not begun:
+    def _group(self, space: str, items: Sequence[NewItem]) -> IntentGroup:
+        return IntentGroup(
+            self._audited.event(AuditAction.ADD_CONTENT, space),
+            self._audited.outbox.holder,
+            [item.content_id for item in items],
+            [item.sha256.lower() for item in items],
+            [item.mimetype for item in items],
+            [item.properties for item in items],
+        )
+
+    def _put(self, space: str, items: Sequence[NewItem], group: IntentGroup) -> dict[str, ItemInfo | StoreError]:
+        """Put *items*, whose additions *group* has in the same order."""
+        if not items:
             return {}
-        intents = [intent for _, intent in begun]
         try:
-            answers = self._bulk.put(space, [item for item, _ in begun])
+            answers = self._bulk.put(space, items)
         except Exception:
-            self._settle(space, intents)
+            self._settle(space, group.intents())
             raise
-        pairs = list(zip(intents, answers, strict=True))
-        self._audited.outbox.done_all([_described(i.event, one) for i, one in pairs if isinstance(one, ItemInfo)])
-        self._settle(space, [intent for intent, one in pairs if isinstance(one, StoreError)])
-        return {intent.event.content_id: one for intent, one in pairs}
+        stored = [group.addition(place, one) for place, one in enumerate(answers) if isinstance(one, ItemInfo)]
+        self._audited.outbox.done_all(stored)
+        if len(stored) < len(items):
+            pairs = zip(group.intents(), answers, strict=True)
+            self._settle(space, [intent for intent, one in pairs if isinstance(one, StoreError)])
+        return dict(zip(group.content_ids, answers, strict=True))
 
     def _settle(self, space: str, intents: Sequence[AuditIntent]) -> None:
         """:meth:`settle`; what the store does not answer stays open."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
@@ -14,14 +15,14 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.coalescing import RequestCoalescer
-from millstream.core.errors import BusyError
 from millstream.core.sql import among, insert_rows, make_tables, update_rows, writing
+from millstream.stores.audit import group_table
 from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
+from millstream.stores.audit.group_table import metadata as _metadata
 from millstream.stores.audit.holders import Holders
+from millstream.stores.audit.intents import AuditBusyError, AuditIntent, IntentGroup, busy_error
 from millstream.stores.audit.target_locks import TargetLocks
-from millstream.stores.protocol import ItemInfo, StoreError
-
-_metadata = sa.MetaData()
+from millstream.stores.protocol import ItemInfo
 
 _outbox = sa.Table(
     "audit_outbox",
@@ -48,19 +49,6 @@ class _State(enum.IntEnum):
     DELIVERED = 2
 
 
-class AuditBusyError(StoreError, BusyError):
-    """Another process is changing this item, or died over it."""
-
-
-class AuditIntent(msgspec.Struct, frozen=True, gc=False):
-    """A change that was begun: what it is to be, and what was there before it (an item, a space, or neither)."""
-
-    event: AuditEvent
-    holder: str
-    item: ItemInfo | None = None
-    had_space: bool = False
-
-
 class _Beginning(NamedTuple):
     """An intent that is to be written down, and the newest number when what was there before it was looked at."""
 
@@ -69,7 +57,7 @@ class _Beginning(NamedTuple):
 
 
 class AuditOutbox:
-    """The outbox in the database of *engine* (SQLite); the table is made where it is absent. Thread-safe.
+    """The outbox in the database of *engine* (SQLite); the tables are made where they are absent. Thread-safe.
 
     Every call is one transaction, durable when it returns. *holder* names this process's writers.
     """
@@ -118,14 +106,13 @@ class AuditOutbox:
     def _begin_all(self, wanted: Sequence[_Beginning]) -> Sequence[AuditIntent | AuditBusyError]:
         """Begin what several threads want to begin, in one transaction."""
         with writing(self.engine) as connection:
-            self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0)
-            number = connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
+            number = self._last_number(connection)
             oldest = min((one.seen for one in wanted if one.seen is not None), default=number)
             newest = self._newest_of_others(connection, oldest)
             begun: list[AuditIntent | AuditBusyError] = []
             for intent, seen in wanted:
                 if newest and newest.get(_target(intent.event), 0) > (number if seen is None else seen):
-                    begun.append(_busy(intent.event))
+                    begun.append(busy_error(*_target(intent.event)))
                     continue
                 number, self._last = number + 1, max(self._clock.now(), self._last + 1)
                 event = msgspec.structs.replace(intent.event, at=self._last, number=number)
@@ -134,6 +121,36 @@ class AuditOutbox:
                 insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
             return begun
 
+    def begin_group(
+        self, group: IntentGroup, *, seen: int | None = None
+    ) -> tuple[IntentGroup, Mapping[str, AuditBusyError]]:
+        """:meth:`begin` for all additions of *group* at once, in one row: the group with its numbers and times.
+
+        Those that cannot be begun are left out of it; their errors are given by content id.
+        """
+        event = group.event
+        with writing(self.engine) as connection:
+            number = self._last_number(connection)
+            after = number if seen is None else seen
+            newest = self._newest_of_others(connection, after)
+            busy = {
+                name: busy_error(event.store, event.space, name)
+                for name in (group.content_ids if newest else ())
+                if newest.get((event.store, event.space, name), 0) > after
+            }
+            group = group.without(busy) if busy else group
+            if group.content_ids:
+                first = msgspec.structs.replace(event, at=max(self._clock.now(), self._last + 1), number=number + 1)
+                group = msgspec.structs.replace(group, event=first, holder=self.holder)
+                group_table.insert_group(connection, group)
+                self._last = first.at + len(group.content_ids) - 1
+        return group, busy
+
+    def _last_number(self, connection: sa.Connection) -> int:
+        """The greatest number that was given; the time of that event is known from then on."""
+        self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0, group_table.newest_time(connection))
+        return connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
+
     def _newest_of_others(self, connection: sa.Connection, after: int) -> dict[tuple[str, ...], float]:
         """The newest change of each item and space that others made after the number *after*; infinity where one is
         open."""
@@ -141,6 +158,7 @@ class AuditOutbox:
         for *target, state, number in connection.execute(_OTHERS, {"holder": self.holder, "after": after}):
             key = tuple(target)
             newest[key] = max(newest.get(key, 0), math.inf if state == _State.INTENDED else number)
+        newest |= dict.fromkeys(group_table.targets_of_others(connection, self.holder), math.inf)
         return newest
 
     def add(self, events: Sequence[AuditEvent], *, seen: int | None = None) -> int:
@@ -207,7 +225,16 @@ class AuditOutbox:
             _outbox.c.state == _State.INTENDED,
         )
         with self.engine.connect() as connection:
-            return set(connection.execute(query).scalars())
+            found = self._in_groups(connection, store, space).intersection(content_ids)
+            return found.union(connection.execute(query).scalars())
+
+    @staticmethod
+    def _in_groups(connection: sa.Connection, store: str, space: str) -> set[str]:
+        """The items of a space whose additions were begun together.
+
+        To be asked for before the rows of single changes, which may take the place of a group meanwhile.
+        """
+        return set().union(*group_table.names_of(connection, store, space))
 
     def open_intents(self, target: AuditEvent | None = None, *, others: bool = False) -> Sequence[AuditIntent]:
         """Intents of which it is not known whether they happened, the oldest first.
@@ -218,8 +245,14 @@ class AuditOutbox:
             (_INTENTS, {}) if target is None else (_INTENTS_OF, dict(zip(_TARGET, _target(target), strict=True)))
         )
         with self.engine.connect() as connection:
-            rows = connection.execute(query, values)
-            return [_intent(row) for row in rows if others or row.holder == self.holder]
+            space = () if target is None else (target.store, target.space)
+            groups = group_table.groups_of(connection, *space)
+            rows = map(_intent, connection.execute(query, values))
+            begun = itertools.chain(*(group.intents() for group in groups), rows)
+            wanted = {one.event.number: one for one in begun if others or one.holder == self.holder}
+        if target is not None:
+            wanted = {n: one for n, one in wanted.items() if one.event.content_id == target.content_id}
+        return [wanted[number] for number in sorted(wanted)]
 
     def get(self, numbers: Iterable[int]) -> dict[int, AuditEvent]:
         """The events of these *numbers* that are done and not removed yet, by number."""
@@ -279,11 +312,13 @@ class AuditOutbox:
         """
         query = sa.select(_outbox.c.content_id).where(_outbox.c.store == store, _outbox.c.space == space)
         with self.engine.connect() as connection:
-            if content_ids is not None and connection.execute(query.limit(1)).first() is None:
-                return set()  # nearly always: many ids in a statement cost more than it takes to look them up
-            if content_ids is not None:
-                query = query.where(among(_outbox.c.content_id, content_ids))
-            return set(connection.execute(query).scalars())
+            grouped = self._in_groups(connection, store, space)
+            if content_ids is None:
+                return grouped.union(connection.execute(query).scalars())
+            grouped.intersection_update(content_ids)
+            if connection.execute(query.limit(1)).first() is None:
+                return grouped  # nearly always: many ids in a statement cost more than it takes to look them up
+            return grouped.union(connection.execute(query.where(among(_outbox.c.content_id, content_ids))).scalars())
 
     def pending_in_order(self, store: str, space: str, size: int) -> Iterator[list[str]]:
         """The content ids of :meth:`pending` in ascending order, in lists of at most *size*; each list is one query."""
@@ -297,8 +332,10 @@ class AuditOutbox:
         names: list[str] = []
         while True:
             with self.engine.connect() as connection:
-                page = query.where(_outbox.c.content_id > names[-1]) if names else query
-                names = list(connection.execute(page).scalars())
+                last = names[-1] if names else ""
+                grouped = {name for name in self._in_groups(connection, store, space) if name > last}
+                page = query.where(_outbox.c.content_id > last) if names else query
+                names = sorted(grouped.union(connection.execute(page).scalars()))[:size]
             if not names:
                 return
             yield names
@@ -327,25 +364,46 @@ class AuditOutbox:
         )
         deleted: dict[str, int] = {}
         with self.engine.connect() as connection:
+            added = self._in_groups(connection, store, space)
             for name, state, number, data in connection.execute(query):
                 event = _event(number, data)
                 if event.action in NEW_BYTES:
                     deleted.pop(name, None)
                 elif event.action == AuditAction.DELETE_CONTENT and state != _State.INTENDED:
                     deleted[name] = event.at
-        return deleted
+        return {name: at for name, at in deleted.items() if name not in added}
 
     def settled(self, store: str, space: str) -> int:
         """The greatest number up to which every event of the space was processed, or did not happen."""
         with self.engine.connect() as connection:
-            found = connection.exec_driver_sql(_SETTLED, (store, space)).scalar()
-            return int(found or 0)
+            grouped = group_table.oldest_number(connection, store, space)
+            found = int(connection.exec_driver_sql(_SETTLED, (store, space)).scalar() or 0)
+            return found if grouped is None else min(found, grouped - 1)
 
     def _delete(self, numbers: Sequence[int], *conditions: sa.ColumnElement[bool]) -> None:
         if not numbers:
             return
         with writing(self.engine) as connection:
-            connection.execute(sa.delete(_outbox).where(among(_outbox.c.number, numbers), *conditions))
+            left = group_table.take_whole(connection, sorted(set(numbers)))
+            if left:
+                self._open_groups(connection, dict.fromkeys(left, (None, _State.INTENDED)))
+                connection.execute(sa.delete(_outbox).where(among(_outbox.c.number, left), *conditions))
+
+    def _open_groups(
+        self, connection: sa.Connection, changes: Mapping[int, tuple[AuditEvent | None, _State]]
+    ) -> set[int]:
+        """Write each change of a group down by itself where one of them is among *changes*, as it is changed there.
+
+        Gives the numbers of all that were in a group.
+        """
+        begun = [one for group in group_table.take_touched(connection, changes) for one in group.intents()]
+        rows = []
+        for one in begun:
+            event, state = changes.get(one.event.number, (None, _State.INTENDED))
+            rows.append(_row(one if event is None else msgspec.structs.replace(one, event=event), state))
+        if rows:
+            insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
+        return {one.event.number for one in begun}
 
     def _update(self, event: AuditEvent, state: _State) -> None:
         self._change((event, state))
@@ -354,8 +412,13 @@ class AuditOutbox:
         """Write down what several threads have to say of intended events, in one transaction."""
         columns, intended = _outbox.c, {"state": int(_State.INTENDED)}
         with writing(self.engine) as connection:
+            written = self._open_groups(connection, {event.number: (event, state) for event, state in changes})
             for state in _State:
-                told = [(event.number, msgspec.json.encode(event)) for event, new in changes if new == state]
+                told = [
+                    (event.number, msgspec.json.encode(event))
+                    for event, new in changes
+                    if new == state and event.number not in written
+                ]
                 update_rows(
                     connection, columns.event, columns.number, told, change={"state": int(state)}, only=intended
                 )
@@ -363,7 +426,6 @@ class AuditOutbox:
 
 
 _COLUMNS = tuple(column.name for column in _outbox.c)
-_INTENDED = int(_State.INTENDED)
 _encoder = msgspec.json.Encoder()
 _LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'"
 """The greatest number that was ever given; no event gets one of those again."""
@@ -393,11 +455,11 @@ def _target(event: AuditEvent) -> tuple[str, ...]:
     return event.store, event.space, event.content_id
 
 
-def _row(intent: AuditIntent) -> tuple[Any, ...]:
+def _row(intent: AuditIntent, state: _State = _State.INTENDED) -> tuple[Any, ...]:
     """The values of :data:`_COLUMNS`."""
     event, item = intent.event, None if intent.item is None else msgspec.json.encode(intent.item)
     told = _encoder.encode(event)
-    return event.number, intent.holder, _INTENDED, event.at, *_target(event), told, item, int(intent.had_space)
+    return event.number, intent.holder, int(state), event.at, *_target(event), told, item, int(intent.had_space)
 
 
 def _intent(row: Any) -> AuditIntent:
@@ -407,11 +469,3 @@ def _intent(row: Any) -> AuditIntent:
 
 def _event(number: int, data: bytes) -> AuditEvent:
     return msgspec.structs.replace(msgspec.json.decode(data, type=AuditEvent), number=number)
-
-
-def _busy(event: AuditEvent) -> AuditBusyError:
-    what = f"{event.content_id!r} in space {event.space!r}" if event.content_id else f"the space {event.space!r}"
-    return AuditBusyError(
-        f"another process is changing {what} of store {event.store!r}: try again, or if it crashed on "
-        "another machine, run `millstream mill audit --recover`"
-    )

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from millstream.stores.audit.bulk import AuditedBulk
 from millstream.stores.audit.events import NEW_BYTES, AuditAction, AuditEvent
 from millstream.stores.audit.holders import HolderState
-from millstream.stores.audit.outbox import AuditIntent, AuditOutbox
+from millstream.stores.audit.intents import AuditIntent
+from millstream.stores.audit.outbox import AuditOutbox
 from millstream.stores.bulk import bulk_of
 from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.hashing import hash_stream
