@@ -23,7 +23,7 @@ def doctor(settings: Settings, as_json: bool) -> int:
 
     Anything missing that the settings do not require is optional, with its purpose. The command writes to folders and
     connects to the servers of the settings; for a log store on a database server it compares the server's settings with
-    the recommended ones.
+    the recommended ones, and in a bucket it tries out whether one of many creators of a name wins.
     """
     checks = list(run_checks(settings))
     for check in checks:

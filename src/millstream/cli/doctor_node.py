@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,9 +35,11 @@ def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozens
 
 
 def check_node(settings: Settings) -> Iterator[Check]:
-    """The servers and stores that *settings* name, each asked whether it is there; none is changed."""
+    """The servers and stores that *settings* name, each asked for an answer; only a bucket of logs is written to."""
     if settings.log_url.startswith(("mysql:", "postgresql:")):
         yield from _database(settings.log_url)
+    if settings.log_url.startswith("s3:"):
+        yield _bucket(settings.log_url)
     for setting, url in _urls(settings).items():
         if setting != "log.store":
             yield from _server(setting, url)
@@ -117,6 +120,22 @@ def _access(settings: Settings) -> Iterator[Check]:
         yield Check("broker", False, str(error), "clients of the broker", "correct the section broker of the settings")
     except ImportError:
         return  # which the extra messaging says
+
+
+def _bucket(url: str) -> Check:
+    """Whether the bucket of the log store lets one of many creators of a name win, tried out."""
+    from millstream.log.backends.objects.probe import UnfitBucketError, probe_bucket
+
+    try:
+        from millstream.stores.s3.log_bucket import open_log_bucket
+
+        with contextlib.closing(open_log_bucket(url)) as bucket:
+            record = probe_bucket(bucket)
+    except UnfitBucketError as error:
+        return Check("log bucket", False, str(error), "the log", "keep the logs elsewhere")
+    except MillstreamError as error:
+        return Check("log bucket", False, str(error), "the log", "correct the setting log.store, or start its server")
+    return Check("log bucket", True, f"1 of {max(record.creators)} concurrent creators of a name won", "the log")
 
 
 def _database(url: str) -> Iterator[Check]:

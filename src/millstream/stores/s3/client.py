@@ -16,7 +16,7 @@ from millstream.stores.s3.errors import S3MissingError, translated
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-CONNECTIONS = 32
+CONNECTIONS = 64
 """Connections that are kept open to one server; more threads than that wait for one another."""
 
 RETRIES = RetryPolicy(attempts=5, first=0.2, longest=10.0)
