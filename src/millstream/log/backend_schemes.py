@@ -10,6 +10,7 @@ from millstream.log.backend import Backend
 from millstream.log.backends.durability import Durability, file_durability, split_durability
 from millstream.log.backends.memory import MemoryBackend
 from millstream.log.backends.nerve.address import is_nerve, parse_nerve
+from millstream.log.backends.objects.bucket import OpenBucket
 from millstream.log.backends.segments.backend import SegmentsBackend
 from millstream.log.backends.sqlite.backend import SqliteBackend
 from millstream.log.errors import LogInputError
@@ -33,6 +34,16 @@ def _postgresql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Bac
     return PostgresBackend(parse_address(url), clock, create=create, read_only=read_only)
 
 
+def _objects(url: str, clock: Clock, open_bucket: OpenBucket | None, *, read_only: bool) -> Backend:
+    from millstream.log.backends.objects.backend import ObjectsBackend
+
+    if open_bucket is None:
+        raise LogInputError(
+            "logs in a bucket are opened with millstream.stores.tiers.open_log_store, which knows how it is reached"
+        )
+    return ObjectsBackend(open_bucket(url), clock, read_only=read_only)
+
+
 _FILES: dict[str, type[SqliteBackend | SegmentsBackend]] = {"sqlite": SqliteBackend, "segments": SegmentsBackend}
 """Backends in files of this machine."""
 
@@ -40,13 +51,23 @@ _DATABASES = {"mysql": _mysql, "postgresql": _postgresql}
 """Backends on servers. Their clients are optional packages, so each is imported when it is opened."""
 
 
-def open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, durability: Durability | None) -> Backend:
+def open_backend(
+    url: str,
+    clock: Clock,
+    *,
+    create: bool,
+    read_only: bool,
+    durability: Durability | None,
+    open_bucket: OpenBucket | None = None,
+) -> Backend:
     """The backend that *url* names; see :func:`millstream.log.store.open_store` for the URLs and the errors."""
     scheme, separator, rest = url.partition("://")
-    if durability is not None and scheme in {"memory", *_DATABASES}:
+    if durability is not None and scheme in {"memory", "s3", *_DATABASES}:
         _check_durability(scheme, durability)
     if scheme == "memory" and separator and not rest:
         return MemoryBackend(clock)
+    if scheme == "s3" and separator:
+        return _objects(url, clock, open_bucket, read_only=read_only)
     if scheme in _DATABASES and separator:
         open_database = _nerve if is_nerve(url) else _DATABASES[scheme]
         return open_database(url, clock, create=create, read_only=read_only)
@@ -58,7 +79,7 @@ def open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, durab
     raise LogInputError(
         f"invalid log store URL {mask_password(url)[:200]!r}: use sqlite:///path/to/log.db or "
         "segments:///path/to/folder (four slashes for an absolute path), mysql:// or "
-        "postgresql://user:password@host:port/database, or memory://"
+        "postgresql://user:password@host:port/database, s3://bucket/prefix, or memory://"
     )
 
 
@@ -69,10 +90,14 @@ def store_files(url: str) -> Path | None:
 
 
 def _check_durability(scheme: str, durability: Durability) -> None:
-    if scheme != "memory":
+    if scheme in _DATABASES:
         raise LogInputError(
             f"durability={durability!r} is not supported here, because the database server decides it; "
             "`millstream doctor --store URL` checks the server's settings"
+        )
+    if scheme == "s3":
+        raise LogInputError(
+            f"durability={durability!r} is not supported here, because the bucket decides it: remove it"
         )
     if durability != "memory":
         raise LogInputError(f"durability={durability!r} is not supported by memory://: use sqlite:/// or segments:///")

@@ -13,6 +13,7 @@ from millstream.log.backend import Backend
 from millstream.log.backend_schemes import open_backend
 from millstream.log.backends.durability import Durability
 from millstream.log.backends.nerve.address import is_nerve
+from millstream.log.backends.objects.bucket import OpenBucket
 from millstream.log.errors import (
     LogInputError,
     LogNotFoundError,
@@ -194,6 +195,7 @@ def open_store(
     read_only: bool = False,
     lease_seconds: float = LEASE_SECONDS,
     open_objects: OpenObjects | None = None,
+    open_bucket: OpenBucket | None = None,
     durability: Durability | None = None,
 ) -> LogStore:
     """Open the store at *url*.
@@ -203,7 +205,8 @@ def open_store(
     MySQL, ``postgresql://user:password@host/database`` one of PostgreSQL (all made where absent, unless *create* is
     False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
     ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Blocks that
-    were moved to an object store are read with *open_objects*: :func:`millstream.stores.tiers.open_log_store` has it.
+    were moved to an object store are read with *open_objects*, and ``s3://bucket/prefix`` keeps the logs themselves in
+    the bucket that *open_bucket* opens: :func:`millstream.stores.tiers.open_log_store` has both.
 
     *durability*, or ``?durability=os`` at the end of the URL of files, says what a confirmed message survives:
     ``fsync`` (the default) a power loss, ``os`` the death of the process. A database has the durability of its
@@ -211,7 +214,9 @@ def open_store(
     :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
     """
     clock = clock or SystemClock()
-    backend = open_backend(url, clock, create=create, read_only=read_only, durability=durability)
+    backend = open_backend(
+        url, clock, create=create, read_only=read_only, durability=durability, open_bucket=open_bucket
+    )
     try:
         return LogStore(
             backend,

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 from millstream.core.clock import Clock
 from millstream.log import LogStore, open_store
+from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.errors import LogInputError, StorageError, StorageUnavailableError
 from millstream.stores.protocol import (
     AlreadyExistsError,
@@ -89,8 +90,14 @@ def open_tier(url: str) -> TierSpace:
 
 
 def open_log_store(url: str, clock: Clock | None = None, **options: Any) -> LogStore:
-    """As :func:`millstream.log.open_store`, and older blocks are read from the providers that they were moved to."""
-    return open_store(url, clock, open_objects=open_tier, **options)
+    """As :func:`millstream.log.open_store`, with logs in buckets, and blocks that were moved to other providers."""
+    return open_store(url, clock, open_objects=open_tier, open_bucket=_open_bucket, **options)
+
+
+def _open_bucket(url: str) -> Bucket:
+    from millstream.stores.s3.log_bucket import open_log_bucket
+
+    return open_log_bucket(url)
 
 
 def _explained(url: str, error: StoreError) -> StorageError:

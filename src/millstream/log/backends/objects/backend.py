@@ -1,0 +1,200 @@
+"""Logs in a bucket: :class:`~millstream.log.backend.Backend` over objects that are created once and never change."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.log.backend import BlockStatistics, Commit, Head, StoredBlock, VersionedValue, add_statistics
+from millstream.log.backends.objects.block_access import BlockAccess
+from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.commit_reader import SIDE_BY_SIDE, BlockCache
+from millstream.log.backends.objects.creating import create_object
+from millstream.log.backends.objects.names import LOGS, created_name, unquoted
+from millstream.log.backends.objects.object_log import FORMAT, CreatedLog, ObjectLog
+from millstream.log.errors import LogNotFoundError, StorageReadOnlyError
+from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.kinds import KIND
+from millstream.log.watermarks import WATERMARKS
+
+_PRODUCER = "producer/"
+_PAGE = 1000
+
+
+class ObjectsBackend:
+    """Logs in *bucket*. What is confirmed is as durable as the bucket; see docs/formats/object-log.md."""
+
+    durability = "fsync"
+    one_host = False
+
+    def __init__(self, bucket: Bucket, clock: Clock, *, read_only: bool = False) -> None:
+        self._bucket, self._clock, self._read_only = bucket, clock, read_only
+        self._lock = threading.Lock()
+        self._logs: dict[str, ObjectLog] = {}
+        self._cache = BlockCache()
+        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="log-objects")
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    def logs(self) -> Sequence[str]:
+        names, after = set(self._logs), ""
+        while True:
+            page = self._bucket.list(LOGS, after, _PAGE)
+            names.update(unquoted(name[len(LOGS) :]) for name in page)
+            if len(page) < _PAGE:
+                return sorted(names)
+            after = page[-1]
+
+    def kinds(self) -> Mapping[str, str]:
+        return {name: self.get_state(name, KIND).value.decode() for name in self.logs()}
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
+        self._check_writable()
+        if self._find(log) is None:
+            created = CreatedLog(format=FORMAT, log=log, first_id=first_id, kind=kind, nonce=secrets.token_hex(8))
+            create_object(self._bucket, created_name(log), msgspec.json.encode(created), self._clock)
+
+    def upgrade(self) -> None:
+        """Nothing: there is one format."""
+
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:  # noqa: ARG002
+        """False: the names of objects cannot change."""
+        self._log(log)
+        return False
+
+    def head(self, log: str) -> Head:
+        stored = self._log(log)
+        end = stored.chain.refresh()
+        epoch, lease = stored.epochs.current()
+        head = Head(
+            last_id=end.last_id,
+            received_at=end.received_at,
+            epoch=epoch,
+            holder=lease.holder,
+            lease_until=lease.until,
+        )
+        return head.with_watermarks(stored.states.get(WATERMARKS).value)
+
+    def lease_time(self) -> int:
+        return self._bucket.server_time()
+
+    def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+        self._check_writable()
+        return self._log(log).take_over(epoch, holder, until)
+
+    def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+        self._check_writable()
+        return self._log(log).epochs.renew(epoch, until)
+
+    def release_lease(self, log: str, *, epoch: int) -> None:
+        self._check_writable()
+        self._log(log).epochs.release(epoch)
+
+    def commit(self, log: str, commit: Commit) -> None:
+        self._check_writable()
+        self._log(log).commit(commit)
+
+    def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
+        return self._access(log, last_id).read(first_id, last_id, max_bytes)
+
+    def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
+        blocks = self._access(log, last_id).entries(first_id, last_id)
+        return [BlockRange(block.first_id, block.last_id, block.size) for _, block in blocks]
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        return [
+            IndexEntry(
+                block.first_id,
+                block.last_id,
+                block.size,
+                block.min_event_time,
+                block.max_event_time,
+                block.min_received_at,
+                block.max_received_at,
+            )
+            for _, block in self._access(log, last_id).entries(first_id, last_id)
+        ]
+
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
+        access = self._access(log)
+        for record in access.records(first_id):
+            if (record.sums.max_received_at or 0) < time:
+                continue
+            for _, block in access.entries(max(first_id, record.previous_id + 1), record.last_id):
+                if block.max_received_at >= time:
+                    return BlockRange(block.first_id, block.last_id, block.size)
+        return None
+
+    def statistics(self, log: str, first_id: int = 1) -> BlockStatistics:
+        return add_statistics(self._access(log).sums(first_id))
+
+    def check(self, log: str) -> Sequence[str]:
+        return self._access(log).check()
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        self._check_writable()
+        return self._log(log).reclaim(below, max_bytes)
+
+    def get_state(self, log: str, key: str) -> VersionedValue:
+        stored = self._log(log)
+        if not key.startswith(_PRODUCER):
+            return stored.states.get(key)
+        stored.chain.refresh()
+        return self._producer(stored, key)
+
+    def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+        self._check_writable()
+        return self._log(log).states.put(key, value, version)
+
+    def states(self, log: str, prefix: str) -> Mapping[str, VersionedValue]:
+        stored = self._log(log)
+        found = {key: stored.states.get(key) for key in stored.states.keys(prefix)}
+        if _PRODUCER.startswith(prefix) or prefix.startswith(_PRODUCER):
+            stored.chain.refresh()
+            keys = (_PRODUCER + name for name in stored.chain.producers())
+            found.update({key: self._producer(stored, key) for key in keys if key.startswith(prefix)})
+        return {key[len(prefix) :]: found[key] for key in sorted(found) if found[key].version}
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._bucket.close()
+
+    def _producer(self, stored: ObjectLog, key: str) -> VersionedValue:
+        """The sequence of a producer, which its commits state."""
+        sent = stored.chain.producer(key.removeprefix(_PRODUCER))
+        return VersionedValue() if sent is None else VersionedValue(sent.commits, b"%d" % sent.sequence)
+
+    def _access(self, log: str, last_id: int = 2**63) -> BlockAccess:
+        """The blocks of *log*; what another process has added is looked for where *last_id* is not known yet."""
+        stored = self._log(log)
+        if stored.chain.end.last_id < last_id:
+            stored.chain.refresh()
+        return BlockAccess(stored)
+
+    def _log(self, log: str) -> ObjectLog:
+        stored = self._find(log)
+        if stored is None:
+            raise LogNotFoundError(f"there is no log {log!r} in {self.url}: open it with create=True to create it")
+        return stored
+
+    def _find(self, log: str) -> ObjectLog | None:
+        stored = self._logs.get(log)
+        if stored is not None:
+            return stored
+        data = self._bucket.get(created_name(log))
+        if data is None:
+            return None
+        with self._lock:
+            stored = ObjectLog(self._bucket, self._clock, self._cache, self._pool, data)
+            return self._logs.setdefault(log, stored)
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise StorageReadOnlyError(f"{self.url} is open for reading only: open it without read_only")

@@ -1,0 +1,173 @@
+"""Reads the commits of one log: heads one after the other or side by side, and blocks, checked against the heads."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.commit_object import BlockEntry, CommitObject, HeadTooLongError, decode_commit
+from millstream.log.backends.objects.names import LogNames, commit_number
+
+NEAR_BYTES = 256 << 10
+"""What is read at once of a commit near the end, whose blocks are likely to be read next."""
+
+FAR_BYTES = 16 << 10
+"""What is read at once of a commit for its head."""
+
+SIDE_BY_SIDE = 16
+"""How many requests are under way at once, at most."""
+
+_HEADS = 2048
+
+
+class BlockCache:
+    """The blocks that were read or written last, up to *max_bytes*. Thread-safe; shared by the logs of a store."""
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[bytes, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, sha256: bytes) -> bytes | None:
+        """The block with that SHA-256, if it is there."""
+        with self._lock:
+            data = self._blocks.get(sha256)
+            if data is not None:
+                self._blocks.move_to_end(sha256)
+            return data
+
+    def add(self, sha256: bytes, data: bytes) -> None:
+        """Keep *data* until others have taken its place."""
+        with self._lock:
+            if sha256 in self._blocks or len(data) > self._max_bytes:
+                return
+            self._blocks[sha256] = data
+            self._bytes += len(data)
+            while self._bytes > self._max_bytes:
+                self._bytes -= len(self._blocks.popitem(last=False)[1])
+
+
+class CommitReader:
+    """Commits of the log of *names* in *bucket*. Thread-safe; *pool* is where requests run side by side."""
+
+    def __init__(self, bucket: Bucket, names: LogNames, cache: BlockCache, pool: ThreadPoolExecutor) -> None:
+        self._bucket, self._names, self._cache, self._pool = bucket, names, cache, pool
+        self._lock = threading.Lock()
+        self._heads: OrderedDict[int, CommitObject] = OrderedDict()
+
+    def follow(self, number: int, *, is_cold: bool) -> Sequence[CommitObject]:
+        """The commits from *number* on, up to the first that is missing.
+
+        When it *is_cold*, a listing tells how many there may be, and their heads are read side by side.
+        """
+        found: list[CommitObject] = []
+        if is_cold:
+            found += self._follow_listed(number)
+        while (commit := self.read_head(number + len(found), NEAR_BYTES)) is not None:
+            found.append(commit)
+        return found
+
+    def _follow_listed(self, number: int) -> Iterator[CommitObject]:
+        expected = number
+        while True:
+            names = self._bucket.list(self._names.commits, self._names.commit(expected - 1))
+            listed = [commit_number(name) for name in names]
+            if listed != list(range(expected, expected + len(listed))) or len(listed) < 2:
+                return  # it is stale, or there is nothing to gain: one after the other is right whatever it says
+            for commit in self._pool.map(lambda n: self.read_head(n, FAR_BYTES), listed):
+                if commit is None:
+                    return
+                yield commit
+            expected += len(listed)
+
+    def read_head(self, number: int, size: int = FAR_BYTES) -> CommitObject | None:
+        """Commit *number* as it is in the bucket; None where it is missing. *size* bytes are read at first.
+
+        Raises :class:`~millstream.log.errors.DamagedLogError`.
+        """
+        name = self._names.commit(number)
+        data = self._bucket.get(name, 0, size)
+        if data is None:
+            return None
+        try:
+            commit = decode_commit(self._names.log, number, data)
+        except HeadTooLongError as error:
+            data = self._bucket.get(name, 0, error.needed)
+            if data is None:
+                return None
+            commit = decode_commit(self._names.log, number, data)
+        self.keep(commit, data)
+        return commit
+
+    def keep(self, commit: CommitObject, data: bytes) -> None:
+        """Keep the head of *commit* and those of its blocks that are whole in *data*, the object's first bytes."""
+        with self._lock:
+            self._heads[commit.head.number] = commit
+            while len(self._heads) > _HEADS:
+                self._heads.popitem(last=False)
+        for block in commit.head.blocks:
+            start = commit.data_start + block.offset
+            if start + block.size <= len(data):
+                self._keep_block(block, data[start : start + block.size])
+
+    def head(self, number: int, digest: bytes) -> CommitObject | None:
+        """The commit with that number and *digest*; None where it is missing or another."""
+        with self._lock:
+            commit = self._heads.get(number)
+        if commit is None or commit.digest != digest:
+            commit = self.read_head(number)
+        return commit if commit is not None and commit.digest == digest else None
+
+    def blocks(self, wanted: Sequence[tuple[CommitObject, BlockEntry]]) -> Sequence[bytes | None]:
+        """The bytes of the *wanted* blocks, in that order; None where their object is missing.
+
+        Bytes that are not those that were written are returned as they are.
+        """
+        found = [self._cache.get(block.sha256) for _, block in wanted]
+        runs = list(_runs([index for index, data in enumerate(found) if data is None], wanted))
+        read: Callable[[list[int]], list[bytes | None]] = lambda run: self._read_run([wanted[index] for index in run])  # noqa: E731
+        answers = [read(run) for run in runs] if len(runs) < 2 else self._pool.map(read, runs)
+        for run, blocks in zip(runs, answers, strict=True):
+            for index, data in zip(run, blocks, strict=True):
+                found[index] = data
+        return found
+
+    def _read_run(self, run: Sequence[tuple[CommitObject, BlockEntry]]) -> list[bytes | None]:
+        """Blocks that lie side by side in one object."""
+        commit, first = run[0]
+        last = run[-1][1]
+        name = self._names.commit(commit.head.number)
+        size = last.offset + last.size - first.offset
+        data = self._bucket.get(name, commit.data_start + first.offset, size)
+        if data is None:
+            return [None] * len(run)
+        parts = [data[block.offset - first.offset :][: block.size] for _, block in run]
+        for (_, block), part in zip(run, parts, strict=True):
+            self._keep_block(block, part)
+        return list(parts)
+
+    def _keep_block(self, block: BlockEntry, data: bytes) -> None:
+        if is_block(block, data):
+            self._cache.add(block.sha256, data)
+
+
+def is_block(block: BlockEntry, data: bytes) -> bool:
+    """Whether *data* are the bytes of *block*."""
+    return hashlib.sha256(data).digest() == block.sha256
+
+
+def _runs(missing: Sequence[int], wanted: Sequence[tuple[CommitObject, BlockEntry]]) -> Iterator[list[int]]:
+    """The indexes in *missing*, together where their blocks follow one another in one object."""
+    run: list[int] = []
+    for index in missing:
+        if run and (run[-1] != index - 1 or wanted[run[-1]][0] is not wanted[index][0]):
+            yield run
+            run = []
+        run.append(index)
+    if run:
+        yield run

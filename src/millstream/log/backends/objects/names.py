@@ -1,0 +1,65 @@
+"""The names of the objects of a log (docs/formats/object-log.md)."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+LOGS = "logs/"
+"""What the names of the objects begin with that say which logs there are."""
+
+_DIGITS = 16
+
+
+def created_name(log: str) -> str:
+    """The object whose creation makes *log*."""
+    return LOGS + quoted(log)
+
+
+def quoted(text: str) -> str:
+    """*text* as one part of a name: what it begins with stays what it begins with."""
+    name = quote(text, safe="")
+    return "%2E" + name[1:] if name.startswith(".") else name
+
+
+def unquoted(name: str) -> str:
+    """The text that :func:`quoted` wrote as *name*."""
+    return unquote(name)
+
+
+class LogNames:
+    """The names of the objects of *log*."""
+
+    def __init__(self, log: str) -> None:
+        self.log = log
+        self._root = f"data/{quoted(log)}/"
+        self.commits = f"{self._root}commits/"
+        self.states = f"{self._root}states/"
+
+    def commit(self, number: int) -> str:
+        """The commit with that dense number, from 1 on."""
+        return f"{self.commits}{number:0{_DIGITS}}"
+
+    def epoch(self, number: int) -> str:
+        """Who became the writer with that number."""
+        return f"{self._root}epochs/{number:0{_DIGITS}}"
+
+    def lease(self, epoch: int) -> str:
+        """Until when the writer of *epoch* holds the log."""
+        return f"{self._root}lease/{epoch:0{_DIGITS}}"
+
+    def layout(self, version: int) -> str:
+        """Where commits begin."""
+        return f"{self._root}layout/{version:0{_DIGITS}}"
+
+    def state(self, key: str, version: int) -> str:
+        """A version of the state *key*."""
+        return f"{self.states}{quoted(key)}/{version:0{_DIGITS}}"
+
+    def state_gone(self, key: str, block: int) -> str:
+        """The mark that versions of the state *key* up to the end of that block may be deleted."""
+        return f"{self._root}states-gone/{quoted(key)}/{block:0{_DIGITS}}"
+
+
+def commit_number(name: str) -> int:
+    """The number of the commit with that name."""
+    return int(name[-_DIGITS:])

@@ -1,0 +1,157 @@
+"""One log in a bucket: all that belongs to it, and what a writer does to it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.log.backend import Commit
+from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.commit_chain import ChainEnd, CommitChain
+from millstream.log.backends.objects.commit_object import CommitHead, CommitObject, encode_commit, encode_head
+from millstream.log.backends.objects.commit_reader import BlockCache, CommitReader
+from millstream.log.backends.objects.creating import create_object
+from millstream.log.backends.objects.epochs import Epochs
+from millstream.log.backends.objects.layouts import Layout, Layouts
+from millstream.log.backends.objects.names import LogNames, commit_number
+from millstream.log.backends.objects.states import States
+from millstream.log.errors import FencedError
+from millstream.log.kinds import KIND
+from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
+
+FORMAT = 1
+SWEEP = 1000
+"""How many trimmed commits are deleted at once."""
+
+
+class CreatedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The object whose creation makes a log."""
+
+    format: int
+    log: str
+    first_id: int
+    kind: str
+    nonce: str
+
+    def states(self) -> dict[str, bytes]:
+        """The states that the log has from the beginning."""
+        states = {KIND: self.kind.encode()}
+        if self.first_id > 1:
+            states[WATERMARKS] = encode_watermarks(Watermarks(self.first_id, self.first_id))
+        return states
+
+
+class ObjectLog:
+    """The log that was made by the object *data*. Thread-safe."""
+
+    def __init__(self, bucket: Bucket, clock: Clock, cache: BlockCache, pool: ThreadPoolExecutor, data: bytes) -> None:
+        self.created = msgspec.json.decode(data, type=CreatedLog)
+        self._bucket, self._clock = bucket, clock
+        self.names = LogNames(self.created.log)
+        first = Layout(previous=hashlib.sha256(data).digest(), last_id=self.created.first_id - 1)
+        self.layouts = Layouts(bucket, self.names, clock, first)
+        self.reader = CommitReader(bucket, self.names, cache, pool)
+        self.chain = CommitChain(self.reader, self.layouts)
+        self.epochs = Epochs(bucket, self.names, clock)
+        self.states = States(bucket, self.names, clock, self.created.states())
+        self._committing = threading.Lock()
+        self._nonce = secrets.token_hex(8)
+
+    def take_over(self, epoch: int, holder: bytes, until: int) -> bool:
+        """Make *holder* the writer of *epoch* + 1, if the epoch still is *epoch*; no older one commits after that."""
+        if self.epochs.newest() != epoch or not self.epochs.take(epoch + 1, holder, until):
+            return False
+        with self._committing:
+            while (end := self.chain.refresh()).epoch < epoch + 1:
+                head = msgspec.structs.replace(self._head(end, epoch + 1), is_fence=True)
+                self._create(*encode_head(head))
+        return end.epoch == epoch + 1
+
+    def commit(self, commit: Commit) -> None:
+        """Add *commit*. Raises :class:`~millstream.log.errors.FencedError`."""
+        with self._committing:
+            end = self.chain.end
+            if (end.epoch, end.last_id) != (commit.epoch, commit.previous_id):
+                end = self.chain.refresh()
+            if (end.epoch, end.last_id) != (commit.epoch, commit.previous_id):
+                raise self._fenced("was not stored")
+            if not self._create(*encode_commit(self._head(end, commit.epoch), commit)):
+                raise self._fenced("may or may not have been stored")
+
+    def _head(self, end: ChainEnd, epoch: int) -> CommitHead:
+        """A head that continues *end* without adding to it."""
+        return CommitHead(
+            log=self.names.log,
+            number=end.number + 1,
+            epoch=epoch,
+            nonce=self._nonce,
+            previous=end.digest,
+            previous_id=end.last_id,
+            last_id=end.last_id,
+            received_at=end.received_at,
+        )
+
+    def _create(self, commit: CommitObject, data: bytes) -> bool:
+        """Create *commit*, and make sure that it is part of the chain.
+
+        It is, if the layout, looked at after it was created, begins at or before it: a name from there on was never
+        deleted, so that nobody has seen another object of that name.
+        """
+        number = commit.head.number
+        if not create_object(self._bucket, self.names.commit(number), data, self._clock):
+            return False
+        if self.layouts.refresh().start > number:
+            return False
+        self.reader.keep(commit, data)
+        self.chain.append(commit)
+        return True
+
+    def _fenced(self, outcome: str) -> FencedError:
+        return FencedError(
+            f"another writer has taken over log {self.names.log!r}; the last data of this writer {outcome}: stop one "
+            "of the two, and append the data again"
+        )
+
+    def reclaim(self, below: int, max_bytes: int) -> int:
+        """Trim commits that end below the id *below*, about *max_bytes*; returns the bytes of their blocks.
+
+        The newest commit stays: it says where the log ends.
+        """
+        while True:
+            self.chain.refresh()
+            start, freed = self._oldest(below, max_bytes)
+            if not freed:
+                return 0
+            layout = self.chain.layout_from(start)
+            if layout is not None and self.layouts.create(layout):
+                break
+        self.chain.cut()
+        self._sweep()
+        return freed
+
+    def _oldest(self, below: int, max_bytes: int) -> tuple[int, int]:
+        """Where commits begin after those that end below *below* and have about *max_bytes*, and these bytes."""
+        records = self.chain.all_records()
+        start, freed = 0, 0
+        for record, following in pairwise(records):
+            size = record.sums.bytes
+            if record.last_id >= below or (freed and freed + size > max_bytes):
+                break
+            start, freed = following.number, freed + size
+        return start, freed
+
+    def _sweep(self) -> None:
+        """Delete what lies below the start: trimmed, left by a crash, or created again by a writer that was late."""
+        start = self.layouts.newest.start
+        while True:
+            listed = self._bucket.list(self.names.commits, limit=SWEEP)
+            leftovers = [name for name in listed if commit_number(name) < start]
+            self._bucket.delete(leftovers)
+            if len(leftovers) < SWEEP:
+                return
