@@ -35,12 +35,12 @@ def die_after(steps):
             os.kill(os.getpid(), signal.SIGKILL)
     for owner, names in {
         AuditOutbox: ("begin_group", "remove"),
-        AtomicFileGroup: ("sync", "sync_folders"),
+        AtomicFileGroup: ("write_in_place", "sync_all", "sync_folders"),
         ResultSink: ("settle", "_settle"),
     }.items():
         for name in names:
             setattr(owner, name, stepping(getattr(owner, name), step))
-    moves = iter(range(18))  # the sidecars, and half of the files
+    moves = iter(range(6))  # half of the files
     def counted(move):
         def counted(*args):
             move(*args)
@@ -51,7 +51,7 @@ def die_after(steps):
         kind.move = counted(kind.move)
 
 base = Path(sys.argv[1])
-for steps in itertools.count(0, 3):
+for steps in itertools.count(0, 5):
     data = base / str(steps)
     shutil.copytree(base / "template", data)
     settings = data / "millstream.toml"

@@ -23,7 +23,8 @@ def main(file: Path) -> None:
             file.unlink()  # whoever comes next lives
             os.kill(os.getpid(), signal.SIGKILL)
 
-    os.rename, os.link = stepping(os.rename, step), stepping(os.link, step)
+    os.link, group = stepping(os.link, step), atomic_files.AtomicFileGroup
+    group.write_in_place = stepping(group.write_in_place, step)  # type: ignore[method-assign]
     atomic_files.sync_filesystem = stepping(atomic_files.sync_filesystem, step)  # type: ignore[assignment]
     child.main()
 

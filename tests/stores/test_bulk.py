@@ -173,7 +173,7 @@ def test_no_single_file_is_synced_where_one_sync_does_for_all(
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(False) or fsync(handle))
     synced.clear()
     store.bulk.put("s", [new(f"folder/{n}") for n in range(40, 80)])
-    assert synced == [True, True, False], "drafts, the folders of descriptions, the folder of the items"
+    assert synced == [True, False], "drafts and descriptions with their folders, the folder of the items"
 
 
 @pytest.mark.parametrize("unnamed", [True, False])

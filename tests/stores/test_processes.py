@@ -156,7 +156,7 @@ def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_
     monkeypatch.setenv("DIES_AT", str(tmp_path / "dies at"))
     folder, found = tmp_path / "store", set[int]()
     outbox = AuditOutbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
-    for step in range(0, 400, sized(ci=55, long=9)):  # a step before and after each of 200 renames
+    for step in range(0, 400, sized(ci=55, long=9)):  # a step before and after each of 100 descriptions and links
         space, items = f"s{step}", [new(f"{n}", b"%d" % n * 99) for n in range(100)]
         (tmp_path / "dies at").write_text(str(step))
         with started(1) as processes:

@@ -67,14 +67,15 @@ class AtomicFiles:
 
     @contextlib.contextmanager
     def group(self, count: int) -> Iterator[AtomicFileGroup]:
-        """About *count* small drafts, those removed at the end of the block that were not moved into place.
+        """About *count* small drafts and as many descriptions; drafts that were not moved into place are removed at the
+        end of the block.
 
         Those of :meth:`AtomicFileGroup.write_new` have no names where the system has such files, and allows this
         process to have so many open.
         """
         part, name = self._new()
         folder = os.open(".", os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY, dir_fd=part)
-        whole = self._whole and count >= _MANY
+        whole = self._whole and 2 * count >= _MANY
         group = AtomicFileGroup(folder, name, whole, unnamed=whole and self._links and may_be_open(count))
         try:
             yield group
@@ -143,7 +144,7 @@ class AtomicFileGroup:
         self._drafts: list[WrittenFile] = []
 
     def write_new(self, data: bytes) -> tuple[WrittenFile, os.stat_result]:
-        """A new draft of *data* for a name that is free, and its status; durable only after :meth:`sync`."""
+        """A new draft of *data* for a name that is free, and its status; durable only after :meth:`sync_all`."""
         if self._unnamed:
             handle = _create_unnamed(self._folder)
             draft: WrittenFile = UnnamedFile(self._folder, handle)
@@ -157,14 +158,18 @@ class AtomicFileGroup:
         finally:
             os.close(handle)
 
-    def write(self, data: bytes) -> WrittenFile:
-        """A new draft of *data*, which may take the place of another file; durable only after :meth:`sync`."""
-        draft, handle = self._create()
+    def write_in_place(self, folder: int, name: str, data: bytes) -> None:
+        """Write *data* into a new file *name* of *folder*, where nobody needs the one that may be there; it is whole
+        only after :meth:`sync_all`."""
+        try:
+            handle = _create(folder, name)
+        except FileExistsError:
+            os.unlink(name, dir_fd=folder)
+            handle = _create(folder, name)
         try:
             self._fill(handle, data)
         finally:
             os.close(handle)
-        return draft
 
     def _create(self) -> tuple[WrittenFile, int]:
         draft = WrittenFile(self._folder, f"{self._name}-{len(self._drafts)}")
@@ -177,10 +182,13 @@ class AtomicFileGroup:
         if not self._whole:
             os.fsync(handle)
 
-    def sync(self) -> None:
-        """Bring all drafts onto the disk."""
+    def sync_all(self, folders: Iterable[int]) -> None:
+        """Bring all that was written onto the disk; *folders* are those of files that were written in place."""
         if self._whole:
             sync_filesystem(self._folder)
+            return
+        for folder in dict.fromkeys(folders):
+            os.fsync(folder)
 
     def sync_folders(self, folders: Iterable[int]) -> None:
         """Make what was moved into these open *folders* of the same filesystem durable."""

@@ -30,6 +30,7 @@ from millstream.stores.os_errors import store_error, translated
 from millstream.stores.path_encoding import FLAT_FOLDER, encode_name, item_paths, plain_path
 from millstream.stores.protocol import (
     AlreadyExistsError,
+    DamagedRecordError,
     ItemInfo,
     ItemNotFoundError,
     SpaceNotFoundError,
@@ -44,11 +45,11 @@ _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _Written(NamedTuple):
-    """An item whose bytes and description are written, and are not in place yet."""
+    """An item whose bytes are written, and are not in place yet, and the bytes of its sidecar."""
 
     item: NewItem
     draft: WrittenFile
-    sidecar: WrittenFile
+    sidecar: bytes
     status: os.stat_result
     description: FileDescription
 
@@ -113,7 +114,7 @@ class LocalBulk:
         found: dict[str, ItemInfo | StoreError] = {}
         with contextlib.ExitStack() as opened:
             folders = opened.enter_context(self._folders(space))
-            drafts = opened.enter_context(self._writer.group(2 * len(items)))
+            drafts = opened.enter_context(self._writer.group(len(items)))
             sources = {
                 root: opened.enter_context(OpenFolders(root)) for root in {item.folder for item in items} if root
             }
@@ -124,7 +125,6 @@ class LocalBulk:
                     found[item.content_id] = one
                 else:
                     written.append(one)
-            drafts.sync()
             with self._writer.lock_all([one.item.content_id for one in written]):
                 found |= self._place(folders, space, written, drafts)
         return [found[item.content_id] for item in items]
@@ -132,10 +132,8 @@ class LocalBulk:
     def _info(self, folders: OpenFolders, space: str, content_id: str) -> ItemInfo:
         """The file in place and its description, which belong together: a file that changes meanwhile is an error."""
         where, status = self._find(folders, space, content_id)
-        sidecar = self._descriptions.read_from(folders, encode_name(space), content_id)
-        after = _status(where)
-        if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
-            raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
+        sidecar = self._sidecar(folders, space, content_id, where, status)
+        self._look_again(content_id, where, status)
         return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
 
     def _reading(self, folders: OpenFolders, space: str, content_id: str, expected: str | None) -> int | Reading:
@@ -144,20 +142,37 @@ class LocalBulk:
         A file that is replaced meanwhile needs no second look where what was read of it is as expected.
         """
         where, status, data = self._open(folders, space, content_id)
-        sidecar = self._descriptions.read_from(folders, encode_name(space), content_id)
+        sidecar = self._sidecar(folders, space, content_id, where, status)
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 == expected and sidecar is not None and status.st_nlink == 1:
             described = sidecar.of(status)
             if described is not None and described.sha256 == expected:
                 return len(data)
-        after = _status(where)
-        if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
-            raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
+        after = self._look_again(content_id, where, status)
         about = (sidecar and sidecar.of(status)) or unknown_file(status)
         return Reading(
             about.sha256, sha256, len(data), status.st_mtime_ns // 1000, after.st_nlink,
             about.mimetype, about.properties,
         )  # fmt: skip
+
+    def _sidecar(
+        self, folders: OpenFolders, space: str, content_id: str, where: _Target, status: os.stat_result
+    ) -> Sidecar | None:
+        """The sidecar of the item whose file was found with *status*; one that is being written for another file is no
+        damaged one."""
+        try:
+            return self._descriptions.read_from(folders, encode_name(space), content_id)
+        except DamagedRecordError:
+            self._look_again(content_id, where, status)
+            raise
+
+    @staticmethod
+    def _look_again(content_id: str, where: _Target, status: os.stat_result) -> os.stat_result:
+        """The status now; an error where it is not that of the same bytes."""
+        after = _status(where)
+        if after is None or (after.st_ino, after.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
+            raise StoreUnavailableError(f"{content_id!r} changed while it was read: try again")
+        return after
 
     def _open(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result, bytes]:
         """Where a small item is, the status of its file, and its bytes."""
@@ -227,13 +242,13 @@ class LocalBulk:
         check_promise(item.content_id, sha256, item.sha256)
         draft, status = drafts.write_new(data)
         about = FileDescription(status.st_ino, status.st_mtime_ns, item.mimetype, len(data), sha256, kept)
-        sidecar = drafts.write(encode_sidecar(Sidecar(item.content_id, (about,))))
+        sidecar = encode_sidecar(Sidecar(item.content_id, (about,)))
         return _Written(item, draft, sidecar, status, about)
 
     def _place(
         self, folders: OpenFolders, space: str, written: Sequence[_Written], drafts: AtomicFileGroup
     ) -> dict[str, ItemInfo | StoreError]:
-        """Describe all files, durably, then put them in place, durably; their locks are held."""
+        """Describe all files, durably as their bytes, then put them in place, durably; their locks are held."""
         found: dict[str, ItemInfo | StoreError] = {}
         described: list[tuple[_Written, _Target]] = []
         sidecars: set[int] = set()
@@ -243,9 +258,13 @@ class LocalBulk:
             if isinstance(where, StoreError):
                 found[content_id] = where
                 continue
-            sidecars.add(self._descriptions.move_into(folders, encode_name(space), content_id, one.sidecar))
+            try:
+                sidecars.add(self._descriptions.write_new(folders, encode_name(space), content_id, one.sidecar, drafts))
+            except OSError as error:
+                found[content_id] = self._obstructed(space, content_id, where, error)
+                continue
             described.append((one, where))
-        drafts.sync_folders(sidecars)
+        drafts.sync_all(sidecars)
         for one, where in described:
             try:
                 one.draft.move(where.folder, where.name)
@@ -273,7 +292,8 @@ class LocalBulk:
 
     def _obstructed(self, space: str, content_id: str, where: _Target, error: OSError) -> StoreError:
         """Forget the description of an item that could not be put in its place; why it could not."""
-        self._descriptions.remove(encode_name(space), content_id)
+        with contextlib.suppress(OSError):  # without an item it says nothing
+            self._descriptions.remove(encode_name(space), content_id)
         status = _status(where)
         if isinstance(error, FileExistsError) and status is not None and stat.S_ISREG(status.st_mode):
             return self._taken(space, content_id)  # by hand, just now: who writes through a store holds the lock

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from millstream.stores.folders import OpenFolders, make_folder, open_folder
-from millstream.stores.local.atomic_files import AtomicFile, WrittenFile
+from millstream.stores.local.atomic_files import AtomicFile, AtomicFileGroup
 from millstream.stores.local.sidecar import MAX_BYTES, Sidecar, damaged_sidecar, decode_sidecar, encode_sidecar
 
 _USUAL = 16 * 1024
@@ -67,11 +67,11 @@ class SidecarFiles:
     def _shown(self, path: tuple[str, ...], name: str) -> str:
         return str(Path(self._root, *path, name))
 
-    def move_into(self, folders: OpenFolders, space: str, content_id: str, draft: WrittenFile) -> int:
-        """Put a sidecar that is written as *draft* in its place, durably once the folder that is returned is synced."""
+    def write_new(self, folders: OpenFolders, space: str, content_id: str, data: bytes, group: AtomicFileGroup) -> int:
+        """Write the sidecar of an item that is not there yet in its place; its folder, which is open in *folders*."""
         path, name = self._path(space, content_id)
         folder = folders.make(path)
-        draft.move(folder, name)
+        group.write_in_place(folder, name, data)
         return folder
 
     def write(self, space: str, sidecar: Sidecar, draft: AtomicFile) -> None:

@@ -232,12 +232,19 @@ class LocalStore:
     def _describe(self, space: str, content_id: str, place: FileLocation) -> tuple[os.stat_result, FileDescription]:
         """The file in place and its description, which belong together even while the item is being replaced."""
         for _ in range(_TRIES):
-            before = place.read_status()
-            sidecar = self._descriptions.read(encode_name(space), content_id)
+            before, damage, sidecar = place.read_status(), None, None
+            try:
+                sidecar = self._descriptions.read(encode_name(space), content_id)
+            except (
+                DamagedRecordError
+            ) as error:  # or it is being written, for a file that comes after another was deleted
+                damage = error
             after = place.read_status()
             if before is None or after is None:
                 raise self._no_item(space, content_id)
             if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+                if damage is not None:
+                    raise damage
                 return before, (sidecar and sidecar.of(before)) or unknown_file(before)
         raise StoreUnavailableError(f"{content_id!r} in {self._url}/{space} keeps changing: try again")
 
