@@ -81,10 +81,8 @@ class Bounds:
 class Guards:
     """What makes the protocol safe; a guard that is off is left out of it."""
 
-    epoch_after_create: bool = True
-    """A writer looks for the next epoch after each create."""
-    layout_after_takeover: bool = True
-    """Replaced, a writer believes its create only if the layout, looked at then, leaves its number alone."""
+    layout_after_create: bool = True
+    """A writer believes its create only if the layout, looked at after it, leaves its number alone."""
     whole_bytes: bool = True
     """An object is one's own only if all of its bytes are; the writer's nonce is not enough."""
     fence: bool = True
@@ -99,8 +97,6 @@ class Guards:
     """A reader discards what the layout, looked at after the read, says was compacted."""
     one_at_a_time: bool = True
     """A writer sends a commit only when the one before it is confirmed."""
-    own_epoch: bool = True
-    """An epoch is used by one writer; otherwise each of them would look at the layout after every create."""
 
 
 ALL_GUARDS = Guards()

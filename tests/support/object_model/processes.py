@@ -111,7 +111,7 @@ class Protocol:
         start = world.layout.start
         label = f"{WRITERS[index]} looks at the layout: commits begin at {start}"
         if start <= fence.number or not self._guards.layout_after_fence:
-            yield label, _now(world, index, "active", epoch, fence.number + 1, fence.identity, fence.last)
+            yield f"{label}, it is the writer", _take_over(world, index, fence)
         else:
             yield f"{label}, its fence does not count", _now(world, index, "walk", epoch, start, None, 0)
 
@@ -137,7 +137,7 @@ class Protocol:
             label = f"{WRITERS[index]} PUT commits/{entry.number} ({entry}): {answer}"
             if answer != "200":
                 yield label, _now(after, index, "get", epoch, entry)
-            elif self._guards.epoch_after_create:
+            elif self._guards.layout_after_create:
                 yield label, _now(after, index, "created", epoch, entry)
             else:
                 yield label, _confirm(after, index, entry)
@@ -161,25 +161,12 @@ class Protocol:
         return there.epoch == epoch and there.body.startswith(WRITERS[index])
 
     def _created(self, world: World, index: int, epoch: int, entry: Entry) -> Steps:
-        name = WRITERS[index]
-        if not self._guards.own_epoch:
-            yield f"{name} leaves epochs/{epoch + 1} alone", _now(world, index, "replaced", epoch, entry)
-        elif len(world.epochs) <= epoch:
-            yield f"{name} GET epochs/{epoch + 1}: 404, confirms {entry}", _confirm(world, index, entry)
+        start = world.layout.start
+        label = f"{WRITERS[index]} looks at the layout: commits begin at {start}"
+        if start <= entry.number:
+            yield f"{label}, confirms {entry}", _confirm(world, index, entry)
         else:
-            yield f"{name} GET epochs/{epoch + 1}: it was replaced", _now(world, index, "replaced", epoch, entry)
-
-    def _replaced(self, world: World, index: int, epoch: int, entry: Entry) -> Steps:
-        name = WRITERS[index]
-        if self._guards.layout_after_takeover:
-            start = world.layout.start
-            label = f"{name} looks at the layout: commits begin at {start}"
-            after = _confirm(world, index, entry, "idle") if start <= entry.number else _now(world, index, "idle")
-            yield label, after
-            return
-        for there in self._bucket.get(world, entry.number):
-            label = f"{name} GET commits/{entry.number}: {there or 404}"
-            yield label, _confirm(world, index, entry, "idle") if there == entry else _now(world, index, "idle")
+            yield f"{label}, fenced", _now(world, index, "idle")
 
     def _pair(self, world: World, index: int, epoch: int, first: Entry, second: Entry) -> Steps:
         if len(world.epochs) > epoch:
@@ -263,13 +250,18 @@ def _now(world: World | Violation, index: int, *local: Any) -> World | Violation
     return world._replace(writers=(*world.writers[:index], local, *world.writers[index + 1 :]))
 
 
-def _confirm(world: World | Violation, index: int, entry: Entry, then: str = "") -> World | Violation:
+def _take_over(world: World, index: int, fence: Entry) -> World | Violation:
+    """*fence* makes the writer that of its epoch: from now on no commit of an older one may enter the chain."""
+    if fence not in world.names:
+        return Violation(f"{WRITERS[index]} is the writer of epoch {fence.epoch}, but its fence is not in the chain")
+    return _now(world, index, "active", fence.epoch, fence.number + 1, fence.identity, fence.last)
+
+
+def _confirm(world: World | Violation, index: int, entry: Entry) -> World | Violation:
     """*entry* is confirmed to the caller: from now on it must be what the chain has."""
     if isinstance(world, Violation):
         return world
     there = world.names[entry.number - 1] if entry.number <= len(world.names) else None
     if there != entry:
         return Violation(f"{entry} was confirmed as commits/{entry.number}, but the chain has {there}")
-    if then:
-        return _now(world, index, then)
     return _now(world, index, "active", entry.epoch, entry.number + 1, entry.identity, entry.last)
