@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.smoke), "dark"])
 def test_every_page_is_whole_without_a_complaint(browser: Browser, served: Served, theme: str) -> None:
     pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]

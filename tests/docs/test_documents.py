@@ -124,6 +124,7 @@ def test_tests_that_the_reference_names_are_there() -> None:
     assert all((ROOT / path).exists() for path in re.findall(r"`(tests/[\w/.]+)`", table))
 
 
+@pytest.mark.acceptance
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -27,7 +27,6 @@ def test_a_memory_store_does_what_a_dictionary_does() -> None:
     run_state_machine_as_test(store_machine(MemoryStore), settings=machine(ci=30, long=600, steps=50))
 
 
-@pytest.mark.smoke
 @pytest.mark.long
 def test_a_store_on_a_real_s3_server_does_what_a_dictionary_does(swift: S3Server) -> None:
     run_state_machine_as_test(store_machine(swift.new_store), settings=machine(ci=10, long=100, steps=15))
