@@ -12,13 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
+from millstream.core.database_server import open_server
 from millstream.core.sql import (
     SqlBusyError,
     among,
     insert_new,
     insert_rows,
     make_tables,
-    open_server,
     update_rows,
     writing,
 )
@@ -119,8 +119,9 @@ def test_tables_that_cannot_be_made_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.served
-def test_a_server_that_is_being_started_is_waited_for() -> None:
-    with services.private("mariadb") as server:
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_a_server_that_is_being_started_is_waited_for(kind: str) -> None:
+    with services.private(kind) as server:
         server.kill()
         starter = threading.Thread(target=server.start)
         starter.start()
@@ -130,13 +131,14 @@ def test_a_server_that_is_being_started_is_waited_for() -> None:
         engine.dispose()
 
 
-def test_a_server_that_stays_away_is_named_after_some_seconds_and_its_password_is_not() -> None:
+@pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
+def test_a_server_that_stays_away_is_named_after_some_seconds_and_its_password_is_not(scheme: str) -> None:
     clock = VirtualClock()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         with pytest.raises(SqlBusyError, match=f"127.0.0.1:{port} did not answer.*start it") as caught:
-            open_server(f"mysql://ada:grain@127.0.0.1:{port}/away", clock)
+            open_server(f"{scheme}://ada:grain@127.0.0.1:{port}/away", clock)
     assert 10 < clock.monotonic() < 60
     assert "grain" not in str(caught.value)
 
@@ -151,16 +153,17 @@ BOOKS = sa.Table(
 )
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
 def books(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Connection]:
     """A table of a thousand books, on either kind of database."""
-    if request.param == "mariadb":
-        engine = open_server(str(request.getfixturevalue("mariadb")) + "rows")
+    if request.param != "sqlite":
+        engine = open_server(str(request.getfixturevalue(request.param)) + "rows")
     else:
         engine = sa.create_engine(f"sqlite:///{tmp_path / 'books.db'}")
     with engine.connect() as connection:
         BOOKS.drop(connection, checkfirst=True)
         BOOKS.create(connection)
+        connection.commit()
         assert insert_rows(connection, BOOKS, ["id", "shelf"], [(n, "new") for n in range(1_000)]) == 1_000
         yield connection
         connection.rollback()

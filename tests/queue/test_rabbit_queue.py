@@ -15,12 +15,14 @@ import sqlalchemy as sa
 from hypothesis.stateful import run_state_machine_as_test
 
 from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.database_server import open_server
 from millstream.queue import QueueInputError, WorkQueue
 from millstream.queue.rabbitmq import RabbitWorkQueue
 from millstream.testing import services
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
 from suite.sizes import machine, sized
+from support.server_databases import new_database
 
 _names = itertools.count(1)
 WORKER = Path(__file__).parent / "rabbit_worker.py"
@@ -54,24 +56,30 @@ class TestRabbitQueueWithSqlite(RabbitConformance):
     pass
 
 
-class TestRabbitQueueWithMariadb(RabbitConformance):
+class ServerConformance(RabbitConformance):
+    """Tasks on a database server, which has a database of its own for each test."""
+
+    server: str
+
     @pytest.fixture(autouse=True)
-    def database(self, mariadb: str) -> Iterator[None]:
-        name = f"queue_{next(_names)}_{id(self)}"
-        server = sa.make_url(mariadb.replace("mysql://", "mysql+pymysql://"))
-        admin = sa.create_engine(server)
-        with admin.begin() as connection:
-            connection.execute(sa.text(f"CREATE DATABASE {name}"))
-        self.url = server.set(database=name)
-        yield
-        with admin.begin() as connection:
-            connection.execute(sa.text(f"DROP DATABASE {name}"))
-        admin.dispose()
+    def database(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        with new_database(request.getfixturevalue(self.server), "queue") as self.url:
+            yield
 
     def engine(self, folder: Path) -> sa.Engine:
-        engine = sa.create_engine(self.url, isolation_level="READ COMMITTED")
+        engine = open_server(self.url)
         self.opened.callback(engine.dispose)
         return engine
+
+
+@pytest.mark.served
+class TestRabbitQueueWithMariadb(ServerConformance):
+    server = "mariadb"
+
+
+@pytest.mark.served
+class TestRabbitQueueWithPostgresql(ServerConformance):
+    server = "postgresql"
 
 
 @pytest.mark.smoke

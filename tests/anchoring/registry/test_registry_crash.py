@@ -30,9 +30,9 @@ CLOCK = SystemClock()
 class Place:
     """What the instances share."""
 
-    def __init__(self, folder: Path, mariadb: services.Server, rabbitmq: services.Server) -> None:
-        self.folder, self.mariadb, self.rabbitmq = folder, mariadb, rabbitmq
-        self.database = f"{mariadb.url}registry"
+    def __init__(self, folder: Path, server: services.Server, rabbitmq: services.Server) -> None:
+        self.folder, self.server, self.rabbitmq = folder, server, rabbitmq
+        self.database = f"{server.url}registry"
         self.environment = {
             "MILLSTREAM_DATA": str(folder),
             "MILLSTREAM_LOG__STORE": self.database,
@@ -96,10 +96,10 @@ class Client:
             CLOCK.sleep(0.05)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with services.private("mariadb") as mariadb, services.private("rabbitmq") as rabbitmq:
-        made = Place(tmp_path, mariadb, rabbitmq)
+@pytest.fixture(params=["mariadb", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with services.private(request.param) as server, services.private("rabbitmq") as rabbitmq:
+        made = Place(tmp_path, server, rabbitmq)
         with open_node(made) as node:
             node.registry.instance.store.counts()  # makes the tables before all three instances do
         yield made
@@ -129,7 +129,7 @@ def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: P
 
     def havoc() -> None:
         dice, total = random.Random(7), suffixes * each
-        outages = {kills // 3: place.mariadb, 2 * kills // 3: place.rabbitmq}
+        outages = {kills // 3: place.server, 2 * kills // 3: place.rabbitmq}
         for turn in range(kills):
             for _ in range(total // (kills + 1)):
                 progress.acquire()

@@ -1,4 +1,4 @@
-"""The queue tests of Orb, restated: instances that share a real RabbitMQ and a real MariaDB, and run by themselves."""
+"""The queue tests of Orb, restated: instances share a real RabbitMQ and a real database server, and run alone."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from millstream.anchoring.registry import (
 from millstream.anchoring.sidetree import Operation
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import SystemClock
-from millstream.core.sql import open_server
+from millstream.core.database_server import open_server
 from millstream.queue.rabbitmq import RabbitWorkQueue
 from millstream.testing import services
 from millstream.testing.dids import DidOwner
 from millstream.testing.waiting import until
 from suite.sizes import sized
+from support.server_databases import new_database
 
 _places = itertools.count(1)
 QUIET = {"monitor_interval": 0.2, "task_expiration": 1.0, "retry_first": 0.0, "pool": 2}
@@ -37,12 +38,11 @@ QUIET = {"monitor_interval": 0.2, "task_expiration": 1.0, "retry_first": 0.0, "p
 class Domain:
     """Instances that share a database, a broker, files and a ledger; each with its own connections."""
 
-    def __init__(self, mariadb: str, rabbitmq: str, opened: ExitStack) -> None:
+    def __init__(self, url: str, rabbitmq: str, opened: ExitStack) -> None:
         self.name = f"domain_{next(_places)}_{id(opened)}"
-        self._mariadb, self._rabbitmq, self._opened = mariadb, rabbitmq, opened
+        self._url, self._rabbitmq, self._opened = url, rabbitmq, opened
         self._clock = SystemClock()
         self.cas, self.ledger = MemoryCas(), MemoryLedger(self._clock)
-        opened.callback(self._remove)
 
     def instance(self, name: str, *, max_retries: int = 30, writes: bool = False) -> DidRegistry:
         """An instance; one that does not write leaves its queue to the test."""
@@ -64,22 +64,16 @@ class Domain:
         self._opened.callback(registry.close)
         return registry
 
-    def _remove(self) -> None:
-        engine = open_server(self._mariadb + self.name)
-        with engine.begin() as connection:
-            connection.exec_driver_sql(f"DROP DATABASE {self.name}")
-        engine.dispose()
-
     def _engine(self) -> sa.Engine:
-        engine = open_server(self._mariadb + self.name)
+        engine = open_server(self._url)
         self._opened.callback(engine.dispose)
         return engine
 
 
-@pytest.fixture
-def domain(mariadb: str, rabbitmq: str) -> Iterator[Domain]:
-    with ExitStack() as opened:
-        yield Domain(mariadb, rabbitmq, opened)
+@pytest.fixture(params=["mariadb", "postgresql"])
+def domain(request: pytest.FixtureRequest, rabbitmq: str) -> Iterator[Domain]:
+    with new_database(request.getfixturevalue(request.param), "domain") as url, ExitStack() as opened:
+        yield Domain(url, rabbitmq, opened)
 
 
 def submit(registry: DidRegistry, *operations: Operation) -> list[str]:
@@ -201,8 +195,12 @@ def test_a_notice_that_makes_no_sense_is_passed_over(domain: Domain) -> None:
 @pytest.mark.crash
 def test_operations_go_on_while_the_broker_is_away_and_when_it_is_back(mariadb: str) -> None:
     """What Orb lost when RabbitMQ was restarted (orb#1290, #1293), and what could not be published (orb#1289)."""
-    with services.private("rabbitmq") as broker, ExitStack() as opened:
-        domain = Domain(mariadb, broker.url, opened)
+    with (
+        services.private("rabbitmq") as broker,
+        new_database(mariadb, "domain") as url,
+        ExitStack() as opened,
+    ):
+        domain = Domain(url, broker.url, opened)
         registry = domain.instance("one", writes=True)
         registry.start()
         accepted = submit(registry, *creates(3, "before"))

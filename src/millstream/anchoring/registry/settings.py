@@ -81,8 +81,8 @@ class FollowSettings(Section, frozen=True):
 
 
 class RegistrySettings(Section, frozen=True):
-    """The registry of identifiers. ``database`` stores its operations (``mysql://user:password@host:port/name``, which
-    several instances can share; empty: the node's database).
+    """The registry of identifiers. ``database`` stores its operations (``postgresql://user:password@host:port/name`` or
+    ``mysql://…``, which several instances can share; empty: the node's database).
 
     ``profile`` is ``sidetree`` or ``orb``. ``method`` replaces the DID method of the profile. ``patches`` allows
     further patch actions (``ietf-json-patch``), and ``algorithms`` further signature algorithms (``EdDSA``), which the

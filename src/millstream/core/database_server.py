@@ -1,0 +1,181 @@
+"""Databases on servers that parts of a node share: PostgreSQL, MariaDB and MySQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import MillstreamError
+from millstream.core.retry import RetryPolicy
+from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
+from millstream.core.url_schemes import scheme_of
+
+_POOL = 20
+_CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
+_NAME = re.compile(r"[A-Za-z0-9_$-]{1,63}")
+
+
+class _ServerKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between servers. *make* makes the database of a URL where it is absent."""
+
+    driver: str
+    client: str
+    connecting: Mapping[str, Any]
+    make: Callable[[sa.URL], None]
+    is_refusal: Callable[[Any], bool]
+    adapt: Callable[[Any], None] = lambda _connection: None
+    """Sets up each new connection of the driver."""
+
+
+def open_server(url: str, clock: Clock | None = None) -> sa.Engine:
+    """The database at *url*, ``postgresql://user:password@host:port/name`` or ``mysql://…``, made where it is absent.
+
+    A server that does not answer, as one that is being started with the node, is called again for some twenty seconds
+    of *clock*. Raises :class:`SqlInputError`, which never shows the password, for another URL, where the driver is
+    missing, or where the server refuses the account; :class:`SqlBusyError` where it still does not answer.
+    """
+    try:
+        place = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        place = sa.make_url("none://")
+    kind = _KINDS.get(place.drivername)
+    if kind is None or not place.host or not _NAME.fullmatch(place.database or ""):
+        raise SqlInputError(
+            "invalid database URL: write postgresql://user:password@host:port/name or "
+            "mysql://user:password@host:port/name"
+        )
+    try:
+        _connect(kind, place, ANSWERS, clock or SystemClock())
+        return _engine(kind, place)
+    except ImportError as error:
+        extra = scheme_of(url).extra
+        raise SqlInputError(f"{kind.client}: pip install 'millstream[{extra}]'") from error
+
+
+def _connect(kind: _ServerKind, place: sa.URL, policy: RetryPolicy, clock: Clock) -> None:
+    def once() -> None:
+        try:
+            kind.make(place)
+        except sa.exc.DBAPIError as error:
+            raise _translated(kind, place, error) from error
+
+    policy.call(once, clock)
+
+
+def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> MillstreamError:
+    reason = " ".join(str(error.orig).split())
+    if kind.is_refusal(error.orig):
+        return SqlInputError(
+            f"the server {place.host} refused the user or the database ({reason}): correct the URL in the settings, "
+            "or grant the rights"
+        )
+    port = place.port or scheme_of(place.drivername + "://").port
+    return SqlBusyError(
+        f"the database server {place.host}:{port} did not answer ({reason}): start it, or correct the URL in the "
+        "settings"
+    )
+
+
+def _engine(kind: _ServerKind, place: sa.URL, isolation_level: Any = "READ COMMITTED") -> sa.Engine:
+    # Rows that others hold must not be locked beyond what is read, or instances would wait for one another.
+    engine = sa.create_engine(
+        place.set(drivername=kind.driver),
+        isolation_level=isolation_level,
+        pool_pre_ping=True,
+        pool_size=_POOL,
+        connect_args=dict(kind.connecting),
+    )
+    sa.event.listen(engine, "connect", lambda connection, _record: kind.adapt(connection))
+    return engine
+
+
+def _make_in_mysql(place: sa.URL) -> None:
+    server = _engine(_MYSQL, place.set(database=""))
+    try:
+        with server.begin() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS `{place.database}`")
+    finally:
+        server.dispose()
+
+
+def _refused_by_mysql(error: Any) -> bool:
+    """Whether the error's number says so: access denied, to a database or to the account; unknown database."""
+    return bool(error is not None and error.args and error.args[0] in (1044, 1045, 1049, 1698))
+
+
+def _make_in_postgresql(place: sa.URL) -> None:
+    """PostgreSQL has no ``IF NOT EXISTS`` for databases, and whoever may use one need not be allowed to make one."""
+    engine = _engine(_POSTGRESQL, place)
+    try:
+        engine.connect().close()
+    except sa.exc.OperationalError as error:
+        if not re.search(r'database ".*" does not exist', str(error.orig)):
+            raise
+        _create_in_postgresql(place)
+    finally:
+        engine.dispose()
+
+
+def _create_in_postgresql(place: sa.URL) -> None:
+    server = _engine(_POSTGRESQL, place.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    try:
+        with server.connect() as connection:
+            options = "ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0"
+            connection.exec_driver_sql(f'CREATE DATABASE "{place.database}" {options}')
+    except (sa.exc.ProgrammingError, sa.exc.IntegrityError) as error:
+        if getattr(error.orig, "sqlstate", "") not in ("42P04", "23505"):  # another process has just made it
+            raise
+    finally:
+        server.dispose()
+
+
+def _adapt_postgresql(connection: Any) -> None:
+    """PostgreSQL keeps no NUL in a text, so one is sent as U+FFFD: no name has either, and a description may."""
+    from psycopg.types.string import StrDumper
+
+    class TextDumper(StrDumper):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\ufffd"))
+
+    connection.adapters.register_dumper(str, TextDumper)
+
+
+def _refused_by_postgresql(error: Any) -> bool:
+    """Whether it is by its SQLSTATE; while connecting there is none, only the server's words."""
+    state = getattr(error, "sqlstate", None) or ""
+    if state:
+        return state == "42501" or state.startswith("28")
+    words = r'role ".*" (does not exist|is not permitted)|password|pg_hba\.conf|permission denied'
+    return re.search(words, str(error)) is not None
+
+
+_MYSQL = _ServerKind(
+    driver="mysql+pymysql",
+    client="MariaDB and MySQL need PyMySQL",
+    connecting={
+        "connect_timeout": _CONNECT_SECONDS,
+        "read_timeout": _ANSWER_SECONDS,
+        "write_timeout": _ANSWER_SECONDS,
+    },
+    make=_make_in_mysql,
+    is_refusal=_refused_by_mysql,
+)
+_POSTGRESQL = _ServerKind(
+    driver="postgresql+psycopg",
+    client="PostgreSQL needs psycopg",
+    connecting={
+        "connect_timeout": _CONNECT_SECONDS,
+        "tcp_user_timeout": 1000 * _ANSWER_SECONDS,
+        "application_name": "millstream",
+        "options": f"-c statement_timeout={_ANSWER_SECONDS}s",
+    },
+    make=_make_in_postgresql,
+    is_refusal=_refused_by_postgresql,
+    adapt=_adapt_postgresql,
+)
+_KINDS = {"mysql": _MYSQL, "mariadb": _MYSQL, "postgresql": _POSTGRESQL}
