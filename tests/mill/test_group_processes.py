@@ -39,7 +39,7 @@ from millstream.settings import load_settings
 from millstream.stores import ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import NewItem
-from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.testing.waiting import until
 from suite.sizes import sized
 

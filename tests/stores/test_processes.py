@@ -29,7 +29,8 @@ from millstream.stores import (
 )
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import SMALL, NewItem
-from millstream.stores.processes import BulkProcesses, child_pool
+from millstream.stores.processes import child_pool
+from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.testing.store_content import ODD_IDS
 from millstream.testing.waiting import until
 from suite.engines import open_engine
@@ -40,7 +41,7 @@ Answer = TypeVar("Answer")
 SELF_AND_PIPES = """
 import sys, time
 from millstream.stores import LocalStore
-from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.child_pool import BulkProcesses
 processes = BulkProcesses(2, worth=1)
 store = LocalStore(sys.argv[1], processes=processes)
 store.create_space("s")

@@ -15,7 +15,7 @@ from millstream.node.context import NodeContext
 from millstream.node.databases import DatabasesPart
 from millstream.stores import LocalStore, Store, open_provider
 from millstream.stores.audit import AuditedStore, AuditOutbox, settle_ended
-from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.stores.wrapper import StoreWrapper
 
 

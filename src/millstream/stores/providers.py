@@ -12,7 +12,7 @@ from millstream.stores.folder.store import parse_folder_options
 from millstream.stores.local.store import LocalStore
 from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
-from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.stores.protocol import Store, StoreInputError
 from millstream.stores.provider_schemes import provider_scheme
 from millstream.stores.throttled import ThrottledStore, split_rate

@@ -46,7 +46,7 @@ from millstream.queue import LogWorkQueue, WorkQueue, queue_log
 from millstream.stores import FolderStore, ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import NewItem
-from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.child_pool import BulkProcesses
 
 SOURCE, COPY = "source", "copy"
 PAIR = Pair(SOURCE, COPY)

@@ -22,7 +22,7 @@ from millstream.stores.folder.tree import FORBIDDEN, GONE, SourceTree, open_file
 from millstream.stores.folder.versions import Version, hash_versions
 from millstream.stores.names import check_content_id, order_key
 from millstream.stores.os_errors import translated
-from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.stores.processes.frames import BulkReply, BulkRequest
 from millstream.stores.protocol import (
     Entry,

@@ -24,7 +24,7 @@ from millstream.stores.local.sidecar import (
     unknown_file,
 )
 from millstream.stores.local.sidecar_files import SidecarFiles
-from millstream.stores.local.writer import LocalWriter
+from millstream.stores.local.writer import SIDECARS, LocalWriter
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.os_errors import store_error, translated
 from millstream.stores.path_encoding import FLAT_FOLDER, encode_name, item_paths, plain_path
@@ -66,6 +66,11 @@ class LocalBulk:
 
     def __init__(self, root: str, descriptions: SidecarFiles, writer: LocalWriter) -> None:
         self._root, self._descriptions, self._writer = root, descriptions, writer
+
+    @classmethod
+    def of_folder(cls, root: str) -> LocalBulk:
+        """That of the store in the folder *root* (absolute), which may not be there."""
+        return cls(root, SidecarFiles(root, SIDECARS), LocalWriter(root))
 
     @property
     def folder(self) -> str:

@@ -27,12 +27,12 @@ from millstream.stores.local.bulk import LocalBulk
 from millstream.stores.local.sidecar import FileDescription, Sidecar, describe_item, unknown_file
 from millstream.stores.local.sidecar_files import SidecarFiles
 from millstream.stores.local.space_files import SpaceFiles
-from millstream.stores.local.writer import HIDDEN, LocalWriter
+from millstream.stores.local.writer import HIDDEN, SIDECARS, LocalWriter
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
 from millstream.stores.path_encoding import decode_name, encode_name, item_paths
-from millstream.stores.processes import BulkProcesses
 from millstream.stores.processes.bulk import ProcessBulk
+from millstream.stores.processes.child_pool import BulkProcesses
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
     AlreadyExistsError,
@@ -65,7 +65,7 @@ class LocalStore:
         self._root = str(Path(root).absolute())
         self._url = Path(self._root).as_uri()
         self._listing = OrderedListing(self._root, SystemClock())
-        self._descriptions = SidecarFiles(self._root, (HIDDEN, "sidecars"))
+        self._descriptions = SidecarFiles(self._root, SIDECARS)
         self._spaces = SpaceFiles(self._root, (HIDDEN, "spaces"))
         self._writer = LocalWriter(self._root)
         own = LocalBulk(self._root, self._descriptions, self._writer)

@@ -19,6 +19,9 @@ from millstream.stores.protocol import StoreError
 HIDDEN = ".millstream"
 """The folder beside the spaces that holds sidecars, drafts and locks."""
 
+SIDECARS = (HIDDEN, "sidecars")
+"""The folder of the sidecars."""
+
 _DRAFTS = (HIDDEN, "drafts")
 
 FORMAT = b"millstream local store 1\n"

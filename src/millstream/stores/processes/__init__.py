@@ -2,8 +2,6 @@
 
 What goes to such a process is file work alone (reading, hashing, writing, syncing), and what comes back is plain facts.
 Databases, queues and the audit stay with the process that asks, which is the one writer it was before.
+
+Nothing is imported here: each child would wait for it.
 """
-
-from millstream.stores.processes.child_pool import BulkProcesses
-
-__all__ = ["BulkProcesses"]

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from millstream.stores.bulk import Bulk, ReadsAtOnce
-from millstream.stores.local.store import LocalStore
+from millstream.stores.local.bulk import LocalBulk
 from millstream.stores.processes.frames import READY, BulkReply, BulkRequest, failure, read_frame, reply, write_frame
 
 _STORES = 64
@@ -66,7 +66,7 @@ def _hash_versions(request: BulkRequest) -> list[str | None]:
 
 @lru_cache(_STORES)
 def _bulk(root: str) -> Bulk:
-    return LocalStore(root, create=False).bulk
+    return LocalBulk.of_folder(root)
 
 
 def main() -> None:
