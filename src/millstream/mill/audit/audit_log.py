@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -225,17 +224,19 @@ def _text(value: object) -> str:
     return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-_plain: Callable[[AuditEvent], tuple[Any, ...]] = operator.attrgetter(*_FIELDS)
-_ACTION, _PROPERTIES, _ACLS = map(_FIELDS.index, ("action", "properties", "acls"))
+_ACTIONS = {action: action.value for action in AuditAction}
 
 
-def _values(event: AuditEvent) -> list[Any]:
+def _values(event: AuditEvent) -> tuple[Any, ...]:
     """The values of :data:`_FIELDS`, of the driver's own types."""
-    values = list(_plain(event))
-    values[_ACTION] = event.action.value
-    values[_PROPERTIES], values[_ACLS] = _json(event.properties), _json(event.acls)
-    return values
+    return (
+        event.number, event.at, _ACTIONS[event.action], event.user, event.account, event.store, event.store_type,
+        event.space, event.content_id, event.sha256, event.size, event.mimetype, _json(event.properties),
+        _json(event.acls), event.source_space, event.source_content_id,
+    )  # fmt: skip
 
 
-def _json(value: object) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode("utf-8")
+def _json(value: Mapping[str, str] | None) -> str | None:
+    if value is None:
+        return None
+    return msgspec.json.encode(value).decode("utf-8") if value else "{}"

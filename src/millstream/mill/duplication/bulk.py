@@ -127,7 +127,8 @@ class _BulkGroup:
                 new[name] = source
         rows = self._manifest.get_many(self._destination, self._space, list(same)) if same else {}
         same = {name: info for name, info in same.items() if not _is_recorded_otherwise(rows.get(name), info)}
-        events = {name: self._event(info) for name, info in same.items() if not _is_live(rows.get(name))}
+        now = self._providers.clock.now()
+        events = {name: self._event(info, now) for name, info in same.items() if not _is_live(rows.get(name))}
         for some in _portions(new):
             events |= self._copied(some)
         done = [*same, *(name for name in new if name in events)]
@@ -149,7 +150,8 @@ class _BulkGroup:
         events: dict[str, ManifestEvent] = {}
         for some in _portions(new):
             events |= self._copied(some)
-        return {name: _result(action, event) for name, event in events.items()}
+        summary = _summary(action)
+        return {name: TaskResult(summary, events=(event,)) for name, event in events.items()}
 
     def _copies(self, ids: Sequence[str], *, wanted: bool) -> Sequence[ItemInfo | StoreError]:
         """What the destination says of each item; where one of them is *wanted* there, its space is made (D23)."""
@@ -177,23 +179,22 @@ class _BulkGroup:
             if isinstance(data, bytes) and (sha256 := info.checksum())
         ]
         stored = self._providers.call(lambda: self._to.put(self._space, items)) if items else []
+        now = self._providers.clock.now()
         return {
-            item.content_id: self._event(one)
+            item.content_id: self._event(one, now)
             for item, one in zip(items, stored, strict=True)
             if isinstance(one, ItemInfo) and one.checksum() == item.sha256
         }
 
-    def _event(self, info: ItemInfo) -> ManifestEvent:
-        now = self._providers.clock.now()
-        sha256, mimetype = info.checksum(), info.mimetype
+    def _event(self, info: ItemInfo, now: int) -> ManifestEvent:
         return ManifestEvent(
             store=self._destination,
             space=self._space,
             content_id=info.content_id,
             at=now,
-            sha256=sha256,
+            sha256=info.checksum(),
             size=info.size,
-            mimetype=mimetype,
+            mimetype=info.mimetype,
         )
 
 
@@ -226,4 +227,8 @@ def _side(found: ItemInfo | StoreError) -> ObservedEnd:
 
 
 def _result(action: DuplicationAction, event: ManifestEvent | None) -> TaskResult:
-    return TaskResult(f"{action.row} {action.act.value}: {action.reason}", events=() if event is None else (event,))
+    return TaskResult(_summary(action), events=() if event is None else (event,))
+
+
+def _summary(action: DuplicationAction) -> str:
+    return f"{action.row} {action.act.value}: {action.reason}"

@@ -23,7 +23,7 @@ from millstream.stores.local.sidecar import (
     encode_sidecar,
     unknown_file,
 )
-from millstream.stores.local.sidecar_files import SidecarFiles
+from millstream.stores.local.sidecar_files import SidecarFiles, sidecar_digest
 from millstream.stores.local.writer import SIDECARS, LocalWriter
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.os_errors import store_error, translated
@@ -49,6 +49,7 @@ class _Written(NamedTuple):
 
     item: NewItem
     draft: WrittenFile
+    digest: bytes
     sidecar: bytes
     status: os.stat_result
     description: FileDescription
@@ -130,14 +131,19 @@ class LocalBulk:
                     found[item.content_id] = one
                 else:
                     written.append(one)
-            with self._writer.lock_all([one.item.content_id for one in written]):
+            with self._writer.lock_all([one.digest for one in written]):
                 found |= self._place(folders, space, written, drafts)
         return [found[item.content_id] for item in items]
 
     def _info(self, folders: OpenFolders, space: str, content_id: str) -> ItemInfo:
-        """The file in place and its description, which belong together: a file that changes meanwhile is an error."""
+        """The file in place and its description, which belong together: a file that changes meanwhile is an error.
+
+        One that was as the newest description has it needs no second look.
+        """
         where, status = self._find(folders, space, content_id)
         sidecar = self._sidecar(folders, space, content_id, where, status)
+        if sidecar is not None and sidecar.files and sidecar.files[-1].is_of(status):
+            return describe_item(content_id, status, sidecar.files[-1])
         self._look_again(content_id, where, status)
         return describe_item(content_id, status, (sidecar and sidecar.of(status)) or unknown_file(status))
 
@@ -248,7 +254,7 @@ class LocalBulk:
         draft, status = drafts.write_new(data)
         about = FileDescription(status.st_ino, status.st_mtime_ns, item.mimetype, len(data), sha256, kept)
         sidecar = encode_sidecar(Sidecar(item.content_id, (about,)))
-        return _Written(item, draft, sidecar, status, about)
+        return _Written(item, draft, sidecar_digest(item.content_id), sidecar, status, about)
 
     def _place(
         self, folders: OpenFolders, space: str, written: Sequence[_Written], drafts: AtomicFileGroup
@@ -264,7 +270,7 @@ class LocalBulk:
                 found[content_id] = where
                 continue
             try:
-                sidecars.add(self._descriptions.write_new(folders, encode_name(space), content_id, one.sidecar, drafts))
+                sidecars.add(self._descriptions.write_new(folders, encode_name(space), one.digest, one.sidecar, drafts))
             except OSError as error:
                 found[content_id] = self._obstructed(space, content_id, where, error)
                 continue
@@ -282,6 +288,11 @@ class LocalBulk:
 
     def _free(self, folders: OpenFolders, space: str, content_id: str) -> _Target:
         """Where the file of an item that is not there yet is to be."""
+        plain = plain_path(space, content_id)
+        if plain is not None and (folder := folders.get(plain[0])) is not None:
+            where = _Target(folder, plain[1])
+            if _status(where) is None and folders.get((encode_name(space), FLAT_FOLDER)) is None:
+                return where  # as nearly always
         free: list[tuple[tuple[str, ...], str]] = []
         for path, name in _places(space, content_id):
             folder = folders.get(path)

@@ -33,6 +33,10 @@ class FileDescription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
     sha256: str | None = None
     properties: dict[str, str] = {}
 
+    def is_of(self, status: os.stat_result) -> bool:
+        """Whether it plainly describes the file whose status is *status*, as it was written."""
+        return (self.inode, self.mtime_ns, self.size) == (status.st_ino, status.st_mtime_ns, status.st_size)
+
 
 class Sidecar(msgspec.Struct, frozen=True, gc=False):
     """The descriptions of the content item ``content_id``, the newest last: one, or two around a replacement."""

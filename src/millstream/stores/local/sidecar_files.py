@@ -67,9 +67,12 @@ class SidecarFiles:
     def _shown(self, path: tuple[str, ...], name: str) -> str:
         return str(Path(self._root, *path, name))
 
-    def write_new(self, folders: OpenFolders, space: str, content_id: str, data: bytes, group: AtomicFileGroup) -> int:
-        """Write the sidecar of an item that is not there yet in its place; its folder, which is open in *folders*."""
-        path, name = self._path(space, content_id)
+    def write_new(self, folders: OpenFolders, space: str, digest: bytes, data: bytes, group: AtomicFileGroup) -> int:
+        """Write the sidecar of an item that is not there yet in its place; its folder, which is open in *folders*.
+
+        *digest* is the :func:`sidecar_digest` of its id.
+        """
+        path, name = self._place(space, digest.hex())
         folder = folders.make(path)
         group.write_in_place(folder, name, data)
         return folder
@@ -100,7 +103,9 @@ class SidecarFiles:
         shutil.rmtree(Path(self._root, *self._names, space), ignore_errors=True)
 
     def _path(self, space: str, content_id: str) -> tuple[tuple[str, ...], str]:
-        digest = sidecar_digest(content_id).hex()
+        return self._place(space, sidecar_digest(content_id).hex())
+
+    def _place(self, space: str, digest: str) -> tuple[tuple[str, ...], str]:
         return (*self._names, space, digest[0]), f"{digest}.json"
 
 

@@ -47,9 +47,9 @@ class LocalWriter:
         """Hold the lock of *content_id* for the block; see :class:`ItemLocks`."""
         return self._open()[2].hold(sidecar_digest(content_id))
 
-    def lock_all(self, content_ids: Iterable[str]) -> AbstractContextManager[None]:
-        """Hold the locks of all *content_ids* for the block; see :class:`ItemLocks`."""
-        return self._open()[2].hold_all(map(sidecar_digest, content_ids))
+    def lock_all(self, digests: Iterable[bytes]) -> AbstractContextManager[None]:
+        """Hold the locks of all items with these sidecar digests for the block; see :class:`ItemLocks`."""
+        return self._open()[2].hold_all(digests)
 
     def clear_dead(self) -> None:
         """Remove the drafts of writers that have ended; where the disk can only be read they stay."""
