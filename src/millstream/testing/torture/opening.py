@@ -6,7 +6,8 @@ from typing import Any
 
 from millstream.core.clock import SystemClock
 from millstream.core.retry import RetryPolicy
-from millstream.log import LogStore, open_store
+from millstream.log import LogStore
+from millstream.stores.tiers import open_log_store
 
 _PATIENCE = RetryPolicy(attempts=80, first=0.05, longest=1.5)
 
@@ -16,4 +17,4 @@ def open_when_up(url: str, **options: Any) -> LogStore:
 
     An open store waits for its server by itself, and opening one does not: that is for whoever opens it to decide.
     """
-    return _PATIENCE.call(lambda: open_store(url, **options), SystemClock())
+    return _PATIENCE.call(lambda: open_log_store(url, **options), SystemClock())

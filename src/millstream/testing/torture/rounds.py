@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Iterable
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.log import Log, LogError, LogSpec, open_store
+from millstream.log import Log, LogError, LogSpec
+from millstream.stores.tiers import open_log_store
 from millstream.testing.services import Server
 from millstream.testing.torture.checks import (
     ConfirmedPack,
@@ -176,7 +177,7 @@ class _Torture:
     def _look_at_log(self, work: Callable[[Log], None]) -> None:
         """Open the log as whoever comes next does; that this fails is what a torture is there to find."""
         try:
-            with open_store(self._scratch.url) as store:
+            with open_log_store(self._scratch.url) as store:
                 work(store.log(_SPEC))
         except LogError as error:
             self._note([f"the log cannot be looked at: {error}"])

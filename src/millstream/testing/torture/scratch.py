@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from millstream.core.secrets import mask_password
 from millstream.log import LogInputError, LogNotFoundError, StorageError
 from millstream.log.backends.database.driver import ServerError
+from millstream.stores.s3.log_bucket import open_log_bucket
 from millstream.testing.databases import connected
 
 _DATABASE_EXISTS = {1007, "42P04"}  # of MariaDB and MySQL, of PostgreSQL
@@ -37,7 +39,11 @@ def scratch_beside(url: str, name: str) -> ScratchStore:
         return _folder(scheme, Path(rest[1:]).absolute().parent, name)
     if scheme in {"mysql", "postgresql"}:
         return _database(url, name.replace("-", "_"))
-    raise LogInputError(f"cannot test {mask_password(url)[:200]!r}: give a store on a disk or a database server")
+    if scheme == "s3":
+        return _prefix(url, name)
+    raise LogInputError(
+        f"cannot test {mask_password(url)[:200]!r}: give a store on a disk, a database server or in a bucket"
+    )
 
 
 def _folder(scheme: str, parent: Path, name: str) -> ScratchStore:
@@ -50,6 +56,21 @@ def _folder(scheme: str, parent: Path, name: str) -> ScratchStore:
         raise _exists(str(folder)) from error
     url = f"{scheme}:///{folder / 'log'}"
     return ScratchStore(url, url, lambda: shutil.rmtree(folder))
+
+
+def _prefix(url: str, name: str) -> ScratchStore:
+    parts = urlsplit(url)
+    own = urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+    with contextlib.closing(open_log_bucket(own)) as bucket:
+        if bucket.list("", limit=1):
+            raise _exists(own)
+
+    def remove() -> None:
+        with contextlib.closing(open_log_bucket(own)) as bucket:
+            while names := bucket.list(""):
+                bucket.delete(names)
+
+    return ScratchStore(own, own, remove)
 
 
 def _database(url: str, name: str) -> ScratchStore:

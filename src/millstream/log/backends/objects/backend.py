@@ -17,6 +17,7 @@ from millstream.log.backends.objects.commit_reader import SIDE_BY_SIDE, BlockCac
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.names import LOGS, created_name, unquoted
 from millstream.log.backends.objects.object_log import FORMAT, CreatedLog, ObjectLog
+from millstream.log.backends.objects.probe import check_bucket
 from millstream.log.errors import LogNotFoundError, StorageReadOnlyError
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.kinds import KIND
@@ -32,12 +33,15 @@ class ObjectsBackend:
     durability = "fsync"
     one_host = False
 
-    def __init__(self, bucket: Bucket, clock: Clock, *, read_only: bool = False) -> None:
+    def __init__(
+        self, bucket: Bucket, clock: Clock, *, read_only: bool = False, pool: ThreadPoolExecutor | None = None
+    ) -> None:
         self._bucket, self._clock, self._read_only = bucket, clock, read_only
         self._lock = threading.Lock()
         self._logs: dict[str, ObjectLog] = {}
+        self._is_checked = False
         self._cache = BlockCache()
-        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="log-objects")
+        self._pool = pool or ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="log-objects")
 
     @property
     def url(self) -> str:
@@ -58,6 +62,7 @@ class ObjectsBackend:
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         self._check_writable()
         if self._find(log) is None:
+            self._check_bucket()
             created = CreatedLog(format=FORMAT, log=log, first_id=first_id, kind=kind, nonce=secrets.token_hex(8))
             create_object(self._bucket, created_name(log), msgspec.json.encode(created), self._clock)
 
@@ -87,6 +92,7 @@ class ObjectsBackend:
 
     def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
         self._check_writable()
+        self._check_bucket()
         return self._log(log).take_over(epoch, holder, until)
 
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
@@ -188,12 +194,19 @@ class ObjectsBackend:
         stored = self._logs.get(log)
         if stored is not None:
             return stored
-        data = self._bucket.get(created_name(log))
+        name = created_name(log)
+        data = self._bucket.get(name)
         if data is None:
             return None
         with self._lock:
-            stored = ObjectLog(self._bucket, self._clock, self._cache, self._pool, data)
+            stored = ObjectLog(self._bucket, self._clock, self._cache, self._pool, name=name, data=data)
             return self._logs.setdefault(log, stored)
+
+    def _check_bucket(self) -> None:
+        """Refuse a bucket that lets several create one object; that is tried out once a bucket."""
+        if not self._is_checked:
+            check_bucket(self._bucket)
+            self._is_checked = True
 
     def _check_writable(self) -> None:
         if self._read_only:

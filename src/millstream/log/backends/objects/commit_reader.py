@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from millstream.log.backends.objects.bucket import Bucket
-from millstream.log.backends.objects.commit_object import BlockEntry, CommitObject, HeadTooLongError, decode_commit
+from millstream.log.backends.objects.commit_object import (
+    ADVICE,
+    BlockEntry,
+    CommitObject,
+    HeadTooLongError,
+    decode_commit,
+)
 from millstream.log.backends.objects.names import LogNames, commit_number
+from millstream.log.errors import DamagedLogError
 
 NEAR_BYTES = 256 << 10
 """What is read at once of a commit near the end, whose blocks are likely to be read next."""
@@ -100,6 +107,11 @@ class CommitReader:
             data = self._bucket.get(name, 0, error.needed)
             if data is None:
                 return None
+            if len(data) < error.needed:
+                raise DamagedLogError(
+                    f"commit {number} of log {self._names.log!r} is damaged: it has {len(data)} bytes, and its head "
+                    f"alone has {error.needed}. {ADVICE}"
+                ) from error
             commit = decode_commit(self._names.log, number, data)
         self.keep(commit, data)
         return commit

@@ -12,6 +12,7 @@ from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.dense_names import find_newest
 from millstream.log.backends.objects.names import LogNames
+from millstream.log.backends.objects.small_objects import decode_object
 
 
 class LeaseState(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class Epochs:
         known = self._newest
         number, data = find_newest(lambda number: self._bucket.get(self._names.epoch(number)), known)
         if data is not None:
-            self._learn(number, msgspec.json.decode(data, type=LeaseState))
+            self._learn(number, decode_object(self._names.epoch(number), data, LeaseState))
         return self._newest
 
     def current(self) -> tuple[int, LeaseState]:
@@ -72,8 +73,9 @@ class Epochs:
             self._bucket.put(self._names.lease(epoch), msgspec.json.encode(LeaseState()))
 
     def _lease(self, epoch: int) -> LeaseState | None:
-        data = self._bucket.get(self._names.lease(epoch))
-        return None if data is None else msgspec.json.decode(data, type=LeaseState)
+        name = self._names.lease(epoch)
+        data = self._bucket.get(name)
+        return None if data is None else decode_object(name, data, LeaseState)
 
     def _learn(self, number: int, taken: LeaseState) -> None:
         with self._lock:

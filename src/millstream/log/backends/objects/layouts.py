@@ -13,6 +13,7 @@ from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.dense_names import find_newest
 from millstream.log.backends.objects.names import LogNames
+from millstream.log.backends.objects.small_objects import decode_object
 
 
 class ProducerSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,7 +51,7 @@ class Layouts:
         """The newest layout. What was read before this call, from a name below its start, may be anything."""
         version, data = find_newest(lambda number: self._bucket.get(self._names.layout(number)), self.newest.version)
         if data is not None:
-            self._learn(msgspec.json.decode(data, type=Layout), version)
+            self._learn(decode_object(self._names.layout(version), data, Layout), version)
         return self.newest
 
     def create(self, layout: Layout) -> bool:

@@ -20,6 +20,7 @@ from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.epochs import Epochs
 from millstream.log.backends.objects.layouts import Layout, Layouts
 from millstream.log.backends.objects.names import LogNames, commit_number
+from millstream.log.backends.objects.small_objects import decode_object
 from millstream.log.backends.objects.states import States
 from millstream.log.errors import FencedError
 from millstream.log.kinds import KIND
@@ -48,10 +49,12 @@ class CreatedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectLog:
-    """The log that was made by the object *data*. Thread-safe."""
+    """The log that was made by the object *name*, which is *data*. Thread-safe."""
 
-    def __init__(self, bucket: Bucket, clock: Clock, cache: BlockCache, pool: ThreadPoolExecutor, data: bytes) -> None:
-        self.created = msgspec.json.decode(data, type=CreatedLog)
+    def __init__(
+        self, bucket: Bucket, clock: Clock, cache: BlockCache, pool: ThreadPoolExecutor, *, name: str, data: bytes
+    ) -> None:
+        self.created = decode_object(name, data, CreatedLog)
         self._bucket, self._clock = bucket, clock
         self.names = LogNames(self.created.log)
         first = Layout(previous=hashlib.sha256(data).digest(), last_id=self.created.first_id - 1)

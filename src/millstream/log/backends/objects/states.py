@@ -19,7 +19,8 @@ from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.dense_names import find_newest
 from millstream.log.backends.objects.names import LogNames, unquoted
-from millstream.log.errors import StorageError
+from millstream.log.backends.objects.small_objects import decode_object
+from millstream.log.errors import StorageError, StorageUnavailableError
 
 BLOCK = 64
 """How many versions are deleted together."""
@@ -46,9 +47,8 @@ class States:
         while True:
             known = self._known_version(key)
             version, data = find_newest(lambda number: self._bucket.get(self._names.state(key, number)), known.version)
-            found = known if data is None else VersionedValue(version, _decode(data).value)
-            gone = self._find_gone(key)
-            if _block(found.version + 1) > gone:
+            found = known if data is None else VersionedValue(version, self._decode(key, version, data))
+            if _block(found.version) > self._find_gone(key):
                 self._learn(key, found)
                 return found
 
@@ -58,10 +58,14 @@ class States:
             return False
         new = VersionedValue(version + 1, value)
         data = msgspec.json.encode(_StateObject(value, secrets.token_hex(8)))
-        if not create_object(self._bucket, self._names.state(key, new.version), data, self._clock):
-            return False
+        made = create_object(self._bucket, self._names.state(key, new.version), data, self._clock)
         if self._find_gone(key) >= _block(new.version):
-            return False  # the name was free because versions of that block were deleted
+            raise StorageUnavailableError(
+                f"state {key!r} of log {self._names.log!r} was changed by others while this change was under way, and "
+                "it may have been made before that: read the state again"
+            )
+        if not made:
+            return False
         self._learn(key, new)
         with contextlib.suppress(StorageError):  # a later put goes on with it
             for block in range(self._gone[key] + 1, version // BLOCK + 1):
@@ -80,13 +84,17 @@ class States:
                 return
             after = page[-1]
 
+    def _decode(self, key: str, version: int, data: bytes) -> bytes:
+        return decode_object(self._names.state(key, version), data, _StateObject).value
+
     def _delete_block(self, key: str, block: int) -> None:
         """Delete the versions of *block*, all of which were replaced; those of the blocks before are deleted."""
         create_object(self._bucket, self._names.state_gone(key, block), b"", self._clock)
         with self._lock:
             self._gone[key] = max(block, self._gone.get(key, 0))
-        first = (block - 1) * BLOCK + 1
-        self._bucket.delete([self._names.state(key, version) for version in range(first, first + BLOCK)])
+        last = block * BLOCK
+        first = max(last - 2 * BLOCK, 0) + 1  # with the block before, of which a crash may have left some
+        self._bucket.delete([self._names.state(key, version) for version in range(first, last + 1)])
 
     def _find_gone(self, key: str) -> int:
         """The last block of versions that may be deleted."""
@@ -113,8 +121,4 @@ class States:
 
 def _block(version: int) -> int:
     """The block, from 1 on, to which *version* belongs."""
-    return (version + BLOCK - 1) // BLOCK
-
-
-def _decode(data: bytes) -> _StateObject:
-    return msgspec.json.decode(data, type=_StateObject)
+    return (max(version, 1) + BLOCK - 1) // BLOCK

@@ -1,0 +1,326 @@
+"""A writer of a log in a bucket that was replaced, and wakes up at the worst moment; and what damage looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from millstream.core.clock import VirtualClock
+from millstream.log import DamagedLogError, FencedError, LogSpec, LogStore, StorageError, WriterBusyError
+from millstream.log.backend import Commit, VersionedValue
+from millstream.log.backends.objects.backend import ObjectsBackend
+from millstream.log.backends.objects.bucket import Bucket
+from millstream.log.backends.objects.names import LogNames
+from millstream.log.backends.objects.probe import RECORD
+from millstream.log.backends.objects.states import BLOCK
+from millstream.log.errors import StorageReadOnlyError, StorageUnavailableError
+from millstream.testing.log_backends import NAME, block
+from millstream.testing.object_bucket import Fault, FaultyBucket, MemoryBucket
+from support.stepped_processes import InlinePool, Process, SteppedBucket
+
+NAMES = LogNames(NAME)
+
+
+def opened(bucket: Bucket, **options: bool) -> ObjectsBackend:
+    return ObjectsBackend(bucket, VirtualClock(), pool=InlinePool(1), **options)
+
+
+@pytest.fixture
+def bucket() -> MemoryBucket:
+    """A bucket with one empty log, which has no writer."""
+    bucket = MemoryBucket(VirtualClock())
+    bucket.put(RECORD, b"{}")
+    opened(bucket).create(NAME)
+    return bucket
+
+
+def commit(epoch: int, last_id: int, body: bytes = b"x") -> Commit:
+    """The message with the id *last_id*."""
+    blocks = [block(last_id, [body], epoch=epoch)]
+    return Commit(epoch=epoch, previous_id=last_id - 1, last_id=last_id, received_at=last_id, blocks=blocks)
+
+
+def take_over(bucket: Bucket) -> tuple[ObjectsBackend, int]:
+    """A new process that writes, and its epoch."""
+    backend = opened(bucket)
+    epoch = backend.head(NAME).epoch
+    assert backend.take_lease(NAME, epoch=epoch, holder=b"x", until=1)
+    return backend, epoch + 1
+
+
+def stored(bucket: Bucket) -> list[tuple[int, bytes]]:
+    """The first id and the bytes of each block, as a new process reads them."""
+    return [(each.first_id, each.data) for each in opened(bucket).read(NAME, 1, 2**62, max_bytes=1 << 30)]
+
+
+class Sleeper:
+    """A writer in its first epoch that falls asleep before the request *number* of its next commit."""
+
+    def __init__(self, bucket: MemoryBucket, number: int) -> None:
+        self.outcome: list[BaseException | None] = []
+        stepped = SteppedBucket(bucket)
+        backend = opened(stepped)
+        assert backend.take_lease(NAME, epoch=backend.head(NAME).epoch, holder=b"sleeper", until=1)
+        last_id = backend.head(NAME).last_id
+        self.process = Process("sleeper", lambda: self._commit(backend, last_id + 1))
+        stepped.process = self.process
+        for _ in range(number):
+            self.process.step()
+
+    def _commit(self, backend: ObjectsBackend, last_id: int) -> None:
+        try:
+            backend.commit(NAME, commit(1, last_id, b"stale"))
+        except (FencedError, StorageError) as error:
+            self.outcome.append(error)
+        else:
+            self.outcome.append(None)
+
+    def wake(self) -> BaseException | None:
+        while not self.process.is_over:
+            self.process.step()
+        return self.outcome[0]
+
+
+def trimmed_to_the_newest(backend: ObjectsBackend, last_id: int) -> None:
+    while backend.reclaim(NAME, last_id + 1, max_bytes=1 << 30):
+        pass
+
+
+def test_p10_one_writer_a_stale_writer_that_wakes_after_a_takeover_is_fenced(bucket: MemoryBucket) -> None:
+    sleeper = Sleeper(bucket, 1)  # before its create
+    backend, epoch = take_over(bucket)
+    backend.commit(NAME, commit(epoch, 1, b"new"))
+    assert isinstance(sleeper.wake(), FencedError)
+    assert stored(bucket) == [(1, block(1, [b"new"], epoch=epoch).data)]
+
+
+def test_p10_one_writer_a_stale_writer_that_wakes_after_a_trim_believes_no_name_that_is_free_again(
+    bucket: MemoryBucket,
+) -> None:
+    sleeper = Sleeper(bucket, 1)  # before its create of the name that the fence of its successor gets
+    backend, epoch = take_over(bucket)
+    for last_id in range(1, 5):
+        backend.commit(NAME, commit(epoch, last_id, b"new"))
+    trimmed_to_the_newest(backend, 4)
+    before = stored(bucket)
+    assert NAMES.commit(2) not in bucket.objects
+    assert isinstance(sleeper.wake(), FencedError)
+    assert NAMES.commit(2) in bucket.objects  # it was created all the same, and counts for nobody
+    assert stored(bucket) == before == [(4, block(4, [b"new"], epoch=epoch).data)]
+    backend.commit(NAME, commit(epoch, 5, b"new"))
+    trimmed_to_the_newest(backend, 5)
+    assert NAMES.commit(2) not in bucket.objects
+
+
+def test_p2_durability_a_commit_that_was_created_before_the_takeover_is_confirmed_after_it(
+    bucket: MemoryBucket,
+) -> None:
+    sleeper = Sleeper(bucket, 2)  # after its create
+    backend, epoch = take_over(bucket)
+    assert backend.head(NAME).last_id == 1
+    backend.commit(NAME, commit(epoch, 2, b"new"))
+    assert sleeper.wake() is None
+    assert [first_id for first_id, _ in stored(bucket)] == [1, 2]
+
+
+def test_p1_order_a_reader_that_was_asleep_skips_names_that_a_stale_writer_created_again(bucket: MemoryBucket) -> None:
+    reader = opened(bucket)
+    sleeper = Sleeper(bucket, 1)
+    assert reader.head(NAME).last_id == 0  # it knows the fence of the sleeper, and looks for commit 2 next
+    backend, epoch = take_over(bucket)
+    for last_id in range(1, 5):
+        backend.commit(NAME, commit(epoch, last_id, b"new"))
+    trimmed_to_the_newest(backend, 4)
+    sleeper.wake()
+    found = reader.read(NAME, 1, 100, max_bytes=1 << 30)
+    assert [(each.first_id, each.data) for each in found] == [(4, block(4, [b"new"], epoch=epoch).data)]
+    assert reader.head(NAME).last_id == 4
+
+
+def test_a_block_that_was_trimmed_while_it_was_read_is_not_delivered_from_a_name_created_again(
+    bucket: MemoryBucket,
+) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in range(1, 5):
+        backend.commit(NAME, commit(epoch, last_id, b"new"))
+    reader = opened(bucket)
+    assert reader.head(NAME).last_id == 4
+    reader._cache._max_bytes = 0  # the blocks are not kept, so that they are read again
+    reader._cache._blocks.clear()
+    ghost = bucket.objects[NAMES.commit(2)].replace(b"new", b"old")
+    trimmed_to_the_newest(backend, 4)
+    bucket.objects[NAMES.commit(2)] = ghost
+    assert [each.first_id for each in reader.read(NAME, 1, 100, max_bytes=1 << 30)] == [4]
+
+
+def test_the_newest_commit_is_never_trimmed(bucket: MemoryBucket) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in (1, 2, 3):
+        backend.commit(NAME, commit(epoch, last_id))
+    trimmed_to_the_newest(backend, 3)
+    assert [name for name in sorted(bucket.objects) if name.startswith(NAMES.commits)] == [NAMES.commit(4)]
+    again, epoch = take_over(bucket)
+    again.commit(NAME, commit(epoch, 4))
+    assert opened(bucket).head(NAME).last_id == 4
+
+
+def test_commits_that_a_crash_left_below_the_start_are_deleted_with_the_next_trim(bucket: MemoryBucket) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in (1, 2, 3, 4):
+        backend.commit(NAME, commit(epoch, last_id))
+    leftover = bucket.objects[NAMES.commit(2)]
+    assert backend.reclaim(NAME, 3, max_bytes=1 << 20)
+    bucket.objects[NAMES.commit(2)] = leftover
+    assert [first_id for first_id, _ in stored(bucket)] == [3, 4]
+    assert backend.reclaim(NAME, 4, max_bytes=1 << 20)
+    assert NAMES.commit(2) not in bucket.objects
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REPLY_LOST, Fault.CONFLICT, Fault.UNAVAILABLE, Fault.DOUBLED])
+def test_a_commit_without_an_answer_is_stored_once(bucket: MemoryBucket, fault: Fault) -> None:
+    faults = {NAMES.commit(2): [fault], NAMES.commit(3): [fault]}
+
+    def script(kind: str, name: str) -> Fault:
+        return faults[name].pop() if kind == "create" and faults.get(name) else Fault.NONE
+
+    backend, epoch = take_over(FaultyBucket(bucket, script, VirtualClock()))
+    for last_id in (1, 2, 3):
+        backend.commit(NAME, commit(epoch, last_id))
+    assert [first_id for first_id, _ in stored(bucket)] == [1, 2, 3]
+
+
+def test_a_commit_that_failed_and_arrives_late_is_not_taken_for_another(bucket: MemoryBucket) -> None:
+    down = [True]
+
+    def script(kind: str, name: str) -> Fault:
+        return Fault.LATE if down[0] and kind == "create" and name == NAMES.commit(2) else Fault.NONE
+
+    faulty = FaultyBucket(bucket, script, VirtualClock(), delay=10_000)
+    backend, epoch = take_over(faulty)
+    with pytest.raises(StorageUnavailableError):
+        backend.commit(NAME, commit(epoch, 1, b"first"))
+    down[0] = False
+    faulty.settle()
+    with pytest.raises(FencedError):
+        backend.commit(NAME, commit(epoch, 1, b"second"))
+    assert stored(bucket) == [(1, block(1, [b"first"], epoch=epoch).data)]
+
+
+def test_a_takeover_that_died_before_its_fence_keeps_nobody_out(bucket: MemoryBucket) -> None:
+    first, epoch = take_over(bucket)
+    first.commit(NAME, commit(epoch, 1))
+    stepped = SteppedBucket(bucket)
+    half = opened(stepped)
+    head = half.head(NAME)
+    process = Process("half", lambda: print(half.take_lease(NAME, epoch=head.epoch, holder=b"half", until=1)))
+    stepped.process = process
+    while NAMES.epoch(2) not in bucket.objects:
+        process.step()
+    process.stop()
+    first.commit(NAME, commit(epoch, 2))  # nobody has taken its place in the chain yet
+    last, epoch = take_over(bucket)
+    assert epoch == 3
+    last.commit(NAME, commit(epoch, 3))
+    with pytest.raises(FencedError):
+        first.commit(NAME, commit(1, 3))
+
+
+def test_states_stay_found_when_many_versions_are_written_and_old_ones_deleted(bucket: MemoryBucket) -> None:
+    backend, other = opened(bucket), opened(bucket)
+    for version in range(3 * BLOCK):
+        assert backend.put_state(NAME, "reader/a", b"%d" % version, version=version)
+        if version % 50 == 0:
+            assert other.get_state(NAME, "reader/a") == VersionedValue(version + 1, b"%d" % version)
+    kept = [name for name in bucket.objects if name.startswith(NAMES.states)]
+    assert len(kept) <= 2 * BLOCK
+    for each in (other, opened(bucket)):
+        assert each.get_state(NAME, "reader/a") == VersionedValue(3 * BLOCK, b"%d" % (3 * BLOCK - 1))
+        assert not each.put_state(NAME, "reader/a", b"", version=5)
+
+
+def test_a_state_that_was_put_late_under_a_deleted_version_is_not_believed(bucket: MemoryBucket) -> None:
+    stepped = SteppedBucket(bucket)
+    stale = opened(stepped)
+    assert stale.put_state(NAME, "k", b"0", version=0)
+    outcome: list[object] = []
+
+    def put() -> None:
+        try:
+            outcome.append(stale.put_state(NAME, "k", b"stale", version=1))
+        except StorageUnavailableError as error:
+            outcome.append(error)
+
+    process = Process("stale", put)
+    stepped.process = process
+    for _ in range(3):
+        process.step()  # up to its create
+    fresh = opened(bucket)
+    for version in range(1, BLOCK + 1):
+        assert fresh.put_state(NAME, "k", b"%d" % version, version=version)
+    while not process.is_over:
+        process.step()
+    assert isinstance(outcome[0], StorageUnavailableError)
+    assert opened(bucket).get_state(NAME, "k") == VersionedValue(BLOCK + 1, b"%d" % BLOCK)
+
+
+def test_p10_one_writer_a_second_writer_is_told_who_holds_the_log(bucket: MemoryBucket) -> None:
+    first, second = (LogStore(opened(bucket), VirtualClock()) for _ in range(2))
+    with first, second, first.log(LogSpec(NAME)).writer() as writer:
+        writer.append([b"x"])
+        with pytest.raises(WriterBusyError, match="is being written by process"):
+            second.log(LogSpec(NAME)).writer()
+
+
+def _cut(data: bytes) -> bytes:
+    return data[:60]
+
+
+def _flip(data: bytes) -> bytes:
+    return data[:60] + bytes([data[60] ^ 1]) + data[61:]
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, lambda _: b"", lambda _: b"x" * 100])
+def test_a_damaged_commit_is_a_clear_error(bucket: MemoryBucket, damage: Callable[[bytes], bytes]) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in (1, 2, 3):
+        backend.commit(NAME, commit(epoch, last_id))
+    bucket.objects[NAMES.commit(3)] = damage(bucket.objects[NAMES.commit(3)])
+    with pytest.raises(DamagedLogError, match="commit 3 of log 'weather' is damaged"):
+        opened(bucket).head(NAME)
+    assert any("commit 3" in problem for problem in backend.check(NAME))
+
+
+def test_a_commit_that_is_missing_or_was_replaced_is_found(bucket: MemoryBucket) -> None:
+    backend, epoch = take_over(bucket)
+    for last_id in (1, 2, 3):
+        backend.commit(NAME, commit(epoch, last_id))
+    del bucket.objects[NAMES.commit(3)]
+    assert list(backend.check(NAME)) == ["commit 3 is missing from the bucket"]
+
+
+@pytest.mark.parametrize("name", [NAMES.epoch(1), NAMES.lease(1), NAMES.state("k", 1), f"logs/{NAME}"])
+def test_a_damaged_small_object_is_a_clear_error_that_names_it(bucket: MemoryBucket, name: str) -> None:
+    backend, epoch = take_over(bucket)
+    assert backend.put_state(NAME, "k", b"x", version=0)
+    assert backend.renew_lease(NAME, epoch=epoch, until=5)
+    bucket.objects[name] = b"\xff{"
+    fresh = opened(bucket)
+    with pytest.raises(DamagedLogError, match="is damaged"):
+        _ = (fresh.head(NAME), fresh.get_state(NAME, "k"))
+
+
+def test_a_store_that_is_only_read_creates_nothing(bucket: MemoryBucket) -> None:
+    before = dict(bucket.objects)
+    backend = opened(bucket, read_only=True)
+    assert backend.head(NAME).last_id == 0
+    for change in (
+        lambda: backend.create("other"),
+        lambda: backend.take_lease(NAME, epoch=0, holder=b"x", until=1),
+        lambda: backend.put_state(NAME, "k", b"", version=0),
+        lambda: backend.reclaim(NAME, 1, max_bytes=1),
+        lambda: backend.commit(NAME, commit(1, 1)),
+    ):
+        with pytest.raises(StorageReadOnlyError):
+            change()
+    assert bucket.objects == before
