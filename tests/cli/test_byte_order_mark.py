@@ -59,4 +59,4 @@ def test_operations_of_identifiers(tmp_path: Path) -> None:
     requests = [json.dumps(DidOwner(f"marked{number}").create.request).encode() for number in range(2)]
     (tmp_path / "operations.jsonl").write_bytes(BOM_UTF8 + b"\n".join(requests) + b"\n")
     answer = run_command("anchor", "submit", str(tmp_path / "operations.jsonl"), "--data", str(tmp_path / "data"))
-    assert (answer.out, answer.code) == ("2 operations taken, 0 refused\n", 0)
+    assert (answer.out, answer.code) == ("operations: 2 accepted, 0 refused\n", 0)

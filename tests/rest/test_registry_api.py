@@ -365,7 +365,7 @@ def test_operations_come_from_a_file_as_well(tmp_path: Path, capfd: pytest.Captu
     data = ["--data", str(tmp_path / "node")]
     assert run(["anchor", "submit", str(file), *data]) == 1
     out, err = capfd.readouterr()
-    assert out == "4 operations taken, 1 refused\n"
+    assert out == "operations: 4 accepted, 1 refused\n"
     assert err.startswith(f"{file}:7: ")
     assert run(["anchor", "cut", "--force", *data]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 2, "an update waits until its create is observed"

@@ -64,5 +64,8 @@ def read_rows(data: bytes) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         raise SnapshotError(f"cannot read the open records of the snapshot: {error}") from error
     if rows.schema != EVENT_SCHEMA or any(column.null_count for column in rows.columns):
-        raise SnapshotError(f"the open records of the snapshot have the wrong columns {', '.join(rows.schema.names)}")
+        raise SnapshotError(
+            f"the open records of the snapshot have the columns {', '.join(rows.schema.names)}, expected "
+            f"{', '.join(EVENT_SCHEMA.names)} without nulls"
+        )
     return rows

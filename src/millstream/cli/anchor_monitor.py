@@ -94,7 +94,7 @@ def monitor(
 
     URL is the location of its published tiles, such as https://example.org/ledger/anchors, or a folder. Each look
     verifies the signature of the newest checkpoint, and with --policy the cosignatures; that the tree begins with every
-    tree seen before; that the entries hash to the signed root, form a chain and are not dated back. With --cas it also
+    tree seen before; that the entries hash to the signed root, form a chain and are not backdated. With --cas it also
     reads the files of each anchor of event batches. The first run trusts what it finds.
 
     Without --once it runs until SIGTERM, or until the first finding (exit code 1) if there is no --alarm. Findings that

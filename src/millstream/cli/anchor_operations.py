@@ -42,7 +42,7 @@ def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
                 _report(f"{operations.name}:{number}", outcome, as_json=as_json)
                 taken, refused = taken + (outcome.status is not None), refused + (outcome.status is None)
     if not as_json:
-        print(f"{taken:,} operations taken, {refused:,} refused")
+        print(f"operations: {taken:,} accepted, {refused:,} refused")
     if refused:
         raise click.exceptions.Exit(1)
 

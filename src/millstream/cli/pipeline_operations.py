@@ -55,11 +55,11 @@ def operations_command(settings: Settings, *, log: str, available_now: bool, per
         print_json(figures)
         return
     click.echo(
-        f"{log}: {done.taken:,} operations taken, {done.refused:,} refused (see {plan.outcomes}), "
+        f"{log}: {done.taken:,} operations accepted, {done.refused:,} refused (see {plan.outcomes}), "
         f"{anchors:,} anchors in the ledger, {done.seconds:.1f} s"
     )
     if waiting:
         click.echo(
-            f"{waiting:,} operations wait for another try, or are with an instance that runs or died: who runs when it "
-            "has given no sign for op_queue_task_expiration takes them over (this command again, or `anchor serve`)"
+            f"{waiting:,} operations wait for a retry or belong to another instance. If that instance sends "
+            "no heartbeat for op_queue_task_expiration, this command or `millstream anchor serve` takes them over"
         )

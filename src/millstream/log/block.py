@@ -196,7 +196,8 @@ def read_header(data: bytes) -> BlockHeader:
         raise BlockError("it does not begin with the magic number of a block")
     if version != VERSION or flags:
         raise BlockError(
-            f"block format {version} with flags {flags} is newer than this Millstream (it reads {VERSION})"
+            f"block format {version} with flags {flags} is newer than this Millstream, which reads {VERSION}: "
+            "upgrade Millstream"
         )
     header = BlockHeader(sections, *rest)
     if not 1 <= header.count <= MAX_COUNT or header.raw_bytes > MAX_RAW_BYTES:

@@ -17,13 +17,13 @@ class ConsumerPosition(msgspec.Struct, frozen=True):
 
 
 CONSUMERS = "consumer/"
-"""What the states begin with in which consumers' positions are kept."""
+"""The prefix of the states that hold consumers' positions."""
 
 
 def consumer_key(consumer: str) -> str:
-    """The state in which a backend keeps the position of *consumer*."""
+    """The name of the state that holds the position of *consumer*."""
     if not consumer or len(consumer) > 255:
-        raise LogInputError("a consumer name must have 1 to 255 characters")
+        raise LogInputError(f"invalid consumer name {consumer[:80]!r}: use 1 to 255 characters")
     return CONSUMERS + consumer
 
 

@@ -128,7 +128,7 @@ def encode_task(task: Task) -> bytes:
 def decode_task(body: bytes) -> Task:
     """The task of a queue's *body*. Raises :class:`TaskError` for anything that is not a task of the mill."""
     if len(body) > MAX_TASK_BYTES:
-        raise TaskError(f"the task has {len(body):,} bytes; the limit is {MAX_TASK_BYTES:,}")
+        raise TaskError(f"the task has {len(body):,} bytes; a task has at most {MAX_TASK_BYTES:,} bytes")
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -49,7 +49,7 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
         "verify --policy": "too few witnesses signed the checkpoint",
         "monitor --compare": "fork: .*signed two trees of 4 entries with different roots",
     },
-    "two heads are signed at one size": {
+    "two different heads of the same size are signed": {
         "verify --policy": "too few witnesses signed the checkpoint",
         "verify --ledger-head": "pinned ledger head .* is not among the proof's entries 2 to 3",
         "witness": "status 409: the ledger has another root at size 3: it was forked",
@@ -60,14 +60,14 @@ FOUND_BY: Mapping[str, Mapping[str, str]] = {
         "witness": "has cosigned a tree of 3 entries, but the ledger has 2",
         "monitor": "rollback: the ledger has 2 entries, but had 3 before: an old checkpoint is served again",
     },
-    "the key is swapped": {
+    "the key is replaced": {
         "verify --key": "signed by .*, and not by the trusted key",
         "verify --policy": "signed by .*, and not by the trusted key",
         "witness": "status 403: signed by .*, and not by the trusted key",
         "monitor": "signature: .*signed by .*, and not by the trusted key",
     },
-    "an anchor is dated back": {
-        "monitor": "time: entry 4 is dated back: it has the time .*, but at .* the ledger had published no entry 4",
+    "an anchor is backdated": {
+        "monitor": "time: entry 4 is backdated: it has the time .*, but at .* the ledger had published no entry 4",
     },
     "a backup is restored and continued": {
         "verify --policy": "too few witnesses signed the checkpoint",
@@ -280,10 +280,10 @@ ATTACKS: Mapping[str, Callable[[Scene], Attack]] = {
     "an old entry is rewritten": rewrite_an_old_entry,
     "the ledger is truncated": truncate,
     "the ledger is forked for one client": fork_for_one_client,
-    "two heads are signed at one size": sign_two_heads,
+    "two different heads of the same size are signed": sign_two_heads,
     "an old checkpoint is replayed": replay_an_old_checkpoint,
-    "the key is swapped": swap_the_key,
-    "an anchor is dated back": date_back,
+    "the key is replaced": swap_the_key,
+    "an anchor is backdated": date_back,
     "a backup is restored and continued": restore_a_backup,
 }
 

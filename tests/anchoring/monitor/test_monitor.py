@@ -211,7 +211,7 @@ def test_an_entry_that_is_dated_back_or_ahead_is_found(watch: Watch) -> None:
     watch.ledger.publish()
     found = watch.look().findings
     assert [(finding.kind, finding.number) for finding in found] == [("time", 2), ("time", 3)]
-    assert "entry 2 is dated back" in found[0].message
+    assert "entry 2 is backdated" in found[0].message
     assert "at 2023-11-15T01:13:20" in found[0].message
     assert "entry 3 is dated ahead" in found[1].message
 

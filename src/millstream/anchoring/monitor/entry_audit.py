@@ -107,7 +107,7 @@ class EntryAudit:
         floor, now = state.unpublished_until(number), self._clock.now()
         if floor is not None and time < floor - self._tolerance:
             return (
-                f"entry {number:,} is dated back: it has the time {format_timestamp(time)}, but at "
+                f"entry {number:,} is backdated: it has the time {format_timestamp(time)}, but at "
                 f"{format_timestamp(floor)} the ledger had published no entry {number:,}"
             )
         if time > now + self._tolerance:

@@ -22,7 +22,7 @@ FindingKind = Literal[
 ``tiles``      a published file is missing or damaged
 ``entries``    the published entries do not hash to the signed root
 ``entry``      an entry of the signed tree does not continue the chain, or is not an entry at all
-``time``       an entry is dated back or ahead
+``time``       an entry is backdated or dated in the future
 ``file``       a file that an anchor names is missing or damaged
 ``anchor``     the files of an anchor are not what the entry claims, or anchor something again
 =============  ========================================================================================

@@ -39,11 +39,12 @@ class PullHandler:
         self._core = core
 
     async def pull(self, pull: PullRequest) -> tuple[list[Message], int]:
-        """The messages for *pull*, and the offset to go on from. Raises ILLEGAL_OFFSET for one beyond the end."""
+        """The messages for *pull*, and the next offset. Raises ILLEGAL_OFFSET for one beyond the end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + pull.poll
-        if not 0 <= pull.offset <= self._core.topic(pull.topic).last_id:
-            raise StatusError(v2.ILLEGAL_OFFSET, f"topic {pull.topic} has no offset {pull.offset}")
+        end = self._core.topic(pull.topic).last_id
+        if not 0 <= pull.offset <= end:
+            raise StatusError(v2.ILLEGAL_OFFSET, f"topic {pull.topic} has no offset {pull.offset}: use 0 to {end}")
         while True:
             version = self._core.notifier.version(pull.topic)
             found, offset = await self._scan(pull)
