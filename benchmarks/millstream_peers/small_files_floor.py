@@ -3,16 +3,18 @@
 ``python -m millstream_peers.small_files_floor``, run in ``benchmarks/``, with ``duplicate SOURCE COPY FOLDER``, ``sweep
 COPY FOLDER`` or ``adopt SOURCE FOLDER`` works on the space ``small`` of local stores and keeps its database in FOLDER.
 Copies are synced, proven against the checksum that the source recorded, intended before they are in place, recorded
-durably in manifest and audit log, and have the sidecars of a local store. There is no policy, plan or queue, nothing is
-tried again, only names of one folder depth are known, and whatever is out of the ordinary ends the program.
+durably in manifest and audit log, and have the sidecars of a local store. There is no policy, plan, lock or queue,
+nothing is tried again, only names of one folder depth are known, and whatever is out of the ordinary ends the program.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import multiprocessing
 import os
+import resource
 import sqlite3
 import sys
 import time
@@ -27,12 +29,14 @@ from millstream.stores.local.sidecar_files import sidecar_digest
 SPACE = "small"
 PROCESSES = 2
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNNAMED = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _TABLES = """
-CREATE TABLE IF NOT EXISTS intents (folder TEXT PRIMARY KEY, names TEXT, at INTEGER) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS manifest (store TEXT, id TEXT, sha256 TEXT, size INTEGER, modified INTEGER, checked INTEGER,
-    outcome TEXT, PRIMARY KEY (store, id)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS audit (id TEXT, at INTEGER, action TEXT, sha256 TEXT, PRIMARY KEY (id, at)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS intents (folder TEXT PRIMARY KEY, items TEXT, at INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS manifest (store TEXT, id TEXT, sha256 TEXT, size INTEGER, mimetype TEXT, modified INTEGER,
+    checked INTEGER, outcome TEXT, PRIMARY KEY (store, id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS audit (id TEXT, sha256 TEXT, size INTEGER, mimetype TEXT, properties TEXT, at INTEGER,
+    action TEXT, PRIMARY KEY (id, at)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS checks (id TEXT, at INTEGER, outcome TEXT, provider TEXT, content TEXT, recorded TEXT,
     PRIMARY KEY (id, at)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS catalog (id TEXT PRIMARY KEY, size INTEGER, version INTEGER, sha256 TEXT, at INTEGER)
@@ -81,14 +85,10 @@ def _described(store: str, content_id: str) -> FileDescription:
     return decode_sidecar(data, content_id, lambda: name).files[-1]
 
 
-def _created(folder: int, name: str, data: bytes) -> os.stat_result:
-    handle = os.open(name, _NEW, 0o666, dir_fd=folder)
-    try:
-        if os.write(handle, data) != len(data):
-            raise OSError("written short")
-        return os.fstat(handle)
-    finally:
-        os.close(handle)
+def _filled(handle: int, data: bytes) -> int:
+    if os.write(handle, data) != len(data):
+        raise OSError("written short")
+    return handle
 
 
 def _names(*path: str) -> list[str]:
@@ -98,40 +98,40 @@ def _names(*path: str) -> list[str]:
 def duplicate(source: str, copy: str, database: str, folder: str) -> int:
     """Copy the files of *folder*; returns how many there were."""
     names, at = _names(source, SPACE, folder), time.time_ns() // 1000
-    drafts_path = f"{copy}/.millstream/drafts/{folder}"
-    Path(drafts_path).mkdir(parents=True)
-    drafts, read_from = _folder(drafts_path), _folder(f"{source}/{SPACE}/{folder}")
     items = [f"{folder}/{name}" for name in names]
-    sums, sizes = [], []
-    for number, (name, item) in enumerate(zip(names, items, strict=True)):
+    target, read_from = _folder(f"{copy}/{SPACE}/{folder}"), _folder(f"{source}/{SPACE}/{folder}")
+    if any(os.access(name, os.F_OK, dir_fd=target) for name in names):  # before the intent: it says what was there
+        raise FileExistsError(folder)
+    drafts, sidecars, described = [], [], []
+    for name, item in zip(names, items, strict=True):
         known = _described(source, item)
         data, _ = _bytes(read_from, name, (known.size or 0) + 1)
         sha256 = hashlib.sha256(data).hexdigest()
-        if sha256 != known.sha256:
+        if sha256 != known.sha256:  # proven against what the source recorded, before anything is in place
             raise ValueError(f"{item} is not what its store recorded")
-        status = _created(drafts, f"f{number}", data)
+        draft = _filled(os.open(".", _UNNAMED, 0o666, dir_fd=target), data)  # a crash leaves nothing of it
+        status = os.fstat(draft)
         about = FileDescription(status.st_ino, status.st_mtime_ns, known.mimetype, len(data), sha256, known.properties)
-        _created(drafts, f"s{number}", encode_sidecar(Sidecar(item, (about,))))
-        sums.append(sha256)
-        sizes.append(len(data))
-    _write(database, ("INSERT INTO intents VALUES (?, ?, ?)", [(folder, "\n".join(names), at)]))
-    sync_filesystem(drafts)
-    for number, item in enumerate(items):
-        place, name = _sidecar_place(copy, item)
-        os.rename(f"s{number}", name, src_dir_fd=drafts, dst_dir_fd=_folder(place))
-    sync_filesystem(drafts)
-    target = _folder(f"{copy}/{SPACE}/{folder}")
-    for number, name in enumerate(names):
-        if os.access(name, os.F_OK, dir_fd=target):
-            raise FileExistsError(name)
-        os.rename(f"f{number}", name, src_dir_fd=drafts, dst_dir_fd=target)
-    sync_filesystem(drafts)
-    sized = list(zip(items, sums, sizes, strict=True))
-    rows = [(store, *one, at) for store in ("copy", "source") for one in sized]
+        drafts.append(draft)
+        sidecars.append(encode_sidecar(Sidecar(item, (about,))))
+        described.append((item, sha256, len(data), known.mimetype, json.dumps(known.properties)))
+    # Intended, durably, with what tells after a crash which of them happened
     _write(
+        database, ("INSERT INTO intents VALUES (?, ?, ?)", [(folder, json.dumps([one[:2] for one in described]), at)])
+    )
+    for item, sidecar in zip(items, sidecars, strict=True):
+        place, name = _sidecar_place(copy, item)
+        os.close(_filled(os.open(name, _NEW, 0o666, dir_fd=_folder(place)), sidecar))
+    sync_filesystem(target)  # bytes and descriptions are durable before an item is in its place
+    for draft, name in zip(drafts, names, strict=True):
+        os.link(f"/proc/self/fd/{draft}", name, dst_dir_fd=target, follow_symlinks=True)  # never replaces a file
+        os.close(draft)
+    os.fsync(target)  # the items are durable before they are recorded
+    rows = [(store, *one[:4], at) for store in ("copy", "source") for one in described]
+    _write(  # manifest, audit log and the end of the intent: durable, together
         database,
-        ("INSERT INTO manifest (store, id, sha256, size, modified) VALUES (?, ?, ?, ?, ?)", rows),
-        ("INSERT INTO audit VALUES (?, ?, 'ADD_CONTENT', ?)", [(item, at, sha256) for item, sha256, _ in sized]),
+        ("INSERT INTO manifest (store, id, sha256, size, mimetype, modified) VALUES (?, ?, ?, ?, ?, ?)", rows),
+        ("INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, 'ADD_CONTENT')", [(*one, at) for one in described]),
         ("DELETE FROM intents WHERE folder = ?", [(folder,)]),
     )
     return len(names)
@@ -186,12 +186,12 @@ def main(act: str, *places: str) -> int:
     work: dict[str, Callable[..., int]] = {"duplicate": duplicate, "sweep": sweep, "adopt": adopt}
     folders = _names(places[0], SPACE)
     if act == "duplicate":
-        made = [f"{SPACE}/{folder}" for folder in folders]
-        made += [f".millstream/sidecars/{SPACE}/{digit}" for digit in "0123456789abcdef"]
-        for path in made:
+        digits = [f".millstream/sidecars/{SPACE}/{digit}" for digit in "0123456789abcdef"]
+        for path in [*(f"{SPACE}/{folder}" for folder in folders), *digits]:
             Path(places[1], path).mkdir(parents=True)
     Path(places[-1]).mkdir(parents=True, exist_ok=True)
     _database.__wrapped__(places[-1]).close()  # two processes that make it at once would lock one another out
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)  # for drafts
     with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
         return sum(pool.imap_unordered(functools.partial(work[act], *places), folders))
 
