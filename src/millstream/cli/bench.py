@@ -35,8 +35,8 @@ from millstream.core.durable import write_durably
 @click.option(
     "--modes",
     metavar="LIST",
-    help="Which comparisons, of log (alone,both,arrow), batching (core,spark) or pipeline (read,ingest,anchor,sweep,"
-    "plan).",
+    help="Which comparisons, of log (alone,both,arrow), batching (core,spark), pipeline (read,ingest,anchor,sweep,"
+    "plan) or mill (copy,sweep,loop,adopt,listed).",
 )
 @click.option("--cores", metavar="N", help="batching, batching-spark, pipeline: number of cores (default 2).")
 @click.option("--counts", metavar="LIST", help="pipeline: numbers of messages, rows or items, such as 1e5,1e6.")

@@ -34,6 +34,8 @@ from millstream.core.errors import InputError
 from millstream.stores import LocalStore
 
 ROUNDS = 3
+MODES = ("copy", "sweep", "loop", "adopt", "listed")
+"""The comparisons by name: the first three over large and over small files."""
 FILES: dict[Size, int] = {"quick": 50, "small": 2_000, "full": 20_000}
 MEGABYTES: dict[Size, int] = {"quick": 4, "small": 512, "full": 4_096}
 ADOPTED = 5
@@ -64,14 +66,22 @@ class MillPeers(Protocol):
 
 
 def comparisons(
-    size: Size, folder: Path, files: str | None = None, megabytes: str | None = None, listed: str | None = None
+    size: Size,
+    folder: Path,
+    files: str | None = None,
+    megabytes: str | None = None,
+    listed: str | None = None,
+    *,
+    modes: str = ",".join(MODES),
 ) -> Iterator[Comparison]:
     """Sweeps, first duplications and loops without a change over large and over small files; an adoption; a loop over a
     listing.
 
-    *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed. On
-    the disk there are three times the large files at most. The full size has one round of what is large.
+    *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed,
+    *modes* names those of :data:`MODES` that are wanted. On the disk there are three times the large files at most. The
+    full size has one round of what is large.
     """
+    wanted = _chosen(modes)
     peers = cast(MillPeers | None, load_peers("mill"))
     source = folder / "source"
     trees = [
@@ -84,24 +94,47 @@ def comparisons(
         first = folder / f"first-{tree.space}"
         fill(LocalStore(source), tree)
         first.mkdir()
-        yield _duplications(
-            first, tree, source, none if peers is None else peers.duplications(tree, source, first), once=once
-        )
-        with MillFixture.opened(folder / "standing", source) as shop:
-            shop.duplicate(tree)
-            copies = tree.folder(shop.folder / COPY)
-            yield _sweeps(shop, tree, none if peers is None else peers.sweeps(tree, source, copies), once=once)
-            yield _loops(shop, tree, none if peers is None else peers.loops(tree, source, shop.folder), once=once)
+        if "copy" in wanted:
+            found = none if peers is None else peers.duplications(tree, source, first)
+            yield _duplications(first, tree, source, found, once=once)
+        if wanted & {"sweep", "loop"}:
+            yield from _of_standing(folder, tree, source, peers, wanted, once=once)
         remove_large(first, tree)
-    yield _adoptions(folder / "adopted", small_files(ADOPTED * trees[-1].files), peers)
-    items = _number("listed", listed, LISTED[size])
+    if "adopt" in wanted:
+        yield _adoptions(folder / "adopted", small_files(ADOPTED * trees[-1].files), peers)
+    if "listed" in wanted:
+        yield _listings(folder, _number("listed", listed, LISTED[size]), once=size == "full")
+
+
+def _chosen(modes: str) -> set[str]:
+    wanted = modes.split(",")
+    if unknown := [mode for mode in wanted if mode not in MODES]:
+        raise InputError(f"--modes: unknown mode {', '.join(unknown)}; choose from {', '.join(MODES)}")
+    return set(wanted)
+
+
+def _of_standing(
+    folder: Path, tree: FileTree, source: Path, peers: MillPeers | None, wanted: set[str], *, once: bool
+) -> Iterator[Comparison]:
+    """What is done again and again to copies that are there."""
+    none = PeerContenders()
+    with MillFixture.opened(folder / "standing", source) as shop:
+        shop.duplicate(tree)
+        copies = tree.folder(shop.folder / COPY)
+        if "sweep" in wanted:
+            yield _sweeps(shop, tree, none if peers is None else peers.sweeps(tree, source, copies), once=once)
+        if "loop" in wanted:
+            yield _loops(shop, tree, none if peers is None else peers.loops(tree, source, shop.folder), once=once)
+
+
+def _listings(folder: Path, items: int, *, once: bool) -> Comparison:
     prepare(folder, items)
-    yield Comparison(
+    return Comparison(
         title=f"A loop without a change over {items:,} listed items",
         unit="items/s",
         conditions="source and copy list as many, and the manifest has a row for each; in a process of its own",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
-        once=size == "full",
+        once=once,
     )
 
 
