@@ -23,6 +23,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.command_examples import example_lines
+
 ENDLESS = ("log tail", "anchor feed", "batch serve", "mill work", "serve")
 """Commands that run until they are interrupted."""
 
@@ -124,8 +127,6 @@ def attempt(arguments: list[str], *, endless: bool = False) -> dict[str, Any]:
 
 def example_commands(folder: Path) -> Iterator[list[str]]:
     """The words of the example of each command, kept within *folder* and this machine."""
-    from millstream.cli.command_examples import example_lines
-
     suffix = base64.urlsafe_b64encode(b"\x12\x20" + bytes(32)).decode().rstrip("=")
     for line in example_lines():
         here = re.sub("/(mnt|srv)/", rf"{folder}/\1/", line.partition(" > ")[0]).replace("~/", f"{folder}/")

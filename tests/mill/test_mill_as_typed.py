@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.command_examples import example_lines
 from millstream.cli.main import run
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
 from millstream.testing.waiting import until
+from support.command_examples import example_lines
 
 PROGRAM = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
 POLICY = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "second"}]}
@@ -61,6 +61,7 @@ ENDS = {"mill accept": 3, "mill approve 1": 3, "mill reject 2": 3, "mill produce
 
 def test_every_example_of_stores_and_mill_runs(data: Path) -> None:
     lines = [line for line in example_lines() if line.split()[1] in ("store", "mill") and "mill work" not in line]
+    lines.sort(key=lambda line: line.split()[1], reverse=True)
     assert len(lines) > 25
     assert typed("millstream mill duplicate", data) == 0
     ended = {line: typed(line, data) for line in sorted(lines, key=deletes)}

@@ -18,6 +18,7 @@ from millstream.cli.anchor_operations import cut_operations, print_status, redri
 from millstream.cli.anchor_timestamps import timestamp, timestamps
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.node import Node
 from millstream.node.ledgers import LedgerName
 from millstream.settings import Settings
@@ -48,6 +49,7 @@ anchor.add_command(linksets)
 anchor.add_command(observe)
 
 
+@example("millstream anchor ledger --from 10")
 @anchor.command()
 @click.option("--from", "first", type=click.IntRange(min=1), default=1, show_default=True, help="First entry number.")
 @ledger_option
@@ -93,6 +95,7 @@ def _print_repaired(done: LedgerRepair, *, as_json: bool) -> None:
         print(f"{done.entries:,} entries form the chain, and there is nothing else in the log")
 
 
+@example("millstream anchor status")
 @anchor.command()
 @click.argument("operation", metavar="[ID or DID]", required=False)
 @json_option
@@ -155,6 +158,7 @@ def _figures(node: Node) -> dict[str, Any]:
     }
 
 
+@example("millstream anchor cut --force")
 @anchor.command()
 @click.option("--force", is_flag=True, help="Anchor all waiting batches, also if they do not fill an anchor.")
 @json_option
@@ -172,6 +176,7 @@ def cut(settings: Settings, force: bool, as_json: bool) -> None:
         print("nothing to anchor")
 
 
+@example("millstream anchor replay")
 @anchor.command()
 @click.option(
     "--ledger",

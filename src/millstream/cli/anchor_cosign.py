@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.cli.anchor_keys import ledger_option
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PAUSE_SECONDS = 0.2
 
 
+@example("millstream anchor cosign --wait 1m")
 @click.command()
 @click.option(
     "--wait", type=Duration(), default="30s", show_default=True, help="How long to wait for witnesses that are away."
@@ -51,6 +53,7 @@ def cosign(settings: Settings, *, wait: int, ledger_name: LedgerName, as_json: b
         sys.exit(1)
 
 
+@example("millstream anchor witnesses --json")
 @click.command()
 @ledger_option
 @json_option

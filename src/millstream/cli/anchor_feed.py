@@ -6,6 +6,7 @@ import click
 
 from millstream.anchoring.feed import AnchorSchedule, FeedProgress
 from millstream.cli.common import json_option, log_options, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.node import Node
@@ -15,6 +16,7 @@ PAUSE = 0.2
 """Seconds between two looks at the clock."""
 
 
+@example("millstream anchor feed weather weather.batches --every 30s")
 @click.command("feed")
 @click.argument("log")
 @click.argument("batches", metavar="BATCHES")

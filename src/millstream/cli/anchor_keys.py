@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.anchoring.transparency.signed_note import parse_ledger_key
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.core.amounts import format_duration
 from millstream.core.clock import SystemClock
@@ -33,6 +34,7 @@ def key() -> None:
     """Make, show and replace the keys that sign the ledgers."""
 
 
+@example("millstream anchor key create --origin example.org/anchors")
 @key.command()
 @click.option(
     "--origin", metavar="NAME", help="Name of the ledger, such as example.org/anchors (default: a random one)."
@@ -53,6 +55,7 @@ def create(settings: Settings, origin: str | None, replaces: tuple[str, ...], le
     print(ledger_keys(settings, ledger_name, SystemClock()).create(origin, replaces=lost))
 
 
+@example("millstream anchor key show --ledger reports")
 @key.command()
 @ledger_option
 @json_option
@@ -75,6 +78,7 @@ def show(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
             click.echo(f"signs until {format_timestamp(until)}", err=True)
 
 
+@example("millstream anchor key rotate --overlap 30d")
 @key.command()
 @click.option(
     "--overlap", type=Duration(), default="30d", show_default=True, help="How long the previous key also signs."
@@ -91,6 +95,7 @@ def rotate(settings: Settings, overlap: int, ledger_name: LedgerName) -> None:
     click.echo(f"the previous key signs for {format_duration(overlap)} more", err=True)
 
 
+@example("millstream anchor verify --ledger reports")
 @click.command()
 @ledger_option
 @json_option
@@ -116,6 +121,7 @@ def verify(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
         )
 
 
+@example("millstream anchor checkpoint > checkpoint.txt")
 @click.command()
 @click.option("--cosigned", is_flag=True, help="Print the newest one that the quorum of witnesses has cosigned.")
 @ledger_option

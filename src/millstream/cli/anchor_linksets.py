@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.core.durable import write_durably
 from millstream.node import Node
 from millstream.settings import Settings
 
 
+@example("millstream anchor linksets links/ --author did:orb:abc")
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option(

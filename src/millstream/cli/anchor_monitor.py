@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast, get_args
 import click
 
 from millstream.cli.common import echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.prove import trust_policy
 from millstream.cli.stop_signals import stop_on_signals
@@ -30,6 +31,7 @@ UNAVAILABLE_LOOKS = 3
 _PAUSE_SECONDS = 0.2
 
 
+@example("millstream anchor monitor https://example.org/ledger/anchors --key ledger.key --state anchors.state --once")
 @click.command()
 @click.argument("url", metavar="URL")
 @click.option(

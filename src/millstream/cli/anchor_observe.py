@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.amounts import Duration as Microseconds
@@ -36,6 +37,7 @@ MOST_LINES = 10
 _log = logging.getLogger(__name__)
 
 
+@example("millstream anchor observe --ledger https://registry.example.org --cas https://ipfs.io/ipfs --cas files/")
 @click.command()
 @click.option(
     "--ledger", metavar="FILE|URL", help="Ledger of another registry: a file of entries, or the address of a node."

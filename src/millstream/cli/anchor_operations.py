@@ -14,6 +14,7 @@ from millstream.anchoring import LedgerEntry
 from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, log_options, print_json
+from millstream.cli.examples import example
 from millstream.core.address import parse_address
 from millstream.node import Node
 from millstream.settings import Settings
@@ -22,6 +23,7 @@ BULK = 5_000
 LINE_BYTES = 100_000
 
 
+@example("millstream anchor submit operations.jsonl")
 @click.command()
 @click.argument("operations", type=click.File("rb"), metavar="FILE")
 @json_option
@@ -47,6 +49,7 @@ def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
+@example("millstream anchor serve --http 127.0.0.1:8080")
 @click.command()
 @click.option("--http", "address", default="127.0.0.1:8480", show_default=True, metavar="HOST:PORT")
 @data_options
@@ -69,6 +72,7 @@ def serve(settings: Settings, address: str) -> None:
         serve_app(registry_app(registry), place.host, place.port, settings.http)
 
 
+@example("millstream anchor redrive")
 @click.command()
 @click.argument("operations", nargs=-1, metavar="[ID]...")
 @data_options

@@ -9,6 +9,7 @@ import click
 
 from millstream.cli.anchor_keys import ledger_option
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.core.timestamps import format_timestamp
 from millstream.node import Node
 from millstream.node.ledgers import LedgerName
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.timestamps.timestamp_tables import TimestampRecord
 
 
+@example("millstream anchor timestamp --ledger reports")
 @click.command()
 @ledger_option
 @json_option
@@ -46,6 +48,7 @@ def timestamp(settings: Settings, *, ledger_name: LedgerName, as_json: bool) -> 
         sys.exit(1)
 
 
+@example("millstream anchor timestamps --json")
 @click.command()
 @click.option("--find", is_flag=True, help="First search content-addressed storage for them, after node.db was lost.")
 @ledger_option

@@ -20,7 +20,7 @@ from millstream.batching import (
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.json_lines import read_events, write_line
 from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
-from millstream.cli.command_examples import with_examples
+from millstream.cli.examples import example
 
 _CHUNK = 8192
 
@@ -38,7 +38,6 @@ class _WithTools(click.Command):
             return super().make_context(info_name, args, parent, **extra)
         module, _, name = TOOLS[args[0]].partition(":")
         tool: click.Command = getattr(importlib.import_module(module), name)
-        with_examples(tool, f"millstream batch {args[0]}")
         return tool.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -54,6 +53,7 @@ TOOLS = {
 """What ``millstream batch`` does besides batching lines, and where it is defined (loaded only when it is called)."""
 
 
+@example("millstream batch --window 1200000000 --max-delay 3600000000 events.jsonl")
 @click.command(
     cls=_WithTools,
     epilog="Times are integers of one unit of your choice, the same in the options and in the lines. "

@@ -14,6 +14,7 @@ from rich.table import Table
 from millstream.batching import BatchConfig, LatePolicy
 from millstream.batching.simulation import SLACK, SimulationMetrics, recommend
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.pipeline_progress import shown
 from millstream.core.amounts import parse_duration
 from millstream.core.clock import MICROSECONDS
@@ -27,6 +28,7 @@ Points = dict[tuple[int, int], str]
 """What stands at a column and row of the chart."""
 
 
+@example("millstream batch advise weather --windows 5m,30m")
 @click.command("advise")
 @click.argument("log")
 @click.option(

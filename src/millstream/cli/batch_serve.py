@@ -14,6 +14,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.anchor_feed import print_handed
 from millstream.cli.common import json_option, log_options, metrics_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration, Seconds
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import Clock
@@ -94,6 +95,7 @@ class ServiceStatusPrinter:
         )
 
 
+@example("millstream batch serve --log weather --output weather.batches --anchor")
 @click.command("serve")
 @click.option("--log", "log", metavar="LOG", required=True, help="Log to batch.")
 @click.option("--output", metavar="LOG", required=True, help="Log of the batches; created if missing.")

@@ -13,6 +13,7 @@ from millstream.batching.counterexample import BatchMembership, smallest_counter
 from millstream.batching.explain import NUMBERS, ExplanationFormat, explain
 from millstream.batching.json_lines import LONGEST_LINE, read_events
 from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
+from millstream.cli.examples import example
 from millstream.core.amounts import format_duration
 from millstream.core.timestamps import format_timestamp
 
@@ -33,6 +34,7 @@ _MICROSECONDS = ExplanationFormat(_moment, _span)
 file_argument = click.argument("file", type=click.File("rb"), default="-")
 
 
+@example("millstream batch explain --window 1200000000 --max-delay 3600000000 events.jsonl")
 @click.command("explain")
 @file_argument
 @rule_options(cut="at_event")
@@ -64,6 +66,7 @@ class _RewoundFile:
         return line or self._file.readline(size)
 
 
+@example("millstream batch shrink --window 1200000000 --max-delay 3600000000 events.jsonl")
 @click.command("shrink")
 @file_argument
 @rule_options(cut="midpoint")

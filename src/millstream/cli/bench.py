@@ -13,10 +13,12 @@ from millstream.bench import BENCHMARKS
 from millstream.bench.markdown import number, put_section
 from millstream.bench.runner import ComparisonResult, Size, run_benchmark
 from millstream.cli.common import is_terminal
+from millstream.cli.examples import example
 from millstream.core.clock import SystemClock
 from millstream.core.durable import write_durably
 
 
+@example("millstream bench log --quick")
 @click.command()
 @click.argument("name", type=click.Choice(list(BENCHMARKS)))
 @click.option(

@@ -11,6 +11,7 @@ import click
 
 from millstream.cli.common import json_option, print_json
 from millstream.cli.connection import administration_options
+from millstream.cli.examples import example
 from millstream.core.address import parse_address
 from millstream.core.clock import MICROSECONDS
 from millstream.messaging.admin_client import AskBroker, call_broker
@@ -55,6 +56,7 @@ def client() -> None:
     """List and inspect the clients that are connected to a running broker."""
 
 
+@example("millstream client list --group billing")
 @client.command("list")
 @click.option("--group", default="", help="Only the consumers of this group.")
 @json_option
@@ -71,6 +73,7 @@ def list_clients(ask: AskBroker, group: str, as_json: bool) -> None:
         click.echo(f"{each.client_id}  {what}  {topics}  seen {seen}{'' if each.is_connected else ', no stream'}")
 
 
+@example("millstream client stack billing-7f3a@host")
 @client.command()
 @click.argument("client_id")
 @endpoint_options
@@ -79,6 +82,7 @@ def stack(ask: AskBroker, client_id: str) -> None:
     click.echo(ask(STACK_TRACE, client_id))
 
 
+@example("millstream client verify billing-7f3a@host orders 42")
 @client.command()
 @click.argument("client_id")
 @click.argument("topic")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from millstream.cli.examples import example
 
+
+@example("millstream completion bash > ~/.local/share/bash-completion/completions/millstream")
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:

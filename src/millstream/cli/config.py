@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, print_json
+from millstream.cli.examples import example
 from millstream.core.passwords import hash_password
 from millstream.settings import load_settings, readable, redacted
 from millstream.settings.console import Role
@@ -25,6 +26,7 @@ def config() -> None:
     """Show the settings and their origins; create console users."""
 
 
+@example("millstream config show")
 @config.command()
 @click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
 @click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
@@ -48,6 +50,7 @@ def show(data: str | None, path: Path | None, as_json: bool) -> None:
             click.echo(f"{row['setting']:<{width}} {_text(row['value']):<40} {row['origin']}")
 
 
+@example("millstream config user ada --role admin")
 @config.command()
 @click.argument("name")
 @click.option("--role", type=click.Choice([role.value for role in Role]), default="viewer", show_default=True)

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.examples import example
 from millstream.core.durable import write_durably
 from millstream.demo.arrivals import arrivals_of
 from millstream.demo.delivery import DeliveryModel
@@ -29,6 +30,7 @@ ROAD = "demo"
 """The folder, in the data folder, of the demo's own records."""
 
 
+@example("millstream demo")
 @click.command()
 @data_options
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N records.")

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from millstream.cli.common import Command, data_options, print_json
+from millstream.cli.examples import example
 from millstream.core.errors import InputError, NotFoundError
 from millstream.settings import Settings
 
@@ -57,6 +58,7 @@ def did() -> None:
     """
 
 
+@example("millstream did key update.json")
 @did.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--curve", type=click.Choice(["secp256k1", "Ed25519"]), default="secp256k1", show_default=True)
@@ -76,6 +78,7 @@ def key(file: Path, curve: str) -> None:
     print_json(made.public)
 
 
+@example("millstream did create --update-key update.json --recovery-key recovery.json")
 @did.command()
 @key_option("--update-key", "The key that will sign the first update.")
 @key_option("--recovery-key", "The key that can recover or deactivate the DID.")
@@ -92,6 +95,7 @@ def create(update_key: Path, recovery_key: Path, patches: BinaryIO | None, kind:
     print_request(request, profile_of(profile_name))
 
 
+@example("millstream did update did:sidetree:EiAbc --key update.json --next-key next.json --patches patches.json")
 @did.command()
 @click.argument("name", metavar="DID")
 @key_option("--key", "The current update key.")
@@ -108,6 +112,10 @@ def update(name: str, key: Path, next_key: Path, patches: BinaryIO, profile_name
     print_request(request, profile)
 
 
+@example(
+    "millstream did recover did:sidetree:EiAbc --key old.json --next-recovery-key new.json "
+    "--next-update-key update.json"
+)
 @did.command()
 @click.argument("name", metavar="DID")
 @key_option("--key", "The current recovery key.")
@@ -132,6 +140,7 @@ def recover(
     print_request(request, profile)
 
 
+@example("millstream did deactivate did:sidetree:EiAbc --key recovery.json")
 @did.command()
 @click.argument("name", metavar="DID")
 @key_option("--key", "The current recovery key.")
@@ -144,6 +153,7 @@ def deactivate(name: str, key: Path, profile_name: str) -> None:
     print_request(deactivate_request(suffix_of(name, profile), key=read_key(key)), profile)
 
 
+@example("millstream did name request.json")
 @did.command("name")
 @click.argument("request", type=click.File("rb"))
 @profile_option
@@ -161,6 +171,7 @@ def name_(request: BinaryIO, profile_name: str) -> None:
     print_json({"did": f"did:{profile.method}:{operation.suffix}", "long_form": long_form(operation, profile)})
 
 
+@example("millstream did resolve did:sidetree:EiAbc")
 @did.command()
 @click.argument("name", metavar="DID")
 @click.option("--operations", type=click.File("rb"), metavar="FILE", help="Requests in anchored order, one a line.")

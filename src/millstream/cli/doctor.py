@@ -12,9 +12,11 @@ from millstream.cli.doctor_ledgers import check_ledgers
 from millstream.cli.doctor_machine import Check, check_machine
 from millstream.cli.doctor_node import check_node, needed_extras
 from millstream.cli.doctor_packages import check_packages, check_programs
+from millstream.cli.examples import example
 from millstream.settings import Settings
 
 
+@example("millstream doctor")
 @click.command()
 @store_options
 @json_option

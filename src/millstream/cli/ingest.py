@@ -11,6 +11,7 @@ from typing import Any, get_args
 import click
 
 from millstream.cli.common import json_option, log_options, store_options
+from millstream.cli.examples import example
 from millstream.cli.ingest_status import IngestStatusPrinter
 from millstream.cli.log_sources import MqttIngestRunner
 from millstream.cli.parameter_types import Duration, Seconds
@@ -31,6 +32,7 @@ def ingest() -> None:
     """Ingest messages from other systems, durably."""
 
 
+@example("millstream ingest mqtt mqtt://127.0.0.1:1883 --topic 'sensors/#' --log weather")
 @ingest.command()
 @click.argument("url", metavar="URL")
 @click.option(

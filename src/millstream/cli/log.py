@@ -16,6 +16,7 @@ import msgspec
 
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.log_relay import relay
 from millstream.cli.log_search import filter_options, microseconds, print_matches
 from millstream.cli.log_tier import tier
@@ -64,6 +65,7 @@ log.add_command(relay)
 log.add_command(torture_command)
 
 
+@example("millstream log create weather")
 @log.command()
 @click.argument("name")
 @store_options
@@ -76,6 +78,7 @@ def create(settings: Settings, name: str) -> None:
         record_change_if_node(settings, "create log", f"log {name}")
 
 
+@example("millstream log append weather readings.jsonl --jsonl")
 @log.command()
 @click.argument("name")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
@@ -94,6 +97,7 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
             _append_file(writer, file, jsonl)
 
 
+@example("millstream log read weather --from 1000 --max 10")
 @log.command()
 @click.argument("name")
 @click.option("--from", "first_id", type=click.IntRange(1), help="First id (default: the first of the log).")
@@ -126,6 +130,7 @@ def read(
         sys.stdout.buffer.flush()
 
 
+@example("millstream log tail weather -n 5 --follow")
 @log.command()
 @click.argument("name")
 @click.option(
@@ -145,6 +150,7 @@ def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -
             sys.stdout.buffer.flush()
 
 
+@example("millstream log seek weather --consumer report --time 2026-11-22T00:00:00Z")
 @log.command()
 @click.argument("name")
 @click.option("--consumer", required=True, help="Name of the consumer.")
@@ -170,6 +176,7 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
     click.echo(f"consumer {consumer} continues with id {first_id} of {name}")
 
 
+@example("millstream log describe weather --json")
 @log.command()
 @click.argument("name")
 @json_option
@@ -219,6 +226,7 @@ def _limits(policy: Retention) -> str:
     return ", ".join([*limits, *(["keep_consumers"] if policy.keep_consumers else [])])
 
 
+@example("millstream log list")
 @log.command("list")
 @json_option
 @store_options
@@ -233,6 +241,7 @@ def list_logs(settings: Settings, as_json: bool) -> None:
                 click.echo(f"{found.count:>15,}  {size_text(found.bytes):>9}  {name}")
 
 
+@example("millstream log verify weather --deep")
 @log.command()
 @click.argument("name")
 @click.option("--deep", is_flag=True, help="Also read the tiered objects of older messages.")
@@ -253,6 +262,7 @@ def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
     return 0 if found.ok else 1
 
 
+@example("millstream log copy sqlite:///old/log.db segments:///srv/new weather --consumers")
 @log.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")

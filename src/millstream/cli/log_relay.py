@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, log_options, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Seconds
 from millstream.cli.stop_signals import stop_on_signals
 from millstream.core.clock import Clock, SystemClock
@@ -34,6 +35,7 @@ class RelayStatus(msgspec.Struct, frozen=True):
     waiting: int
 
 
+@example("millstream log relay mysql://app:secret@127.0.0.1/shop --log orders --create-table")
 @click.command()
 @click.argument("source", metavar="SOURCE_URL")
 @click.option("--log", "name", metavar="NAME", help="Target log; created if missing.")

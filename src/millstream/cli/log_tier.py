@@ -7,6 +7,7 @@ import msgspec
 
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import size_text
 from millstream.core.errors import InputError
@@ -16,6 +17,7 @@ from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
 
+@example("millstream log tier weather --to s3://archive/tiers --keep-age 30d")
 @click.command()
 @click.argument("name")
 @click.option("--to", "url", metavar="URL", help="Target URL, such as s3://bucket/prefix or file:///folder.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.common import is_terminal, json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Seconds
 from millstream.settings import Settings
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from millstream.testing.torture import TorturePlan, TortureReport
 
 
+@example("millstream log torture --kills 20 --seconds 60")
 @click.command("torture")
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="Number of processes to kill.")
 @click.option("--seconds", type=Seconds(0.001), help="Maximum run time, such as 60s.")

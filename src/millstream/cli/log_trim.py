@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
@@ -16,6 +17,7 @@ from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
 
+@example("millstream log trim weather --max-age 90d --keep-consumers --dry-run")
 @click.command()
 @click.argument("name")
 @click.option("--below", type=click.IntRange(1), metavar="ID", help="New first id of the log.")

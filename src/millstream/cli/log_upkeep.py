@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
 from millstream.log.upkeep.upkeep_thread import UpkeepResult, run_upkeep
@@ -12,6 +13,7 @@ from millstream.settings import Settings
 from millstream.stores.tiers import open_log_store
 
 
+@example("millstream log upkeep")
 @click.command()
 @json_option
 @store_options

@@ -11,7 +11,6 @@ import click
 from click.shell_completion import shell_complete
 
 from millstream import __version__
-from millstream.cli.command_examples import with_examples
 from millstream.cli.logging_setup import describe_error, print_error, stop_logging
 from millstream.core.errors import MillstreamError
 from millstream.core.extras import missing_package
@@ -88,7 +87,7 @@ class Commands(click.Group):
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
-        return with_examples(command, f"millstream {cmd_name}")
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         width = max(map(len, COMMANDS))

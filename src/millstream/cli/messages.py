@@ -13,6 +13,7 @@ import click
 
 from millstream.cli.common import json_option, print_json
 from millstream.cli.connection import connection_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Seconds
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ endpoint_option = click.option(
 )
 
 
+@example("millstream send orders 'two pairs of boots' --tag shoes")
 @click.command()
 @click.argument("topic")
 @click.argument("bodies", nargs=-1)
@@ -60,6 +62,7 @@ def send(
     asyncio.run(_send(Producer(endpoint, [topic], options=options), messages, as_json))
 
 
+@example("millstream receive orders --group billing --max 10")
 @click.command()
 @click.argument("topic")
 @click.option("--group", required=True, help="The consumer group.")

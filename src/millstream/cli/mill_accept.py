@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.protect_parts import adoption_target
 from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adopted_store import find_adopted_store
@@ -20,6 +21,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 
+@example("millstream mill accept photos photos 2013/a.jpg")
 @click.command()
 @click.argument("store")
 @click.argument("space")

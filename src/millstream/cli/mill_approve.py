@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.change_log import os_user, record_change
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_plans import HELD
 from millstream.mill.duplication.change_guard import PendingApproval
 from millstream.node import Node
@@ -16,6 +17,7 @@ from millstream.settings import Settings
 _SHORTEST_REASON = 3
 
 
+@example("millstream mill approve 1")
 @click.command()
 @click.argument("numbers", nargs=-1, type=click.IntRange(1))
 @click.option("--all", "everything", is_flag=True, help="Approve all held plans.")
@@ -46,6 +48,7 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
     return 0
 
 
+@example('millstream mill reject 2 --reason "the source is on the wrong disk"')
 @click.command()
 @click.argument("number", type=click.IntRange(1))
 @click.option("--reason", required=True, help="Why; kept in the operator audit log.")

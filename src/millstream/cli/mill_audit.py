@@ -6,6 +6,7 @@ import click
 
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.mill.audit.audit_log import tsv_lines
@@ -17,6 +18,7 @@ from millstream.stores import StoreError
 from millstream.stores.audit import AuditedStore
 
 
+@example("millstream mill audit primary photos")
 @click.command()
 @click.argument("store", required=False)
 @click.argument("space", required=False)
@@ -53,6 +55,7 @@ def audit(
         return 1 if print_open_changes(node, store, space) else 0
 
 
+@example("millstream mill reconcile primary")
 @click.command()
 @click.argument("store", required=False)
 @click.argument("space", required=False)

@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_processes import processes_option
 from millstream.cli.mill_report import print_report
@@ -27,6 +28,7 @@ MAX_REFUSALS = 1000
 """Refusals that are printed of one run; the repair log has all."""
 
 
+@example("millstream mill check --store second --space photos")
 @click.command()
 @click.option("--store", "only_store", metavar="ID", help="Only this store.")
 @click.option("--space", "only_space", metavar="SPACE", help="Only this space.")
@@ -49,6 +51,7 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
     return 0 if good and not unlisted else 1
 
 
+@example("millstream mill repair photos 2013/a.jpg --dry-run")
 @click.command()
 @click.argument("item", nargs=-1, metavar="[SPACE CONTENT_ID]")
 @click.option("--dry-run", is_flag=True, help="Show the repair of the named item; change nothing.")

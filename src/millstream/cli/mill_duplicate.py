@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_processes import processes_option
 from millstream.cli.progress import progress_bar
@@ -23,6 +24,7 @@ from millstream.settings import Settings
 from millstream.stores import StoreError
 
 
+@example("millstream mill duplicate --space photos --dry-run")
 @click.command()
 @click.option("--space", metavar="SPACE", help="Only this space.")
 @click.option("--all", "everything", is_flag=True, help="Compare every item, not only those that seem to differ.")
@@ -71,6 +73,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
     return 1 if dead or failed or unlisted else HELD if held else 0
 
 
+@example("millstream mill forget primary photos 2013/a.jpg")
 @click.command()
 @click.argument("store")
 @click.argument("space")

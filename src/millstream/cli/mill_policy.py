@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_plans import print_plan, print_total
 from millstream.mill.duplication.differences import DuplicationPlan
 from millstream.mill.duplication.planning import duplication_rounds, plan_space_duplication
@@ -27,6 +28,7 @@ def policy() -> None:
     """Show and change which spaces are copied to which stores."""
 
 
+@example("millstream mill policy show")
 @policy.command("show")
 @data_options
 @json_option
@@ -46,6 +48,7 @@ def show_policy(settings: Settings, as_json: bool) -> None:
                 click.echo(f"  never copied: {', '.join(one.ignored)}")
 
 
+@example("millstream mill policy lint")
 @policy.command("lint")
 @data_options
 @json_option
@@ -63,6 +66,7 @@ def lint(settings: Settings, as_json: bool) -> int:
     return 1 if found else 0
 
 
+@example("millstream mill policy save local policy.json")
 @policy.command("save")
 @click.argument("account")
 @click.argument("file", type=click.File("rb"))
@@ -99,6 +103,7 @@ def _warn(node: Node, account: str) -> None:
         click.echo(f"{account}: {warned.code}: {warned}", err=True)
 
 
+@example("millstream mill policy withdraw local")
 @policy.command("withdraw")
 @click.argument("account")
 @click.option("--if-match", metavar="VERSION", help="Withdraw only if this is the current version (see show).")
@@ -114,6 +119,7 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
     click.echo(f"{account}: off the list of accounts")
 
 
+@example("millstream mill policy plan local policy.json")
 @policy.command("plan")
 @click.argument("account")
 @click.argument("file", type=click.File("rb"))

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_plans import print_held
 from millstream.cli.open_changes import print_open_changes
 from millstream.cli.progress import progress_bar
@@ -53,6 +54,7 @@ def produce() -> None:
     """
 
 
+@example("millstream mill produce duplication --once --differences")
 @produce.command()
 @click.option("--differences", is_flag=True, help="Queue only items that seem to differ.")
 @producer_options
@@ -77,6 +79,7 @@ def duplication(
         return _make_runs(_run_of(loop, as_json, tell), node.clock, every, once=once)
 
 
+@example("millstream mill produce bits --once")
 @produce.command()
 @producer_options
 def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
@@ -87,6 +90,7 @@ def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | N
         return _make_runs(_run_of(loop, as_json), node.clock, settings.mill.produce.bits_every, once=once)
 
 
+@example("millstream mill produce statistics --once")
 @produce.command()
 @producer_options
 def statistics(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
@@ -97,6 +101,7 @@ def statistics(settings: Settings, once: bool, include: Path | None, exclude: Pa
         return _make_runs(_run_of(loop, as_json), node.clock, settings.mill.produce.statistics_every, once=once)
 
 
+@example("millstream mill produce audit-log --once")
 @produce.command()
 @click.option("--once", is_flag=True, help="Make one run, for cron.")
 @data_options

@@ -6,6 +6,7 @@ import click
 
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.mill.rebuild import RebuildCounts, rebuild_audit_log, rebuild_bit_log, rebuild_content_index
@@ -16,6 +17,7 @@ from millstream.stores.audit import AuditedStore
 CONTENT_INDEX, AUDIT_LOG, BIT_LOG = "content-index", "audit-log", "bit-log"
 
 
+@example("millstream mill rebuild content-index second photos")
 @click.command()
 @click.argument("table", type=click.Choice([CONTENT_INDEX, AUDIT_LOG, BIT_LOG]))
 @click.argument("store", required=False)

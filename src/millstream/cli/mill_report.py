@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.cli.open_changes import print_open_changes
 from millstream.core.amounts import share_text, size_text
@@ -23,6 +24,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 
+@example("millstream mill report second photos --html report.html")
 @click.command()
 @click.argument("store", required=False)
 @click.argument("space", required=False)
@@ -77,6 +79,7 @@ def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
     return 1 if missing else 0
 
 
+@example("millstream mill statistics second")
 @click.command()
 @click.argument("store", required=False)
 @click.option("--count", is_flag=True, help="Count now, by tasks on the queue storage-statistics.")

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, log_options
+from millstream.cli.examples import example
 from millstream.cli.mill_processes import processes_option
 from millstream.cli.producer_threads import running_producers
 from millstream.cli.queue_draining import WorkStatus, print_tally
@@ -31,6 +32,7 @@ _LOOK = 0.5
 _log = logging.getLogger(__name__)
 
 
+@example("millstream mill work --produce")
 @click.command()
 @click.argument("queues", nargs=-1, type=click.Choice([name.value for name in QueueName]))
 @click.option(

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.mill_spaces import asked_spaces
 from millstream.cli.parameter_types import Duration, SizeType
 from millstream.cli.pipeline_adoption import adopt_on_spark, print_adopted
@@ -62,6 +63,7 @@ pipeline.add_command(verify_command)
 pipeline.add_command(warm_command)
 
 
+@example("millstream pipeline inventory --space photos")
 @pipeline.command()
 @name_option
 @space_option
@@ -116,6 +118,7 @@ def inventory(
     return 1 if found.unlisted() or any(one.adoption.findings for one in adopted) else 0
 
 
+@example("millstream pipeline integrity --older-than 30d")
 @pipeline.command()
 @name_option
 @space_option
@@ -154,6 +157,7 @@ def integrity(
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
 
 
+@example("millstream pipeline report second photos")
 @pipeline.command()
 @click.argument("store")
 @click.argument("space")

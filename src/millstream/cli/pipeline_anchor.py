@@ -10,6 +10,7 @@ import msgspec
 from millstream.anchoring.feed import AnchorSchedule
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from millstream.pipeline.output.batch_sink import Trigger
 
 
+@example("millstream pipeline anchor weather --flush")
 @click.command("anchor")
 @click.argument("log")
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")

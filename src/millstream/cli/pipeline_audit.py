@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.pipeline.jobs.audit import AnchorAuditResult
 
 
+@example("millstream pipeline audit --identifiers")
 @click.command("audit")
 @click.option("--peer", type=click.Path(path_type=Path, exists=True), metavar="DIR", help="A second node's folder.")
 @click.option("--identifiers/--no-identifiers", default=True, show_default=True, help="Resolve every identifier too.")

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.batching.ticks import idle_log_ticker
 from millstream.cli.common import json_option, metrics_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.cli.stop_signals import stop_on_signals
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from millstream.pipeline.output.job_folder import JobRecord
 
 
+@example("millstream pipeline batch weather --flush")
 @click.command("batch")
 @click.argument("log")
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option
+from millstream.cli.examples import example
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@example("millstream pipeline duplication --space photos --dry-run")
 @click.command("duplication")
 @click.option("--space", metavar="SPACE", help="Only this space.")
 @click.option(

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
@@ -21,6 +22,7 @@ _NAMED = 20
 """So many unusable files are named on the terminal."""
 
 
+@example("millstream pipeline ingest readings/*.parquet --log weather")
 @click.command("ingest")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--log", "log", metavar="LOG", required=True, help="Log of the messages; created if missing.")

@@ -7,6 +7,7 @@ import msgspec
 
 from millstream.cli.anchor_operations import cut_operations
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.cli.stop_signals import stop_on_signals
@@ -14,6 +15,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 
+@example("millstream pipeline operations operations")
 @click.command("operations")
 @click.argument("log")
 @click.option("--available-now", is_flag=True, help="Process the existing messages, then exit.")

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from millstream.cli.examples import example
 from millstream.core.amounts import size_text
 from millstream.core.errors import InputError
 
 
+@example("millstream pipeline package millstream.zip")
 @click.command("package")
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.zip")
 def package_command(target: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
@@ -16,6 +17,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 
+@example("millstream pipeline statistics")
 @click.command("statistics")
 @click.option("--name", help="Name of a listing of `pipeline inventory` to use (default: a new one).")
 @click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")

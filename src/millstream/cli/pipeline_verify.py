@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.node import Node
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from millstream.pipeline.jobs.verify_batches import BatchMismatch, BatchVerification
 
 
+@example("millstream pipeline verify-batches weather --batches weather.batches")
 @click.command("verify-batches")
 @click.argument("log")
 @click.option("--batches", "output", metavar="LOG", required=True, help="Log of its batches.")

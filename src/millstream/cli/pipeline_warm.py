@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.node import Node
 from millstream.settings import Settings
 
 
+@example("millstream pipeline warm")
 @click.command("warm")
 @json_option
 @data_options

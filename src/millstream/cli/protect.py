@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from millstream.cli.common import is_terminal, json_option
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Duration
 from millstream.cli.progress import drawn
 from millstream.cli.protect_parts import alone, checksums_option, protection_parts, read_list
@@ -46,6 +47,7 @@ from millstream.settings import Settings, load_settings
 from millstream.stores import MemoryStore, Store, StoreError, StoreUnavailableError, open_provider
 
 
+@example("millstream protect ~/photos --to /mnt/disk --to s3://bucket/copies")
 @click.command()
 @click.argument("source")
 @click.option("--to", required=True, multiple=True, metavar="URL", help="Folder or store URL for a copy; repeatable.")

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.core.errors import NotFoundError
 from millstream.core.timestamps import format_timestamp
 from millstream.settings import Settings
@@ -25,6 +26,7 @@ class PendingProofError(NotFoundError):
     """The proof exists, but the witnesses have not cosigned its checkpoint yet."""
 
 
+@example("millstream prove weather 7 --tlog weather-7.tlog-proof > proof.json")
 @click.command()
 @click.argument("log")
 @click.argument("message_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
@@ -91,6 +93,7 @@ def _write_tlog_proof(path: Path, data: bytes) -> None:
         raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
+@example("millstream verify proof.json --key example.org.key")
 @click.command()
 @click.argument("proof", type=click.File("rb"))
 @click.option(

@@ -11,6 +11,7 @@ import click
 
 from millstream.cli.change_log import record_change_if_node
 from millstream.cli.common import echo_line, json_option, print_json, store_options
+from millstream.cli.examples import example
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.log import Log, LogNotFoundError, LogStore
@@ -35,6 +36,7 @@ def queue() -> None:
     """Inspect work queues and their dead letters, on logs or on the broker in the settings (queue.broker)."""
 
 
+@example("millstream queue depth")
 @queue.command()
 @click.argument("name", required=False)
 @json_option
@@ -56,6 +58,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
             _print_depth(settings, each, state.depth(SystemClock().now()), as_json)
 
 
+@example("millstream queue dead duplication-high --limit 10")
 @queue.command()
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number to list.")
@@ -74,6 +77,7 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
             echo_line(f"{task.task_id}  {when}  after {task.attempts} attempts: {task.cause}")
 
 
+@example("millstream queue redrive duplication-high --per-second 10")
 @queue.command()
 @click.argument("name")
 @click.argument("task_ids", nargs=-1, type=int)
@@ -95,6 +99,7 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second
         click.echo(f"{count} tasks of {name} are ready again")
 
 
+@example("millstream queue discard duplication-high 17 18")
 @queue.command()
 @click.argument("name")
 @click.argument("task_ids", nargs=-1, type=int, required=True)
@@ -111,6 +116,7 @@ def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: b
         click.echo(f"{count} tasks of {name} were discarded")
 
 
+@example("millstream queue amend duplication-high 17 task.json")
 @queue.command()
 @click.argument("name")
 @click.argument("task_id", type=click.IntRange(1))

@@ -11,6 +11,7 @@ import msgspec
 from rich.progress import DownloadColumn, TextColumn, TransferSpeedColumn
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.open_changes import print_open_changes
 from millstream.cli.parameter_types import Timestamp
 from millstream.cli.progress import drawn
@@ -62,6 +63,7 @@ class RestoreReport(msgspec.Struct, kw_only=True):
             self.named.append(item)
 
 
+@example("millstream restore photos --to /mnt/back")
 @click.command()
 @click.argument("space")
 @click.argument("prefix", default="")

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from millstream.cli.common import log_options, store_options
+from millstream.cli.examples import example
 from millstream.core.errors import InputError, MillstreamError
 from millstream.settings import Settings, load_settings
 from millstream.settings.console import DEFAULT_ADDRESS
@@ -47,6 +48,7 @@ class NothingToServeError(InputError):
     """Both the broker and the console are switched off: nothing is left to serve."""
 
 
+@example("millstream serve --console 127.0.0.1:8460 --no-broker")
 @click.command()
 @click.option(
     "--broker", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="Address for RocketMQ clients."

@@ -12,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.queue import dead_tasks
 from millstream.core.amounts import size_text
 from millstream.core.errors import MillstreamError, NotFoundError
@@ -41,6 +42,7 @@ MOST_DEAD = 100_000
 """Dead tasks of one queue that are counted."""
 
 
+@example("millstream status --json")
 @click.command()
 @data_options
 @json_option

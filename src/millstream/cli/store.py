@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, echo_line, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.progress import drawn
 from millstream.cli.store_bags import export, import_bag
 from millstream.cli.store_opening import open_named_store
@@ -47,6 +48,7 @@ def store() -> None:
     """
 
 
+@example("millstream store list primary photos --prefix 2013/")
 @store.command("list")
 @click.argument("store_name", metavar="STORE")
 @click.argument("space", required=False)
@@ -67,6 +69,7 @@ def list_items(
         print_json(entry) if as_json else echo_line(_line(entry))
 
 
+@example("millstream store create second photos")
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
@@ -80,6 +83,7 @@ def create(settings: Settings, store_name: str, space: str) -> None:
     open_named_store(settings, store_name).create_space(space)
 
 
+@example("millstream store put primary photos 2013/ --create")
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
@@ -127,6 +131,7 @@ def put(
         click.echo(f"put {len(infos)} items, {size_text(size)}, into {space} of {opened.url}")
 
 
+@example("millstream store get primary photos 2013/a.jpg a.jpg")
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
@@ -146,6 +151,7 @@ def get(settings: Settings, store_name: str, space: str, content_id: str, file: 
             )
 
 
+@example("millstream store delete primary photos 2013/a.jpg")
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
@@ -160,6 +166,7 @@ def delete(settings: Settings, store_name: str, space: str, content_ids: tuple[s
         opened.delete_space(space)
 
 
+@example("millstream store props primary photos 2013/a.jpg --set reviewed=yes")
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
@@ -195,6 +202,7 @@ def props(
         echo_line(f"property {name}: {value}")
 
 
+@example("millstream store cp primary photos 2013/a.jpg backup")
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
@@ -209,6 +217,7 @@ def cp(
     open_named_store(settings, store_name).copy(space, content_id, to_space, to_content_id or content_id)
 
 
+@example("millstream store acl primary photos --set group-readers=read")
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.examples import example
 from millstream.cli.store_opening import open_named_store
 from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
@@ -64,6 +65,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     different: list[str] = []
 
 
+@example("millstream store export primary photos --bagit bag")
 @click.command("export")
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
@@ -110,6 +112,7 @@ def export(
     return 1 if report.failed else 0
 
 
+@example("millstream store import primary photos --bagit bag --create")
 @click.command("import")
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")

@@ -10,6 +10,7 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.connection import administration_options
+from millstream.cli.examples import example
 from millstream.cli.parameter_types import Timestamp
 from millstream.core.address import parse_address
 from millstream.core.amounts import format_duration, parse_duration
@@ -76,6 +77,7 @@ def topic() -> None:
     """
 
 
+@example("millstream topic create orders --type FIFO")
 @topic.command()
 @click.argument("name")
 @click.option("--type", "kind", type=click.Choice(TYPES), default="NORMAL", show_default=True, help="Message type.")
@@ -90,6 +92,7 @@ def create(ask: AskBroker, name: str, kind: str, queues: int, as_json: bool) -> 
     _print_topics([found], as_json)
 
 
+@example("millstream topic list --json")
 @topic.command("list")
 @json_option
 @broker_options
@@ -98,6 +101,7 @@ def list_topics(ask: AskBroker, as_json: bool) -> None:
     _print_topics(ask(TOPICS, ""), as_json)
 
 
+@example("millstream topic describe orders")
 @topic.command()
 @click.argument("name")
 @json_option
@@ -113,6 +117,7 @@ def describe(ask: AskBroker, name: str, as_json: bool) -> None:
         _print_groups([found for found in standings if found.topic == name], as_json)
 
 
+@example("millstream topic delete orders")
 @topic.command()
 @click.argument("name")
 @broker_options
@@ -127,6 +132,7 @@ def group() -> None:
     """Show consumer groups and reset their offsets."""
 
 
+@example("millstream group list")
 @group.command("list")
 @json_option
 @broker_options
@@ -135,6 +141,7 @@ def list_groups(ask: AskBroker, as_json: bool) -> None:
     _print_groups(ask(GROUPS, ""), as_json)
 
 
+@example("millstream group describe billing")
 @group.command("describe")
 @click.argument("name")
 @json_option
@@ -149,6 +156,7 @@ def describe_group(ask: AskBroker, name: str, as_json: bool) -> None:
         _print_rules([GroupSpec(name, groups[0].max_attempts, groups[0].backoff)], as_json)
 
 
+@example("millstream group configure billing --max-attempts 5 --backoff 1s,10s,1m")
 @group.command()
 @click.argument("name")
 @click.option("--max-attempts", type=click.IntRange(1, 1000), help="Maximum deliveries of a message; then it is dead.")
@@ -173,6 +181,7 @@ def configure(
     _print_rules([ask(CONFIGURE_GROUP, change)], as_json)
 
 
+@example("millstream group reset billing --topic orders --time 1795305600000000")
 @group.command()
 @click.argument("name")
 @click.option("--topic", "topic_name", required=True, help="The topic.")

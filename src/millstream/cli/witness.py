@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, echo_line, json_option, log_options, print_json
+from millstream.cli.examples import example
 from millstream.core.address import parse_address
 from millstream.core.clock import SystemClock
 from millstream.core.timestamps import format_timestamp
@@ -33,6 +34,7 @@ def witness() -> None:
     """Cosign the ledgers of others: only those that are never rewritten."""
 
 
+@example("millstream witness serve --key witness.key --log example.org/anchors+5f0f5c31+AYg…")
 @witness.command()
 @click.option("--listen", "address", default="127.0.0.1:8490", show_default=True, metavar="HOST:PORT")
 @_key_option
@@ -104,6 +106,7 @@ def serve(
         state.close()
 
 
+@example("millstream witness status --key witness.key")
 @witness.command()
 @_key_option
 @json_option
