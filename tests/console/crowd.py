@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.cli.main import run
 from millstream.log import LogSpec, Message
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node

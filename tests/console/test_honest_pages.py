@@ -15,7 +15,7 @@ from millstream.batching import Reject
 from millstream.cli.main import run
 from millstream.console.rendering import spans
 from millstream.log import LogSpec, Message
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.node import Node
 from millstream.settings import load_settings

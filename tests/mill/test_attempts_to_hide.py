@@ -19,7 +19,7 @@ from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
 from millstream.mill.integrity.sweep import check_space
-from millstream.mill.integrity_table import LAST_ATTEMPT, CheckVerdict, ManifestAction
+from millstream.mill.integrity_decision import LAST_ATTEMPT, CheckVerdict, ManifestAction
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
 from millstream.mill.reports.folder import ReportFolder

@@ -301,6 +301,6 @@ def test_a_report_that_is_kept_again_after_its_worker_died_forgets_no_check_of_t
 def _failed(result: CheckResult, at: int) -> CheckResult:
     from msgspec.structs import replace
 
-    from millstream.mill.integrity_table import CheckVerdict
+    from millstream.mill.integrity_decision import CheckVerdict
 
     return replace(result, verdict=CheckVerdict.FAILURE, row="B3", kind="checksum-mismatch", checked_at=at)

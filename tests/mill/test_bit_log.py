@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.mill.integrity import bit_log
 from millstream.mill.integrity.bit_log import BitLog
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 
 IDS = st.sampled_from(["a", "a/b", "é", "z", "\U0001f600"])

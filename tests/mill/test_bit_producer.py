@@ -10,7 +10,7 @@ import pytest
 from mill_looping import Bits, fill, numbered, take
 
 from millstream.mill.duplication.source_recorder import record_space
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.mill.producers.producer_loop import MOST_FAILURES, PATIENCE, LoopOutcome
 from millstream.mill.tasks import BitCheck, BitReport, decode_task

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.mill.integrity_outcomes import ROWS
-from millstream.mill.integrity_table import (
+from millstream.mill.integrity_decision import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,
     RETRY_DELAY,
@@ -24,6 +23,7 @@ from millstream.mill.integrity_table import (
     decide_bit_check,
     is_fresh,
 )
+from millstream.mill.integrity_outcomes import ROWS
 
 A, B, C, D = (letter * 64 for letter in "abcd")
 NO = SourceAnswer

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from millstream.mill.duplication.duplication_table import (
+from millstream.mill.duplication.duplication_decision import (
     DuplicationAct,
     EndState,
     ObservedEnd,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.pool import StaticPool
 
-from millstream.mill.integrity_table import CheckVerdict, ManifestAction
+from millstream.mill.integrity_decision import CheckVerdict, ManifestAction
 from millstream.mill.manifest import MANIFEST_SCHEMA, CheckResult, Manifest, ManifestEvent
 from suite.engines import open_engine
 

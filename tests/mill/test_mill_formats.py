@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.amounts import parse_duration
-from millstream.mill.integrity_table import CheckVerdict, SourceAnswer
+from millstream.mill.integrity_decision import CheckVerdict, SourceAnswer
 from millstream.mill.policies.lint import lint_policies
 from millstream.mill.policies.policy import Policy, parse_policy
 from millstream.mill.policies.repository import Policies

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.mill.duplication.duplication_table import FAILURES
+from millstream.mill.duplication.duplication_decision import FAILURES
 from millstream.mill.integrity_outcomes import ROWS
 from millstream.mill.outcomes import OUTCOMES, outcome_of
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.integrity_table import SourceAnswer
+from millstream.mill.integrity_decision import SourceAnswer
 from millstream.mill.repair.vote import CopyReading, RepairAction, RepairDecision, RepairPlan, plan_repair
 
 CONTENTS = ["a", "b", "c", SourceAnswer.MISSING, SourceAnswer.UNREADABLE, SourceAnswer.NOT_READ]

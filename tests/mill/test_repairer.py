@@ -13,7 +13,7 @@ from millstream.core.cid import cid_of
 from millstream.mill.configured_stores import QUARANTINE
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor
 from millstream.mill.integrity.sweep import check_space
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.repair.repair_log import RepairLog
 from millstream.mill.repair.repairer import Repairer, RepairProcessor

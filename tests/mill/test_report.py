@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millstream.core.amounts import share_text
 from millstream.core.canonical import parse_canonical
 from millstream.mill.errors import ReportError
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import page

@@ -15,7 +15,7 @@ from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.superseded import recheck_superseded
-from millstream.mill.integrity_table import CheckVerdict, ManifestAction
+from millstream.mill.integrity_decision import CheckVerdict, ManifestAction
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.reports.report import ReportResult

@@ -21,7 +21,7 @@ from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, BitCheckProcessor, CheckedGroup, CheckedItem, ItemReading
 from millstream.mill.integrity.sweep import check_space, items_to_check, listed_or_known
-from millstream.mill.integrity_table import CheckVerdict, Observation, SourceAnswer, decide_bit_check
+from millstream.mill.integrity_decision import CheckVerdict, Observation, SourceAnswer, decide_bit_check
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ComparisonRow
 from millstream.mill.manifest_table import IntactItems

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult, Manifest, ManifestEvent
 from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import Manifest, ManifestEvent
 from millstream.mill.reports.report import IntegrityReport, ReportResult
 from millstream.pipeline.errors import PipelineError, PipelineInputError

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.integrity_table import SourceAnswer
+from millstream.mill.integrity_decision import SourceAnswer
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.planning.binned_work import bin_name, check_bins
 from millstream.pipeline.tasks.sweep_task import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part

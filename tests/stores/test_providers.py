@@ -18,7 +18,7 @@ from millstream.stores import (
     StoreUnavailableError,
     open_provider,
 )
-from millstream.stores.provider_schemes import PROVIDER_SCHEMES
+from millstream.stores.provider_schemes import PROVIDER_SCHEMES, ProviderScheme
 from millstream.stores.sources import is_source_url, local_folder
 
 
@@ -28,6 +28,13 @@ def test_a_scheme_of_the_table_opens_a_store_that_is_what_the_table_says(tmp_pat
     store = open_provider(f"{scheme}://{tmp_path}" if kind.in_folder else f"{scheme}://name")
     assert local_folder(store.url) == (tmp_path if kind.in_folder else None)
     assert is_source_url(store.url) == (kind.is_source == "always")
+
+
+def test_a_scheme_of_folders_that_nothing_opens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schemes = {**PROVIDER_SCHEMES, "tape": ProviderScheme(in_folder=True)}
+    monkeypatch.setattr("millstream.stores.provider_schemes.PROVIDER_SCHEMES", schemes)
+    with pytest.raises(StoreInputError, match="no provider opens tape"):
+        open_provider(f"tape://{tmp_path}")
 
 
 @pytest.mark.parametrize("scheme", URL_SCHEMES)

@@ -22,7 +22,7 @@ from millstream.console import (
     node_pages,
     policy_pages,
     queue_pages,
-    search,
+    search_pages,
 )
 from millstream.console.events import Events
 from millstream.console.page_renderer import THEMES, PageRenderer, local_path, read_form, sentence
@@ -38,7 +38,7 @@ from millstream.rest.security_headers import SecurityHeadersMiddleware
 from millstream.settings.console import Role
 
 PAGE_MODULES = (
-    search, node_pages, log_pages, batch_pages, ledger_pages, queue_pages, policy_pages, integrity_pages,
+    search_pages, node_pages, log_pages, batch_pages, ledger_pages, queue_pages, policy_pages, integrity_pages,
     hold_pages,
 )  # fmt: skip
 """The modules that have pages; each has a function ``routes``."""

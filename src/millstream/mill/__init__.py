@@ -1,6 +1,6 @@
 """Bulk care of copies: duplication by policy, bit integrity checks, repair by vote, honest reports, workers.
 
-Decisions are pure functions over frozen structs (:mod:`.duplication.duplication_table`, :mod:`.integrity_table`,
+Decisions are pure functions over frozen structs (:mod:`.duplication.duplication_decision`, :mod:`.integrity_decision`,
 :mod:`.repair.vote`); everything that touches a provider, the manifest or a queue executes what they decided.
 
 Names are loaded when they are first used. An import contract in ``pyproject.toml`` holds the order of the modules.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millstream.mill.integrity.bit_log import BitLog
     from millstream.mill.integrity.checker import BitChecker
     from millstream.mill.integrity.sweep import check_space
-    from millstream.mill.integrity_table import CheckVerdict
+    from millstream.mill.integrity_decision import CheckVerdict
     from millstream.mill.manifest import Manifest, ManifestEvent, ManifestRow
     from millstream.mill.notices.alarms import Alarm, Alarms
     from millstream.mill.policies.lint import lint_policies

@@ -50,23 +50,37 @@ class CheckRow:
 
 
 class RowText(msgspec.Struct, frozen=True):
-    """What a row says: the kind and text of a finding, and the row in the seed document's table."""
+    """What a row says: the kind and text of a finding, the row in the seed document's table, and what people do."""
 
     kind: str
     detail: str
     document: int | None = None
+    todo: str = ""
 
 
 _RESTORE = "restore the recorded ones (`millstream mill repair`, or `store put`)"
 _FORGET = "run `millstream protect` and say that it was deleted (`millstream mill forget STORE SPACE --vanished`)"
 _WAYS_OUT = f"{_RESTORE}, or record these (`millstream mill accept`)"
 
+_REPAIR = "repair it in the console, or with `millstream mill repair`; without a good copy, put it back from elsewhere"
+_DECIDE = "compare the copies, then restore the right one (`millstream mill repair`) or record this one "
+_DECIDE += "(`millstream mill accept`)"
+_RUN = "nothing: it is recorded at the next check; if not, see the log of the process"
+
 ROWS: Mapping[str, RowText] = {
     CheckRow.INTACT: RowText("intact", "bytes, provider and manifest agree", 1),
     CheckRow.INTACT_UNREAD: RowText("intact", "provider and manifest agree; bytes are not read on this store", 1),
-    CheckRow.CONTENT_DIFFERS: RowText("checksum-mismatch", "the content does not match the recorded checksum", 2),
-    CheckRow.VANISHED_MEANWHILE: RowText("vanished", "the object vanished while it was checked"),
-    CheckRow.UNREADABLE: RowText("unreadable", "the bytes could not be read"),
+    CheckRow.CONTENT_DIFFERS: RowText(
+        "checksum-mismatch", "the content does not match the recorded checksum", 2, todo=_REPAIR
+    ),
+    CheckRow.VANISHED_MEANWHILE: RowText(
+        "vanished",
+        "the object vanished while it was checked",
+        todo="check again (`millstream mill check`); if it is missing, repair it",
+    ),
+    CheckRow.UNREADABLE: RowText(
+        "unreadable", "the bytes could not be read", todo=f"look for errors of the disk; then {_REPAIR}"
+    ),
     CheckRow.STORE_DIFFERS_AT_FIRST: RowText(
         "store-checksum", "the provider's checksum differs from bytes and manifest", 3
     ),
@@ -74,42 +88,72 @@ ROWS: Mapping[str, RowText] = {
         "store-checksum", "the provider's checksum differs from bytes and manifest", 3
     ),
     CheckRow.STORE_DIFFERS: RowText(
-        "store-checksum", "the provider's checksum differs from bytes and manifest: ask the provider", 3
+        "store-checksum",
+        "the provider's checksum differs from bytes and manifest: ask the provider",
+        3,
+        todo="ask the provider to correct its checksum; the bytes and the manifest agree",
     ),
     CheckRow.MANIFEST_DIFFERS_AT_FIRST: RowText("manifest", "the manifest differs from the provider's checksum", 4),
     CheckRow.MANIFEST_DIFFERS: RowText(
-        "manifest", f"the provider holds other bytes than the manifest says: {_WAYS_OUT}", 10
+        "manifest", f"the provider holds other bytes than the manifest says: {_WAYS_OUT}", 10, todo=_DECIDE
     ),
-    CheckRow.ALL_DIFFER: RowText("neither", f"bytes, provider and manifest all differ: {_RESTORE}"),
+    CheckRow.ALL_DIFFER: RowText("neither", f"bytes, provider and manifest all differ: {_RESTORE}", todo=_REPAIR),
     CheckRow.FRESH: RowText("fresh", "changed less than a day ago: the manifest may not know yet"),
     CheckRow.UNRECORDED_AT_FIRST: RowText("unrecorded", "the manifest does not know this object", 9),
-    CheckRow.UNRECORDED: RowText("unrecorded", "the manifest does not know this object", 9),
+    CheckRow.UNRECORDED: RowText("unrecorded", "the manifest does not know this object", 9, todo=_RUN),
     CheckRow.UNRECORDED_DIFFERS: RowText(
-        "neither", "the manifest does not know it, and its bytes do not match the provider's checksum"
+        "neither", "the manifest does not know it, and its bytes do not match the provider's checksum", todo=_DECIDE
     ),
     CheckRow.MISSING_AT_FIRST: RowText("missing", "listed in the manifest but missing from the store", 8),
-    CheckRow.MISSING: RowText("missing", "listed in the manifest but missing from the store", 8),
-    CheckRow.NO_CHECKSUM: RowText("no-checksum", "the provider keeps no checksum of this object"),
+    CheckRow.MISSING: RowText("missing", "listed in the manifest but missing from the store", 8, todo=_REPAIR),
+    CheckRow.NO_CHECKSUM: RowText(
+        "no-checksum",
+        "the provider keeps no checksum of this object",
+        todo="check again; if the bytes differ from the manifest, repair it",
+    ),
     CheckRow.GONE: RowText("gone", "neither the store nor the manifest has it", 11),
     CheckRow.DELETED: RowText("gone", "deleted, as recorded", 11),
-    CheckRow.UNREACHABLE: RowText("unreachable", "the provider did not answer"),
-    CheckRow.UNDELETED: RowText("undeleted", "deleted in the manifest and still in the store"),
+    CheckRow.UNREACHABLE: RowText(
+        "unreachable",
+        "the provider did not answer",
+        todo="check the store's disk or server, then check again (`millstream mill check`)",
+    ),
+    CheckRow.UNDELETED: RowText(
+        "undeleted",
+        "deleted in the manifest and still in the store",
+        todo="delete it there, or let `millstream mill duplicate` delete the copy",
+    ),
     CheckRow.CONTRADICTED: RowText(
-        "contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one"
+        "contradicted", f"our records have other bytes of this object: {_RESTORE}, or delete this one", todo=_DECIDE
     ),
     CheckRow.CHANGED: RowText("changed", "changed since it was adopted: the next `millstream protect` adopts it"),
     CheckRow.DAMAGED_RECORD: RowText(
-        "damaged-record", "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`"
+        "damaged-record",
+        "the record beside the object (sidecar, metadata) is damaged: `millstream mill repair`",
+        todo=_REPAIR,
     ),
     CheckRow.SHARED_FILE: RowText(
-        "shared-file", "a hard link to the file of another store: damage to one is damage to both"
+        "shared-file",
+        "a hard link to the file of another store: damage to one is damage to both",
+        todo="repair it: it is written again as a file of its own",
     ),
-    CheckRow.PROPERTIES_DIFFER: RowText("properties", "the properties of a copy are not those of its original"),
-    CheckRow.VANISHED: RowText("vanished", f"vanished from the source since it was adopted: put it back, or {_FORGET}"),
+    CheckRow.PROPERTIES_DIFFER: RowText(
+        "properties",
+        "the properties of a copy are not those of its original",
+        todo="run `millstream protect`, which sets the properties of the copy",
+    ),
+    CheckRow.VANISHED: RowText(
+        "vanished",
+        f"vanished from the source since it was adopted: put it back, or {_FORGET}",
+        todo="put it back at the source, or record that it was deleted "
+        "(`millstream mill forget STORE SPACE --vanished`)",
+    ),
     CheckRow.LEFT_OUT: RowText("left-out", "left out of what is protected (`--exclude`); its copies are kept"),
-    CheckRow.MANIFEST_OUTDATED: RowText("manifest", "the manifest differs from bytes, provider and audit log", 5),
-    CheckRow.AUDIT_DIFFERS: RowText("audit", "the audit log differs from bytes, provider and manifest", 6),
-    CheckRow.UNAUDITED: RowText("audit", "the audit log does not know this object", 7),
+    CheckRow.MANIFEST_OUTDATED: RowText(
+        "manifest", "the manifest differs from bytes, provider and audit log", 5, todo=_RUN
+    ),
+    CheckRow.AUDIT_DIFFERS: RowText("audit", "the audit log differs from bytes, provider and manifest", 6, todo=_RUN),
+    CheckRow.UNAUDITED: RowText("audit", "the audit log does not know this object", 7, todo=_RUN),
 }
 """Every row by its number: B as in the reference table, A where the audit log stands alone (document rows 5–7).
 

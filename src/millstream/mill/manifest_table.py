@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.mill.integrity_table import BitCheckOutcome, CheckVerdict, ManifestAction
+from millstream.mill.integrity_decision import BitCheckOutcome, CheckVerdict, ManifestAction
 
 MANIFEST_SCHEMA = pa.schema(
     [

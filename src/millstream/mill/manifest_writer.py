@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, writing
-from millstream.mill.integrity_table import CheckVerdict, ManifestAction
+from millstream.mill.integrity_decision import CheckVerdict, ManifestAction
 from millstream.mill.manifest_table import AddedItems, CheckResult, IntactItems, ManifestEvent
 from millstream.mill.manifest_table import manifest_table as _manifest
 from millstream.mill.merge_join import groups

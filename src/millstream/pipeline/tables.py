@@ -27,7 +27,7 @@ from millstream.anchoring.log_ledger import LEDGER_LOG
 from millstream.batching.batch_log_origin import BatchLogOrigin, read_origin
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, system_log
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.report import RESULT_SCHEMA
 from millstream.pipeline.output.job_folder import JobFolder, JobRecord, read_record

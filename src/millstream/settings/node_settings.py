@@ -15,11 +15,12 @@ from millstream.batching.settings import BatchingSettings
 from millstream.core.settings import Section, SettingsError
 from millstream.log.settings import LogSettings, nerve_url
 from millstream.messaging.broker.settings import BrokerSettings
-from millstream.mill.settings import MillSettings, VerdictSettings
+from millstream.mill.settings import MillSettings
 from millstream.pipeline.settings import PipelineSettings
 from millstream.queue.settings import QueueSettings
 from millstream.settings.console import ConsoleSettings
 from millstream.settings.serving import HttpSettings, LoggingSettings, ServeSettings
+from millstream.settings.verdict import VerdictSettings
 from millstream.stores.settings import StoreSettings
 
 DEFAULT_DATA = "./millstream-data"

@@ -75,7 +75,9 @@ def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProces
         return FolderStore(os.fsdecode(unquote_to_bytes(parts.path)), space=space, exclude=exclude, processes=processes)
     if parts.scheme == "cas":
         return CasStore(folder, create=create)
-    return LocalStore(folder, create=create, processes=processes)
+    if parts.scheme == "file":
+        return LocalStore(folder, create=create, processes=processes)
+    raise StoreInputError(f"no provider opens {parts.scheme}: give the scheme one in stores/providers.py")
 
 
 def _mount(url: str, name: str, value: str, create: bool, processes: BulkProcesses | None) -> tuple[str, Store]:

@@ -11,7 +11,7 @@ from adopted_folder import SPACE, SourceFolder
 from millstream.mill.adoption.deletions import forget_renamed
 from millstream.mill.adoption.renames import copy_renamed
 from millstream.mill.configured_stores import ConfiguredStores
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult, ManifestEvent
 from millstream.stores import MemoryStore
 

@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.mill.adoption.catalog import AdoptionCatalog, ChecksumEvidence, is_listed, items_table
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest_table import manifest_table
 from millstream.mill.reports.report import AdoptedShare, CopyFinding
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.sweep import listed_or_known
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.integrity_outcomes import ROWS, CheckRow
-from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.reports.report import CopyFinding
 

@@ -6,7 +6,7 @@ from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.configured_stores import ConfiguredStores
-from millstream.mill.duplication.duplication_table import clean_properties
+from millstream.mill.duplication.duplication_decision import clean_properties
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import ManifestEvent
 

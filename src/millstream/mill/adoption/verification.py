@@ -13,13 +13,13 @@ from millstream.core.errors import MillstreamError
 from millstream.mill.adoption.adoption_run import AdoptionTarget
 from millstream.mill.adoption.catalog import AdoptedItem
 from millstream.mill.configured_stores import ConfiguredStores
-from millstream.mill.duplication.duplication_table import clean_properties
+from millstream.mill.duplication.duplication_decision import clean_properties
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.space_reports import LATELY
 from millstream.mill.integrity.sweep import ItemToCheck, is_lately_verified, listed_or_known
+from millstream.mill.integrity_decision import CheckVerdict, SourceAnswer
 from millstream.mill.integrity_outcomes import ROWS, CheckRow
-from millstream.mill.integrity_table import CheckVerdict, SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups

@@ -8,7 +8,7 @@ from itertools import groupby
 from millstream.mill.audit.audit_log import AuditLog
 from millstream.mill.column_join import ItemColumns
 from millstream.mill.errors import ChangePendingError
-from millstream.mill.integrity_table import SourceAnswer
+from millstream.mill.integrity_decision import SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult
 from millstream.mill.merge_join import groups

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from millstream.mill.configured_stores import ConfiguredStores
-from millstream.mill.duplication.duplication_table import (
+from millstream.mill.duplication.duplication_decision import (
     DuplicationAct,
     DuplicationAction,
     EndState,

@@ -10,7 +10,7 @@ from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.duplication.bulk import copy_group, duplicate_group
 from millstream.mill.duplication.change_guard import ChangeGuard, ChangeKind
 from millstream.mill.duplication.differences import is_deleted
-from millstream.mill.duplication.duplication_table import (
+from millstream.mill.duplication.duplication_decision import (
     UNAUDITED,
     DuplicationAct,
     DuplicationAction,

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows, make_tables, writing
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
 from millstream.mill.merge_join import groups

@@ -14,7 +14,7 @@ from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import ChangedSinceAdoptionError, UnknownStoreError
 from millstream.mill.integrity.shared_files import find_shared_store
-from millstream.mill.integrity_table import (
+from millstream.mill.integrity_decision import (
     LAST_ATTEMPT,
     BitCheckOutcome,
     CheckVerdict,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from millstream.mill.integrity.checker import INTACT, BitChecker, ItemReading
-from millstream.mill.integrity_table import SourceAnswer
+from millstream.mill.integrity_decision import SourceAnswer
 from millstream.mill.manifest import ComparisonRow
 from millstream.mill.manifest_table import IntactItems
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import PolicyError
 from millstream.mill.integrity.bit_log import BitLog
-from millstream.mill.integrity_table import SourceAnswer
+from millstream.mill.integrity_decision import SourceAnswer
 from millstream.mill.manifest import Manifest
 from millstream.mill.merge_join import groups
 from millstream.mill.policies.repository import Policies

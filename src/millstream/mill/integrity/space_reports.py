@@ -11,7 +11,7 @@ from millstream.mill.integrity.bit_log import BitLog
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
 from millstream.mill.integrity.source_comparison import SourceComparison
 from millstream.mill.integrity.sweep import is_lately_verified, listed_or_known
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.manifest_table import last_check

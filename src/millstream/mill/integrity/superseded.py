@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from millstream.mill.integrity.checker import BitChecker
+from millstream.mill.integrity_decision import ManifestAction, SourceAnswer
 from millstream.mill.integrity_outcomes import CheckRow
-from millstream.mill.integrity_table import ManifestAction, SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.merge_join import groups

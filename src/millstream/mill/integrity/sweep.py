@@ -16,7 +16,7 @@ from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.integrity.check_writer import CheckWriter
 from millstream.mill.integrity.checker import BitChecker, CheckedGroup, CheckedItem, ItemReading
 from millstream.mill.integrity.intact_items import ItemsToCheck, expected_sums, find_intact
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.manifest_table import COMPARISON_COLUMNS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.errors import UnresolvedError
 from millstream.mill.integrity.checker import BitChecker, CheckedItem
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.integrity_outcomes import CheckRow
-from millstream.mill.integrity_table import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.repair.repairer import Repairer, RepairResult
 from millstream.mill.task_processor import TaskResult

@@ -10,13 +10,13 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
-from millstream.mill.duplication.duplication_table import clean_properties
+from millstream.mill.duplication.duplication_decision import clean_properties
 from millstream.mill.duplication.transfer import quarantine, transfer
 from millstream.mill.errors import RepairError
 from millstream.mill.integrity.checker import BitChecker
 from millstream.mill.integrity.shared_files import find_shared_store
+from millstream.mill.integrity_decision import CheckVerdict, SourceAnswer
 from millstream.mill.integrity_outcomes import ROWS, CheckRow
-from millstream.mill.integrity_table import CheckVerdict, SourceAnswer
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import CheckResult, Manifest
 from millstream.mill.repair.own_records import OwnRecords

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.mill.integrity_table import SourceAnswer
+from millstream.mill.integrity_decision import SourceAnswer
 
 
 class CopyReading(msgspec.Struct, frozen=True, kw_only=True):

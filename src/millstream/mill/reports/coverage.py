@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import ManifestRow, manifest_table
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from millstream.core.amounts import share_text, size_text
 from millstream.core.canonical import canonical_json
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.mill.manifest_table import IntactItems
 

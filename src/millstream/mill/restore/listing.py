@@ -11,7 +11,7 @@ import msgspec
 from millstream.mill.audit.audit_lookup import AuditLookup
 from millstream.mill.configured_stores import ConfiguredStores
 from millstream.mill.errors import ChangePendingError
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.merge_join import groups

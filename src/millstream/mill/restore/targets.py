@@ -6,7 +6,7 @@ import enum
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from millstream.mill.duplication.duplication_table import clean_properties
+from millstream.mill.duplication.duplication_decision import clean_properties
 from millstream.stores.folder import find_restored, restore_item
 from millstream.stores.hashing import hash_stream
 from millstream.stores.protocol import ItemInfo, ItemNotFoundError, Store

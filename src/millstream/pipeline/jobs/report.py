@@ -1,7 +1,7 @@
 """The job ``report``: what the facts of a sweep mean, item by item and space by space.
 
 The outcomes come from the same pure table that the mill's workers use
-(:func:`millstream.mill.integrity_table.decide_bit_check`). The driver gets the results as a stream for
+(:func:`millstream.mill.integrity_decision.decide_bit_check`). The driver gets the results as a stream for
 the manifest, the findings for repair, and a tally a space for its report.
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql import Observation as TaskFigures
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.mill.integrity_table import (
+from millstream.mill.integrity_decision import (
     BitCheckOutcome,
     CheckVerdict,
     ManifestAction,

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import replacing
-from millstream.mill.integrity_table import CheckVerdict
+from millstream.mill.integrity_decision import CheckVerdict
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.schema import open_parquet
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
-from millstream.mill.integrity_table import SourceAnswer
+from millstream.mill.integrity_decision import SourceAnswer
 from millstream.pipeline.planning.binned_work import BinTarget, Work, fill_bin
 from millstream.stores import DamagedRecordError, Digests, Store, StoreError, hash_stream, open_provider
 

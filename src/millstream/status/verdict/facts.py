@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from millstream.mill.settings import VerdictSettings
 from millstream.queue import Depth
 from millstream.settings import AlarmSettings
+from millstream.settings.verdict import VerdictSettings
 from millstream.status.disk_usage import Disk, Usage
 from millstream.status.snapshot import StatusSnapshot
 from millstream.status.verdict.clock_watch import ClockStep

@@ -94,25 +94,47 @@ class DuplicationAction(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-_SILENT, _NO_CHECKSUM = "a provider did not answer", "the source's provider has no checksum of it"
+class DuplicationFailure(msgspec.Struct, frozen=True):
+    """Why a task fails, and what people do then."""
 
-FAILURES: Mapping[str, str] = {
-    DuplicationRow.NO_SPACE_NAMED: "the task names no space",
+    reason: str
+    todo: str
+
+
+_SILENT = DuplicationFailure("a provider did not answer", "check the store's disk or server, then redrive the task")
+_NO_CHECKSUM = DuplicationFailure(
+    "the source's provider has no checksum of it",
+    "put the item again through the node (`millstream store put`), or let the provider keep checksums; then redrive "
+    "the task",
+)
+_RECORD_DELETION = (
+    "put the item back at the source, or record its deletion (`millstream mill forget STORE SPACE ID`); then redrive "
+    "the task"
+)
+
+FAILURES: Mapping[str, DuplicationFailure] = {
+    DuplicationRow.NO_SPACE_NAMED: DuplicationFailure("the task names no space", "discard the task: it cannot be done"),
     DuplicationRow.SPACE_UNREACHABLE: _SILENT,
     DuplicationRow.NO_CHECKSUM: _NO_CHECKSUM,
     DuplicationRow.NO_CHECKSUM_ABSENT: _NO_CHECKSUM,
-    DuplicationRow.NO_TOMBSTONE: "the source has not got it and the manifest has no tombstone of it: record its "
-    "deletion first",
-    DuplicationRow.MISSING_AT_SOURCE: "the source appears to be missing content that the manifest has",
+    DuplicationRow.NO_TOMBSTONE: DuplicationFailure(
+        "the source has not got it and the manifest has no tombstone of it: record its deletion first", _RECORD_DELETION
+    ),
+    DuplicationRow.MISSING_AT_SOURCE: DuplicationFailure(
+        "the source appears to be missing content that the manifest has", _RECORD_DELETION
+    ),
     DuplicationRow.UNREACHABLE: _SILENT,
-    DuplicationRow.UNAUDITED: "the source was changed behind its audit, which has recorded another checksum: put the "
-    "item again through the node, the right bytes from a copy or the new ones",
+    DuplicationRow.UNAUDITED: DuplicationFailure(
+        "the source was changed behind its audit, which has recorded another checksum: put the item again through the "
+        "node, the right bytes from a copy or the new ones",
+        "find out who changed the source; put the right bytes through the node, then redrive the task",
+    ),
 }
-"""Why a task fails, by the row of the table; :data:`~millstream.mill.outcomes.OUTCOMES` says what to do."""
+"""Why a task fails, by the row of the table."""
 
 
 def _failed(row: str, act: DuplicationAct = DuplicationAct.FAIL) -> DuplicationAction:
-    return DuplicationAction(row, act, FAILURES[row])
+    return DuplicationAction(row, act, FAILURES[row].reason)
 
 
 UNAUDITED = _failed(DuplicationRow.UNAUDITED)

@@ -1,0 +1,31 @@
+"""Names of runs, and the options of jobs that go through stores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millstream.core.clock import MICROSECONDS
+from millstream.node import Node
+
+if TYPE_CHECKING:
+    pass
+
+name_option = click.option(
+    "--name",
+    help="Name of the run; a completed run is not repeated (default: the interrupted run, or a new one).",
+)
+space_option = click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
+
+
+def run_name(node: Node, job: str, member: str, spaces: tuple[str, ...], **more: Any) -> str:
+    """The run of *job* on the same stores and spaces that was cut short; else a new one, named for the time."""
+    from millstream.pipeline.output.job_folder import unfinished
+
+    wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None, **more}
+    for inputs in unfinished(node.spark.jobs, job):
+        if inputs == {member: inputs[member], **wanted}:
+            return str(inputs[member])
+    return datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
