@@ -34,6 +34,7 @@ class LogNames:
         self._root = f"data/{quoted(log)}/"
         self.commits = f"{self._root}commits/"
         self.states = f"{self._root}states/"
+        self.state_keys = f"{self._root}state-keys/"
 
     def commit(self, number: int) -> str:
         """The commit with that dense number, from 1 on."""
@@ -54,6 +55,10 @@ class LogNames:
     def state(self, key: str, version: int) -> str:
         """A version of the state *key*."""
         return f"{self.states}{quoted(key)}/{version:0{_DIGITS}}"
+
+    def state_key(self, number: int) -> str:
+        """The key that was added as that number."""
+        return f"{self.state_keys}{number:0{_DIGITS}}"
 
     def state_gone(self, key: str, block: int) -> str:
         """The mark that versions of the state *key* up to the end of that block may be deleted."""

@@ -62,7 +62,7 @@ class ObjectLog:
         self.reader = CommitReader(bucket, self.names, cache, pool)
         self.chain = CommitChain(self.reader, self.layouts)
         self.epochs = Epochs(bucket, self.names, clock)
-        self.states = States(bucket, self.names, clock, self.created.states())
+        self.states = States(bucket, self.names, clock, pool, self.created.states())
         self._committing = threading.Lock()
         self._nonce = secrets.token_hex(8)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -18,14 +19,13 @@ from millstream.log.backend import VersionedValue
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.dense_names import find_newest
-from millstream.log.backends.objects.names import LogNames, unquoted
+from millstream.log.backends.objects.names import LogNames
 from millstream.log.backends.objects.small_objects import decode_object
+from millstream.log.backends.objects.state_keys import StateKeys
 from millstream.log.errors import StorageError, StorageUnavailableError
 
 BLOCK = 64
 """How many versions are deleted together."""
-
-_PAGE = 1000
 
 
 class _StateObject(msgspec.Struct, frozen=True):
@@ -34,10 +34,16 @@ class _StateObject(msgspec.Struct, frozen=True):
 
 
 class States:
-    """The states of one log. *initial* are those that it was made with, as version 1. Thread-safe."""
+    """The states of one log. *initial* are those that it was made with, as version 1. Thread-safe.
 
-    def __init__(self, bucket: Bucket, names: LogNames, clock: Clock, initial: Mapping[str, bytes]) -> None:
+    *pool* is where requests run side by side.
+    """
+
+    def __init__(
+        self, bucket: Bucket, names: LogNames, clock: Clock, pool: ThreadPoolExecutor, initial: Mapping[str, bytes]
+    ) -> None:
         self._bucket, self._names, self._clock, self._initial = bucket, names, clock, initial
+        self._keys = StateKeys(bucket, names, clock, pool)
         self._lock = threading.Lock()
         self._known: dict[str, VersionedValue] = {}
         self._gone: dict[str, int] = {}
@@ -56,6 +62,8 @@ class States:
         """Create version *version* + 1; False where the newest is not *version*."""
         if self.get(key).version != version:
             return False
+        if version == 0:
+            self._keys.add(key)
         new = VersionedValue(version + 1, value)
         data = msgspec.json.encode(_StateObject(value, secrets.token_hex(8)))
         made = create_object(self._bucket, self._names.state(key, new.version), data, self._clock)
@@ -72,17 +80,10 @@ class States:
                 self._delete_block(key, block)
         return True
 
-    def keys(self, prefix: str) -> Iterator[str]:
-        """The keys that begin with *prefix*, as the bucket lists them."""
-        names = {key for key in self._initial if key.startswith(prefix)}
-        start, after = self._names.state(prefix, 0).rpartition("/")[0], ""
-        while True:
-            page = self._bucket.list(start, after, _PAGE)
-            names.update(unquoted(name[len(self._names.states) :].rpartition("/")[0]) for name in page)
-            if len(page) < _PAGE:
-                yield from sorted(names)
-                return
-            after = page[-1]
+    def keys(self, prefix: str) -> Sequence[str]:
+        """The keys that begin with *prefix*, sorted; some may have no version yet."""
+        keys = {*self._initial, *self._keys.refresh()}
+        return sorted(key for key in keys if key.startswith(prefix))
 
     def _decode(self, key: str, version: int, data: bytes) -> bytes:
         return decode_object(self._names.state(key, version), data, _StateObject).value
