@@ -25,13 +25,15 @@ class LogSettings(Section, frozen=True):
 
     ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts. The first of ``rules`` whose ``log`` matches
     the name of a log is stored with that log. `millstream serve` tiers and trims logs by their stored rules, at the
-    interval ``upkeep`` (0: never).
+    interval ``upkeep`` (0: never). In a bucket, each commit is a request that is paid for: a writer there collects
+    messages for ``bucket_linger`` before it commits less than a block (1 MiB).
     """
 
     store: str = ""
     nerve: Mapping[str, NerveSettings] = msgspec.field(default_factory=dict)
     rules: tuple[LogRule, ...] = ()
     upkeep: Duration = Duration(60 * MICROSECONDS)
+    bucket_linger: Duration = Duration(MICROSECONDS // 10)
 
 
 def nerve_url(log: LogSettings) -> str:

@@ -37,6 +37,9 @@ from millstream.log.upkeep.migration import LegacyLogNames
 LEASE_SECONDS = 15.0
 """How long a writer that gives no sign of life keeps others out."""
 
+BUCKET_LINGER = 0.1
+"""How long a writer of a log in a bucket waits for company, in seconds: at most 10 commits a second."""
+
 
 class LogStore(ClosesOnExit):
     """A place that holds logs. Thread-safe; close it, or use it in a ``with`` block."""
@@ -50,11 +53,13 @@ class LogStore(ClosesOnExit):
         bodies_only: bool = False,
         open_objects: OpenObjects | None = None,
         read_only: bool = False,
+        min_linger: float = 0.0,
     ) -> None:
         """Logs in *backend*, which with *bodies_only* keeps nothing but the bodies of messages.
 
         *open_objects* opens the place that older blocks were moved to. A store of the format before is brought to the
         present one (:mod:`millstream.log.upkeep.migration`), unless it is *read_only* or nothing can be written there.
+        Writers wait *min_linger* seconds for company before they commit less than a block.
         """
         self._bodies_only = bodies_only
         self._names = LegacyLogNames(backend, clock, lease_seconds, bodies_only=bodies_only)
@@ -65,6 +70,7 @@ class LogStore(ClosesOnExit):
         self._backend = TieredBackend(hot, open_objects or _refuse_objects)
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._min_linger = min_linger
         self._scheduler = SchedulerThread(clock)
         self._tails: dict[str, Tail] = {}
         self._refusals = WriterRefusals()
@@ -114,6 +120,7 @@ class LogStore(ClosesOnExit):
             names=self._names,
             refusals=self._refusals,
             bodies_only=self._bodies_only,
+            min_linger=self._min_linger,
         )
         return Log(spec, context)
 
@@ -196,6 +203,7 @@ def open_store(
     lease_seconds: float = LEASE_SECONDS,
     open_objects: OpenObjects | None = None,
     open_bucket: OpenBucket | None = None,
+    bucket_linger: float = BUCKET_LINGER,
     durability: Durability | None = None,
 ) -> LogStore:
     """Open the store at *url*.
@@ -206,7 +214,8 @@ def open_store(
     False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
     ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Blocks that
     were moved to an object store are read with *open_objects*, and ``s3://bucket/prefix`` keeps the logs themselves in
-    the bucket that *open_bucket* opens: :func:`millstream.stores.tiers.open_log_store` has both.
+    the bucket that *open_bucket* opens: :func:`millstream.stores.tiers.open_log_store` has both. There, each commit is
+    a request that is paid for: a writer collects messages for *bucket_linger* seconds, unless they fill a block.
 
     *durability*, or ``?durability=os`` at the end of the URL of files, says what a confirmed message survives:
     ``fsync`` (the default) a power loss, ``os`` the death of the process. A database has the durability of its
@@ -214,6 +223,8 @@ def open_store(
     :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
     """
     clock = clock or SystemClock()
+    if not 0 <= bucket_linger <= 60:
+        raise LogInputError(f"bucket_linger must be 0 to 60 seconds, not {bucket_linger}")
     backend = open_backend(
         url, clock, create=create, read_only=read_only, durability=durability, open_bucket=open_bucket
     )
@@ -225,6 +236,7 @@ def open_store(
             bodies_only=is_nerve(url),
             open_objects=open_objects,
             read_only=read_only,
+            min_linger=bucket_linger if url.startswith("s3:") else 0.0,
         )
     except BaseException:
         backend.close()

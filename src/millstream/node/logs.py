@@ -23,7 +23,10 @@ class LogsPart:
     def store(self) -> LogStore:
         """The store of the message logs."""
         context = self._context
-        store = context.resources.enter_context(open_log_store(context.settings.log_url, clock=context.clock))
+        linger = context.settings.log.bucket_linger / MICROSECONDS
+        store = context.resources.enter_context(
+            open_log_store(context.settings.log_url, clock=context.clock, bucket_linger=linger)
+        )
         outputs = {path.stem for path in (context.folder / "batching").glob("*.state")}
         kinds = store.kinds() if outputs else {}
         for name in outputs.intersection(name for name, kind in kinds.items() if kind == "application"):

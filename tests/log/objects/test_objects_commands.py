@@ -11,6 +11,7 @@ from millstream.log import LogInputError, LogSpec, open_store
 from millstream.log.backends.objects.probe import RECORD
 from millstream.stores.s3.log_bucket import open_log_bucket
 from millstream.stores.tiers import open_log_store
+from millstream.testing.object_bucket import MemoryBucket
 from millstream.testing.s3 import S3Server
 from millstream.testing.torture import TorturePlan, scratch_beside, torture
 from millstream.testing.torture.scratch import ScratchStore
@@ -55,6 +56,8 @@ def test_the_url_of_a_bucket_is_read_strictly() -> None:
         open_log_store("s3://bucket/logs", durability="os")
     with pytest.raises(LogInputError, match="is unknown, empty or given twice"):
         open_log_store("s3://bucket/logs?durability=os")
+    with pytest.raises(LogInputError, match="bucket_linger must be 0 to 60 seconds, not 90"):
+        open_log_store("s3://bucket/logs", bucket_linger=90)
     with pytest.raises(LogInputError, match="open_log_store"):
         open_store("s3://bucket/logs")
 
@@ -75,3 +78,19 @@ def test_p2_durability_a_log_in_a_bucket_survives_the_kills_of_its_writers_and_r
     report = torture(ScratchStore(url, url, lambda: None), TorturePlan(1, 60.0, 7, 0))
     assert report.problems == ()
     assert report.messages_stored > 0
+
+
+def test_a_writer_in_a_bucket_collects_messages_before_it_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = MemoryBucket()
+    bucket.put(RECORD, b"{}")
+    monkeypatch.setattr("millstream.stores.s3.log_bucket.open_log_bucket", lambda _: bucket)
+    for linger, commits in ((60.0, 1), (0.0, 2)):
+        with open_log_store("s3://bucket", bucket_linger=linger) as store:
+            with store.log(LogSpec(f"log-{commits}")).writer() as writer:
+                before = len(bucket.objects)
+                writer.append_nowait([b"first"])
+                if not linger:
+                    writer.durable(1)
+                writer.append_nowait([b"second"])
+            assert len(bucket.objects) - before == commits + 1  # and the lease that was released
+            assert store.log(LogSpec(f"log-{commits}")).last_id == 2

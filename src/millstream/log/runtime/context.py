@@ -21,6 +21,7 @@ class LogContext:
     the leases that were refused.
 
     ``names`` has the system logs that bear the names of an older release.
+    Writers wait ``min_linger`` seconds for company, or longer where their spec says so.
     ``bodies_only`` where the backend has no place for anything but the bodies of messages.
     """
 
@@ -32,3 +33,4 @@ class LogContext:
     names: LegacyLogNames
     refusals: WriterRefusals
     bodies_only: bool = False
+    min_linger: float = 0.0

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from millstream.core.message import Message
 from millstream.log.backend import Backend, Head
 from millstream.log.encoding.nerve_packet import encode_packet
@@ -48,7 +50,7 @@ class Writer:
         self._callbacks = Callbacks(spec.name)
         self._loops: dict[asyncio.AbstractEventLoop, EventLoopWaiters] = {}
         self._group = GroupCommit(
-            spec,
+            msgspec.structs.replace(spec, linger=max(spec.linger, context.min_linger)),
             context.clock,
             context.scheduler,
             self._committer.commit,
