@@ -129,7 +129,7 @@ def test_a_repair_is_watched_at_a_terminal_and_leaves_its_result_there(data: Pat
     assert typed("millstream mill check", data) == 1
     code, shown, _ = watched(["mill", "repair"], data, piped=False)
     assert code == 0
-    assert "━" in shown and "tasks: 1 done, 0 tried again, 0 dead" in shown
+    assert "━" in shown and "tasks: 1 done, 0 retried, 0 dead" in shown
 
 
 def test_workers_and_producers_run_until_they_are_stopped_and_show_what_is_done(data: Path) -> None:

@@ -385,7 +385,7 @@ def test_dead_operations_are_tried_again_on_request(tmp_path: Path, capfd: pytes
         database.execute("UPDATE registry_operations SET state = 'dead', open = 0")
     assert run(["anchor", "redrive", "nobody", *data]) == 0
     assert run(["anchor", "redrive", name, *data]) == 0
-    assert capfd.readouterr().out == "0 operations are tried again\n1 operations are tried again\n"
+    assert capfd.readouterr().out == "operations to retry: 0\noperations to retry: 1\n"
     assert run(["anchor", "cut", "--force", *data]) == 0
 
 

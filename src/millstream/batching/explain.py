@@ -6,7 +6,7 @@ is what keeps it when the batcher runs with that value.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -70,16 +70,17 @@ NUMBERS = ExplanationFormat()
 def explain(
     events: Sequence[Event], rules: BatchConfig | Rulebook, wording: ExplanationFormat = NUMBERS
 ) -> Iterator[BatchExplanation | RejectExplanation]:
-    """Batch *events* (ids must differ) and tell the story of each batch by source and start, then of each reject.
+    """Batch *events* (ids must differ) and explain each batch by source and start, then each reject.
 
-    The clock goes as far as the last receipt, as ``millstream batch`` lets it, and then the stream ends. Raises
-    :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``, which is told by no rule of its own.
+    The clock advances to the last receive time, as in ``millstream batch``, and then the stream ends. Raises
+    :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``, which has no rules to explain.
     """
     rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
     if rules.default.mode != "order-free":
         raise ConfigError("explanations require mode order-free")
-    if len({event.id for event in events}) < len(events):
-        raise ConfigError("two events have the same id: give each event its own id")
+    repeated = [number for number, count in Counter(event.id for event in events).items() if count > 1]
+    if repeated:
+        raise ConfigError(f"two events have the id {repeated[0]}: give each event its own id")
     choose, groups = rules.chooser(), defaultdict[BatchConfig, list[Event]](list)
     for event in events:
         groups[choose(event.source, event.key)].append(event)

@@ -81,7 +81,7 @@ def redrive(settings: Settings, operations: Sequence[str]) -> None:
     with Node.open(settings) as node:
         count = node.registry.instance.store.redrive(list(operations) or None)
         record_change(node, "redrive", "operations on identifiers", operations=count)
-    print(f"{count:,} operations are tried again")
+    print(f"operations to retry: {count:,}")
 
 
 def cut_operations(registry: DidRegistry, *, force: bool) -> Sequence[LedgerEntry]:

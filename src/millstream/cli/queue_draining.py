@@ -57,7 +57,7 @@ class WorkStatus:
     def _text(self, now: float, since: float, before: int) -> str:
         done, failed, dead = (sum(column) for column in zip(*self._tallies.values(), strict=True))
         rate = (done - before) / max(now - since, 0.001)
-        return f"tasks: {done:,} done ({rate:,.1f} a second), {failed:,} tried again, {dead:,} dead"
+        return f"tasks: {done:,} done ({rate:,.1f} a second), {failed:,} retried, {dead:,} dead"
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -72,4 +72,4 @@ def print_tally(tally: WorkTally, as_json: bool) -> None:
     if as_json:
         print_json(tally)
     else:
-        click.echo(f"tasks: {tally.done:,} done, {tally.failed:,} tried again, {tally.dead:,} dead")
+        click.echo(f"tasks: {tally.done:,} done, {tally.failed:,} retried, {tally.dead:,} dead")

@@ -190,7 +190,7 @@ class Block:
 def read_header(data: bytes) -> BlockHeader:
     """The header at the beginning of *data*, whose checksum is not looked at. Raises :class:`BlockError`."""
     if len(data) < HEADER.size:
-        raise BlockError(f"{len(data)} bytes are too few for a block")
+        raise BlockError(f"{len(data)} bytes are too few for a block, which has at least {HEADER.size} bytes")
     magic, version, sections, flags, _, *rest = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise BlockError("it does not begin with the magic number of a block")

@@ -206,10 +206,10 @@ def _backdated(members: Members, __: Members, _: TimestampAuthority) -> None:
 @pytest.mark.parametrize(
     ("attack", "said"),
     [
-        (_other_checkpoint, "invalid: the token of CN=One TSA is for something else"),
+        (_other_checkpoint, "invalid: the token of CN=One TSA belongs to other data"),
         (_other_tree, "is not in the tree of the checkpoint"),
-        (_other_origin, "is for something else"),
-        (_signed_by_nobody, "is for something else"),
+        (_other_origin, "belongs to other data"),
+        (_signed_by_nobody, "belongs to other data"),
         (_no_base64, "not in base64"),
         (_no_token, "the token is not valid"),
         (_capitals, "not a hash in lower-case hex"),

@@ -183,7 +183,7 @@ class _Look:
         new, now = head.checkpoint, self._began
         if self._state is None:
             if new.size == 0 and new.root != EMPTY_ROOT:
-                raise PublishedFileError("the checkpoint of the empty tree has another root than the hash of nothing")
+                raise PublishedFileError("the root of an empty tree must be the hash of the empty string")
             self._state = MonitorState(origin=new.origin, head=head.note, head_at=now, cosigned_at=now)
             self._state = self._state.with_published(new.size, now)
             self._store.write(self._state)

@@ -57,7 +57,7 @@ class TimestampToken(msgspec.Struct, frozen=True):
     def require_imprint(self, document: bytes) -> None:
         """Raise :class:`TimestampError` where the token is not for *document*."""
         if hashlib.new(self.digest, document).digest() != self.imprint:
-            raise TimestampError(f"the token of {self.authority} is for something else: its digest differs")
+            raise TimestampError(f"the token of {self.authority} belongs to other data: its digest differs")
 
 
 def parse_token(data: bytes) -> TimestampToken:

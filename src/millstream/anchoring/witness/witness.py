@@ -88,7 +88,7 @@ class Witness:
         try:
             verify_consistency(size, root, checkpoint.size, checkpoint.root, request.path)
             if checkpoint.size == 0 and checkpoint.root != EMPTY_ROOT:
-                raise MerklePathError("the root of an empty tree must be the hash of nothing")
+                raise MerklePathError("the root of an empty tree must be the hash of the empty string")
         except MerklePathError as error:
             _log.warning(
                 "%s offered a checkpoint of size %d that is refused: %s", checkpoint.origin, checkpoint.size, error

@@ -260,7 +260,7 @@ def _header_column(column: Any) -> Any:
         return None
     pairs = column.flatten()
     if pairs.null_count or any(part.null_count for part in pairs.flatten()):
-        raise LogInputError("the column headers contains a header that is null, or has no name or value")
+        raise LogInputError("the column 'headers' has a header without a name or value: give each header both")
     return column.fill_null([]) if column.null_count else column
 
 

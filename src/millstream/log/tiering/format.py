@@ -112,7 +112,7 @@ def _unpacked(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
     if found != mark:
         raise SealError("its magic number is missing")
     if version != VERSION:
-        raise SealError(f"it has version {version}, but this release reads version {VERSION}")
+        raise SealError(f"it has version {version}, but this release reads version {VERSION}: upgrade Millstream")
     return tuple(rest)
 
 

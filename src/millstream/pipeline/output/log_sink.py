@@ -219,7 +219,7 @@ def check_schema(schema: StructType) -> list[str]:
     names = schema.fieldNames()
     if "body" not in names or set(names) - set(_TAKES):
         raise PipelineInputError(
-            f"cannot write the columns {', '.join(names) or '(none)'}: a log takes {', '.join(_TAKES)}, "
+            f"cannot write the columns {', '.join(names) or '(none)'}: a log accepts {', '.join(_TAKES)}, "
             "and needs at least body"
         )
     for field in schema.fields:

@@ -101,7 +101,9 @@ def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     if magic != MAGIC or length > MAX_HEAD_BYTES:
         raise DamagedLogError(f"{where} is damaged: it does not begin as a commit does. {ADVICE}")
     if version != VERSION:
-        raise DamagedLogError(f"{where} has format {version}, which is newer than this Millstream (it reads {VERSION})")
+        raise DamagedLogError(
+            f"{where} has format {version}, but this release reads format {VERSION}: upgrade Millstream"
+        )
     start = PREFIX.size + length
     if len(data) < start:
         raise HeadTooLongError(start)

@@ -201,12 +201,12 @@ def decode_end(data: bytes) -> CommittedEnd:
 def _unpack(kind: struct.Struct, mark: bytes, data: bytes) -> tuple[Any, ...]:
     """The fields after mark and version, the checksum among them."""
     if len(data) < kind.size:
-        raise FormatError(f"{len(data)} bytes are too few for the format")
+        raise FormatError(f"it has {len(data)} bytes, but needs at least {kind.size}")
     found, version, *rest = kind.unpack_from(data)
     if found != mark:
         raise FormatError("its magic number is missing")
     if version != VERSION:
-        raise FormatError(f"it has version {version}, but this release reads version {VERSION}")
+        raise FormatError(f"it has version {version}, but this release reads version {VERSION}: upgrade Millstream")
     return tuple(rest)
 
 

@@ -51,7 +51,8 @@ class BrokerServer:
         self._places = [(place, tls)] if tls_place is None else [(place, None), (tls_place, tls)]
         if tls_place is not None and tls is not None and tls.client_ca is not None:
             raise BrokerCredentialsError(
-                f"broker.tls_client_ca requires TLS, but {place} is not encrypted: omit --broker-tls to encrypt it"
+                f"broker.tls_client_ca requires TLS, but {place} is not encrypted: omit --broker-tls, "
+                "so that this port uses TLS"
             )
         for where, how in self._places:
             if not is_loopback(where) and not self._keys and (how is None or how.client_ca is None):
