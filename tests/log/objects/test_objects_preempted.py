@@ -25,6 +25,7 @@ from millstream.log.backends.objects.states import BLOCK
 from millstream.log.errors import FencedError, StorageUnavailableError
 from millstream.log.watermarks import WATERMARKS, Watermarks, encode_watermarks
 from millstream.testing.log_backends import NAME, block
+from suite.sizes import sized
 from support.interposed_bucket import InterposedBucket, RecordingBucket
 
 NAMES = LogNames(NAME)
@@ -232,6 +233,41 @@ def test_a_process_that_sleeps_before_any_request_says_nothing_wrong(
         if scene.slow.requests <= at:
             return
     raise AssertionError(f"{operation.__name__} makes more than {MOST_REQUESTS} requests")
+
+
+STRIDE = sized(quick=7, ci=3, long=1)
+"""Every how many requests the two that sleep are stopped."""
+
+
+@pytest.mark.parametrize("loses", [(False, False), (False, True), (True, False), (True, True)], ids=str)
+@pytest.mark.parametrize("meanwhile", [Scene.commits, Scene.ghosts], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.__name__)
+def test_a_successor_that_sleeps_as_well_says_nothing_wrong(
+    operation: Operation, meanwhile: Callable[[Scene], None], loses: tuple[bool, bool]
+) -> None:
+    for at in range(0, MOST_REQUESTS, STRIDE):
+        for successor_at in range(0, MOST_REQUESTS, STRIDE):
+            scene = Scene()
+            successor = InterposedBucket(scene.bucket)
+            act = operation(scene)
+            scene.slow.begin(at, lambda: _succeed(scene, successor), loses=loses[0])  # noqa: B023 - this turn's
+            successor.begin(successor_at, lambda: meanwhile(scene), loses=loses[1])  # noqa: B023 - this turn's
+            with contextlib.suppress(StorageUnavailableError):
+                act()
+            scene.check()
+            if successor.requests <= successor_at:
+                break
+        if scene.slow.requests <= at:
+            return
+
+
+def _succeed(scene: Scene, bucket: InterposedBucket) -> None:
+    """Another writer takes over and commits, by way of *bucket*."""
+    backend = scene.open(bucket)
+    with contextlib.suppress(StorageUnavailableError, FencedError):
+        if scene.take(backend):
+            commit = scene.commit(backend)
+            assert scene.blocks().get(commit.previous_id + 1) == commit.blocks[0].data, "confirmed and not stored"
 
 
 def _versions(key: str, count: int) -> Iterator[str]:
