@@ -1,7 +1,7 @@
 """Puts items together into an audited store, and is killed at a step: ``python bulk_crasher.py HOW FOLDER STEP…``.
 
 HOW is ``whole`` where one sync brings all drafts onto the disk, ``named`` where they have names all the same, ``each``
-where every file is synced.
+where every file is synced, ``halves`` where half of the items comes after the other.
 
 A step is every call that brings something onto the disk, or is about to: in the folder of the store and in the outbox.
 Every step is tried in a child of its own and in a folder of its own.
@@ -22,7 +22,7 @@ from millstream.core.clock import VirtualClock
 from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, AuditOutbox
 from millstream.stores.bulk import NewItem
-from millstream.stores.local import atomic_files
+from millstream.stores.local import atomic_files, bulk
 from millstream.testing.killed_programs import stepping
 
 BODIES = {f"folder {n % 2}/item {n}": b"%d " % n * 50 for n in range(6)}
@@ -64,6 +64,8 @@ def put(folder: Path, last: int) -> None:
 
 def main(how: str, folder: Path, wanted: list[int]) -> None:
     atomic_files.can_sync_filesystem = lambda _folder: how != "each"  # type: ignore[assignment]
+    if how == "halves":
+        bulk.HALVED = 2
     if how == "named":
         atomic_files.UNNAMED = False
     for last in wanted:

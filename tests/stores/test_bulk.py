@@ -262,7 +262,7 @@ def test_threads_that_put_the_same_items_store_each_once(store: LocalStore) -> N
     assert (seen.count(ItemInfo), seen.count(AlreadyExistsError)) == (40, 120)
 
 
-@pytest.mark.parametrize(("how", "stride"), [("whole", 7), ("named", 7), ("each", 9)])
+@pytest.mark.parametrize(("how", "stride"), [("whole", 9), ("halves", 7), ("named", 9), ("each", 9)])
 def test_p6_killed_at_any_step_every_item_is_whole_or_absent_and_its_event_says_which(
     tmp_path: Path, how: str, stride: int
 ) -> None:

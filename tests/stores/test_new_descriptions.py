@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Sequence
@@ -12,7 +13,10 @@ import pytest
 
 from millstream.stores import ItemInfo, ItemNotFoundError, LocalStore, StoreError, StoreUnavailableError
 from millstream.stores.bulk import NewItem, find_absent
-from millstream.stores.local.sidecar_files import SidecarFiles
+from millstream.stores.local import bulk
+from millstream.stores.local.item_locks import half_of
+from millstream.stores.local.sidecar_files import SidecarFiles, sidecar_digest
+from millstream.stores.local.writer import LocalWriter
 from millstream.stores.protocol import DamagedRecordError
 from millstream.testing.damage import sidecar_path
 
@@ -101,3 +105,30 @@ def test_a_damaged_description_is_one_while_the_item_stays_the_same(
 
     monkeypatch.setattr(SidecarFiles, "read", replaced)
     assert store.info("s", "a").size == 7
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_the_half_that_another_writer_is_not_busy_with_comes_first(
+    store: LocalStore, tmp_path: Path, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "HALVED", 8)
+    items = [new(f"{number}") for number in range(40)]
+    digests = {item.content_id: sidecar_digest(item.content_id) for item in items}
+    halves = [{name for name, digest in digests.items() if half_of(digest) == half} for half in (0, 1)]
+    assert min(map(len, halves)) > 8
+    other = LocalWriter(str(tmp_path / "store"))
+    placed: list[set[str]] = []
+    place = bulk.LocalBulk._place
+
+    def placing(own: bulk.LocalBulk, folders: Any, space: str, written: Any, drafts: Any) -> Any:
+        placed.append({one.item.content_id for one in written})
+        held.close()
+        return place(own, folders, space, written, drafts)
+
+    monkeypatch.setattr(bulk.LocalBulk, "_place", placing)
+    held = contextlib.ExitStack()
+    held.enter_context(other.lock_all([next(digests[name] for name in halves[busy])]))
+    assert LocalWriter(str(tmp_path / "store")).try_lock_all(digests.values()) is None, "one of them is held"
+    assert kinds(store.bulk.put("s", items)) == [ItemInfo] * 40
+    assert placed == [halves[1 - busy], halves[busy]]
+    assert {entry.content_id for entry in store.entries("s")} == digests.keys()

@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -16,6 +17,7 @@ from millstream.stores.checks import check_mimetype, check_promise, check_proper
 from millstream.stores.folders import OpenFolders
 from millstream.stores.hashing import Digests
 from millstream.stores.local.atomic_files import AtomicFileGroup, WrittenFile
+from millstream.stores.local.item_locks import half_of
 from millstream.stores.local.sidecar import (
     FileDescription,
     Sidecar,
@@ -40,6 +42,9 @@ from millstream.stores.protocol import (
 
 Answer = TypeVar("Answer")
 P = ParamSpec("P")
+
+HALVED = 200
+"""So many items that are stored together are put in their places half by half."""
 
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -131,9 +136,29 @@ class LocalBulk:
                     found[item.content_id] = one
                 else:
                     written.append(one)
-            with self._writer.lock_all([one.digest for one in written]):
-                found |= self._place(folders, space, written, drafts)
+            for locks, some in self._locked(written):
+                with locks:
+                    found |= self._place(folders, space, some, drafts)
         return [found[item.content_id] for item in items]
+
+    def _locked(
+        self, written: Sequence[_Written]
+    ) -> Iterator[tuple[AbstractContextManager[object], Sequence[_Written]]]:
+        """All of *written*, with the locks of those that come together.
+
+        Many come in two halves, so that two processes that store many items at once need not wait for each other.
+        """
+        parts = [written] if len(written) < HALVED else [[o for o in written if half_of(o.digest) == n] for n in (0, 1)]
+        while parts:
+            for part in parts:
+                locks = self._writer.try_lock_all(one.digest for one in part)
+                if locks is not None:
+                    break
+            else:
+                part = parts[0]
+                locks = self._writer.lock_all(one.digest for one in part)
+            parts = [one for one in parts if one is not part]
+            yield locks, part
 
     def _info(self, folders: OpenFolders, space: str, content_id: str) -> ItemInfo:
         """The file in place and its description, which belong together: a file that changes meanwhile is an error.

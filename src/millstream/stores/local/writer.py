@@ -51,6 +51,10 @@ class LocalWriter:
         """Hold the locks of all items with these sidecar digests for the block; see :class:`ItemLocks`."""
         return self._open()[2].hold_all(digests)
 
+    def try_lock_all(self, digests: Iterable[bytes]) -> AbstractContextManager[object] | None:
+        """:meth:`lock_all`, or None where another process or thread holds one of them; see :class:`ItemLocks`."""
+        return self._open()[2].try_all(digests)
+
     def clear_dead(self) -> None:
         """Remove the drafts of writers that have ended; where the disk can only be read they stay."""
         with contextlib.suppress(OSError):
