@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from millstream.log.backends.objects.bucket import Bucket
@@ -16,6 +16,14 @@ class InlinePool(ThreadPoolExecutor):
 
     def map(self, function: Callable[..., Any], *values: Any, **_: Any) -> Iterator[Any]:  # type: ignore[override]
         return map(function, *values)
+
+    def submit(self, function: Callable[..., Any], /, *values: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*values, **options))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 class _Stopped(BaseException):

@@ -169,13 +169,13 @@ class Log:
 
     def follow(self, first_id: int | None = None, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Like :meth:`read` from *first_id* on, and never ends: at the end of the log it waits for more."""
-        pauses = PollPauses()
+        pauses = PollPauses(self._context.min_linger)
         first_id = self.first_id if first_id is None else first_id
         while True:
             turn = self._context.tail.turn
             for batch in self.read(first_id, columns=columns):
                 yield batch
-                first_id, pauses = batch.last_id + 1, PollPauses()
+                first_id, pauses = batch.last_id + 1, PollPauses(self._context.min_linger)
             self._context.tail.wait(turn, pauses.next())
 
     def first_id_since(self, time: int) -> int:

@@ -108,7 +108,7 @@ class Run:
         while True:
             try:
                 head = backend.head(NAME)
-                below = max(head.last_id - draw.randrange(8), head.first_id)
+                below = max(head.last_id + 1 - draw.randrange(8), head.first_id)
                 state = backend.get_state(NAME, WATERMARKS)
                 marks = encode_watermarks(Watermarks(below, below))
                 if backend.put_state(NAME, WATERMARKS, marks, version=state.version):
@@ -123,6 +123,8 @@ class Run:
             if draw.random() < 0.3:
                 backend, position = open_backend(), draw.choice([1, position])
             try:
+                head = backend.head(NAME)
+                assert head.first_id <= head.last_id + 1, "the marks lie beyond the end"
                 for stored in backend.read(NAME, position, 2**62, max_bytes=draw.choice([1, 1 << 20])):
                     self._deliver(stored.first_id, stored.data)
                     position = stored.last_id + 1

@@ -22,24 +22,33 @@ from millstream.log.reading.scan import cut_batches, scan_blocks
 from millstream.log.runtime.context import LogContext
 
 ACK_SECONDS = 0.1
-"""Acknowledgements are stored at the latest this long after they were made: the window of promise P3."""
+"""Acknowledgements are stored at the latest this long after they were made: the window of promise P3.
+
+In a bucket, where that is a request that is paid for, it is ten times the linger of writers.
+"""
 
 _RETRY_SECONDS = 5.0  # after the store has refused
 _POLL_SECONDS = (0.001, 0.05)  # how often a follower looks for messages of other processes: at first, at rest
+_LINGERS_AT_REST = 5
+_LINGERS_UNSTORED = 10
 
 _logger = logging.getLogger(__name__)
 
 
 class PollPauses:
-    """How long a follower waits before it looks again: longer and longer, so that an idle log costs nothing."""
+    """How long a follower waits before it looks again: longer and longer, so that an idle log costs nothing.
 
-    def __init__(self) -> None:
-        self._seconds = _POLL_SECONDS[0]
+    Where a look is paid for, writers wait *min_linger* seconds for company, and followers as long or longer.
+    """
+
+    def __init__(self, min_linger: float = 0.0) -> None:
+        self._seconds = max(_POLL_SECONDS[0], min_linger)
+        self._longest = max(_POLL_SECONDS[1], _LINGERS_AT_REST * min_linger)
 
     def next(self) -> float:
         """The next pause, in seconds."""
         seconds = self._seconds
-        self._seconds = min(2 * seconds, _POLL_SECONDS[1])
+        self._seconds = min(2 * seconds, self._longest)
         return seconds
 
 
@@ -54,6 +63,8 @@ class Reader(ClosesOnExit):
         self._backend = context.backend
         self._scheduler = context.scheduler
         self._tail = context.tail
+        self._min_linger = context.min_linger
+        self._ack_seconds = max(ACK_SECONDS, _LINGERS_UNSTORED * context.min_linger)
         self._log = log
         self._key = consumer_key(consumer)
         self._consumer = consumer
@@ -97,12 +108,12 @@ class Reader(ClosesOnExit):
         """
         if max_messages < 1:
             raise LogInputError(f"max_messages must be at least 1, not {max_messages}")
-        pauses = PollPauses()
+        pauses = PollPauses(self._min_linger)
         while not self._closed:
             turn, seeks = self._tail.turn, self._seeks
             for batch in self._deliver(max_messages, columns, gaps):
                 yield batch
-                pauses = PollPauses()
+                pauses = PollPauses(self._min_linger)
             if self._seeks != seeks:
                 continue
             if not follow:
@@ -177,7 +188,7 @@ class Reader(ClosesOnExit):
     def _note_change(self) -> None:
         if not self._dirty:
             self._dirty = True
-            self._scheduler.after(ACK_SECONDS, self._flush_later)
+            self._scheduler.after(self._ack_seconds, self._flush_later)
 
     def _flush_later(self) -> None:
         with contextlib.suppress(FencedError):  # the next acknowledgement tells

@@ -76,8 +76,10 @@ class ObjectsBackend:
 
     def head(self, log: str) -> Head:
         stored = self._log(log)
+        leased = self._pool.submit(stored.epochs.current)
+        marks = stored.states.get(WATERMARKS)  # before the end: it never lies below marks that were read before it
+        epoch, lease = leased.result()
         end = stored.chain.refresh()
-        epoch, lease = stored.epochs.current()
         head = Head(
             last_id=end.last_id,
             received_at=end.received_at,
@@ -85,7 +87,7 @@ class ObjectsBackend:
             holder=lease.holder,
             lease_until=lease.until,
         )
-        return head.with_watermarks(stored.states.get(WATERMARKS).value)
+        return head.with_watermarks(marks.value)
 
     def lease_time(self) -> int:
         return self._bucket.server_time()

@@ -12,6 +12,9 @@ from millstream.log.backends.objects.object_log import ObjectLog
 from millstream.log.block import Block, BlockError
 from millstream.log.errors import DamagedLogError
 
+_PART = 64
+"""How many commits are looked at together."""
+
 Located = tuple[CommitObject, BlockEntry]
 
 
@@ -21,17 +24,27 @@ class BlockAccess:
     def __init__(self, log: ObjectLog) -> None:
         self._log = log
 
-    def records(self, first_id: int, last_id: int = 2**63) -> Sequence[CommitRecord]:
+    def records(self, first_id: int, last_id: int = 2**63) -> Iterator[CommitRecord]:
         """The commits that hold blocks with ids from *first_id* to *last_id*."""
-        return self._log.chain.records(first_id, last_id)
+        return (record for part in self._parts(first_id, last_id) for record in part)
 
-    def entries(self, first_id: int, last_id: int) -> Iterator[Located]:
-        """The blocks that hold *first_id* to *last_id*, with their commits; a commit that is missing has none."""
-        for record in self.records(first_id, last_id):
-            commit = self._log.reader.head(record.number, record.digest)
-            if commit is not None:
-                blocks = commit.head.blocks
-                yield from ((commit, one) for one in blocks if one.last_id >= first_id and one.first_id <= last_id)
+    def entries(self, first_id: int, last_id: int, max_bytes: int = 2**63) -> Iterator[Located]:
+        """The blocks that hold *first_id* to *last_id*, with their commits; a commit that is missing has none.
+
+        Heads of about *max_bytes* of blocks are read side by side.
+        """
+        for part in self._parts(first_id, last_id):
+            for records in _cut(part, max_bytes):
+                for commit in self._log.reader.heads([(record.number, record.digest) for record in records]):
+                    if commit is not None:
+                        blocks = commit.head.blocks
+                        held = (one for one in blocks if one.last_id >= first_id and one.first_id <= last_id)
+                        yield from ((commit, one) for one in held)
+
+    def _parts(self, first_id: int, last_id: int) -> Iterator[Sequence[CommitRecord]]:
+        while part := self._log.chain.records(first_id, last_id, _PART):
+            yield part
+            first_id = part[-1].last_id + 1
 
     def read(self, first_id: int, last_id: int, max_bytes: int) -> Sequence[StoredBlock]:
         """As :meth:`millstream.log.backend.Backend.read`.
@@ -41,7 +54,7 @@ class BlockAccess:
         """
         while True:
             start = self._log.layouts.newest.start
-            wanted = _within(self.entries(first_id, last_id), max_bytes)
+            wanted = _within(self.entries(first_id, last_id, max_bytes), max_bytes)
             found = self._log.reader.blocks(wanted)
             if all(data is not None and is_block(block, data) for (_, block), data in zip(wanted, found, strict=True)):
                 break
@@ -83,6 +96,20 @@ class BlockAccess:
                 problems.append(str(error))
             end = ChainEnd(record.number, record.epoch, record.digest, record.last_id, record.received_at)
         return problems
+
+
+def _cut(records: Sequence[CommitRecord], max_bytes: int) -> Iterator[Sequence[CommitRecord]]:
+    """*records* in parts whose blocks have about *max_bytes*."""
+    part: list[CommitRecord] = []
+    size = 0
+    for record in records:
+        part.append(record)
+        size += record.sums.bytes
+        if size >= max_bytes:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _within(blocks: Iterator[Located], max_bytes: int) -> list[Located]:

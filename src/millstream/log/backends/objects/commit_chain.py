@@ -69,12 +69,16 @@ class CommitChain:
         with self._lock:
             return dict(self._producers)
 
-    def records(self, first_id: int = 1, last_id: int = 2**63) -> Sequence[CommitRecord]:
-        """The commits with blocks that hold ids from *first_id* to *last_id*."""
+    def records(self, first_id: int, last_id: int, limit: int) -> Sequence[CommitRecord]:
+        """The first *limit* commits with blocks that hold ids from *first_id* to *last_id*."""
+        found: list[CommitRecord] = []
         with self._lock:
-            first = bisect_left(self._records, first_id, key=lambda record: record.last_id)
-            last = bisect_left(self._records, last_id, key=lambda record: record.last_id)
-            return [record for record in self._records[first : last + 1] if record.sums.blocks]
+            at = bisect_left(self._records, first_id, key=lambda record: record.last_id)
+            while at < len(self._records) and len(found) < limit and self._records[at].previous_id < last_id:
+                if self._records[at].sums.blocks:
+                    found.append(self._records[at])
+                at += 1
+        return found
 
     def all_records(self) -> Sequence[CommitRecord]:
         """All commits, fences as well."""

@@ -135,6 +135,16 @@ class CommitReader:
             commit = self.read_head(number)
         return commit if commit is not None and commit.digest == digest else None
 
+    def heads(self, wanted: Sequence[tuple[int, bytes]]) -> Sequence[CommitObject | None]:
+        """As :meth:`head` for each number and digest; those that are not known are read side by side."""
+        if len(wanted) < 2 or self._knows(wanted):
+            return [self.head(number, digest) for number, digest in wanted]
+        return list(self._pool.map(lambda one: self.head(*one), wanted))
+
+    def _knows(self, wanted: Sequence[tuple[int, bytes]]) -> bool:
+        with self._lock:
+            return all(number in self._heads for number, _ in wanted)
+
     def blocks(self, wanted: Sequence[tuple[CommitObject, BlockEntry]]) -> Sequence[bytes | None]:
         """The bytes of the *wanted* blocks, in that order; None where their object is missing.
 
