@@ -338,7 +338,7 @@ def test_a_page_that_is_open_goes_on_after_the_server_was_restarted(
         overview = watched.page(first.url)
         expect(overview.locator("#live-state")).to_have_text("live")
         address = first.address
-    expect(overview.locator("#live-state")).to_contain_text("the server is away")
+    expect(overview.locator("#live-state")).to_contain_text("the server does not answer")
     with serving(folder, address=address):
         page.get_by_label("Body").fill("written before the restart")
         page.get_by_role("button", name="Publish").click()

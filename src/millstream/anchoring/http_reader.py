@@ -1,4 +1,4 @@
-"""Reading from web servers that nobody vouches for: bounded in time, in redirects and in what is believed.
+"""Reading from untrusted web servers: limited in time, redirects and content.
 
 Only ``http`` and ``https`` are spoken, and no proxy is used. A server that sends too slowly is cut off.
 """
@@ -184,7 +184,7 @@ def _asked(
             method = "GET" if body is None else "POST"
             connection.request(method, _target(url), body, {**_HEADERS, **headers})
             response = connection.getresponse()
-        with contextlib.closing(response):  # it keeps the socket that the connection has let go
+        with contextlib.closing(response):  # it keeps the socket that the connection has released
             yield HttpResponse(url, response, watchdog)
     finally:
         if watchdog is not None:

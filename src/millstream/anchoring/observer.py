@@ -25,7 +25,7 @@ class Observer:
     """Applies the entries of *ledger*, once each and in order, to *index*; *cas* holds the files they name.
 
     An entry that breaks a rule is recorded as invalid with its reason and never looked at again. Damage of the storage
-    is not a property of an entry: the observer stops there, and goes on when the file is back.
+    is not a property of an entry: the observer stops there, and continues when the file is back.
     """
 
     def __init__(self, index: AnchorIndex, cas: Cas, ledger: Ledger) -> None:

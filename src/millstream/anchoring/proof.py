@@ -159,7 +159,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pins_ledger(self) -> bool:
-        """Whether somebody vouches for the ledger."""
+        """Whether a trusted key or head confirms the ledger."""
         return self.ledger_head is not None or self.policy is not None
 
 

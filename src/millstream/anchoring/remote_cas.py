@@ -1,4 +1,4 @@
-"""Content-addressed files from places that nobody vouches for: gateways, other nodes, folders, storage providers.
+"""Content-addressed files from untrusted locations: gateways, other nodes, folders, storage providers.
 
 A file is what its CID says, whoever sends it. So a place that is wrong, slow or silent costs time, and nothing else.
 """

@@ -54,7 +54,7 @@ class RejectedRecord(Protocol):
 
 
 class CutLimits(msgspec.Struct, frozen=True):
-    """When a cut is full: at so many batches, or so many bytes of batch files; and how large one file may be.
+    """When a cut is full: at this many batches, or this many bytes of batch files; and how large one file may be.
 
     The defaults are the limits of the format, which no setting may exceed.
     """
@@ -109,7 +109,7 @@ class BatchWriter:
         """Anchor every full cut, and with *force* whatever waits; returns the new ledger entries.
 
         A batch that no reader would take (too large, or with a message that is anchored already) is rejected with
-        that reason, and the others go on. Whatever fails in between is finished by the next call. Raises
+        that reason, and the others continue. Whatever fails in between is finished by the next call. Raises
         :class:`ObservationBlockedError` where an anchored file cannot be read back, :class:`CasError`, and a
         ``BusyError`` while another process writes to the ledger or the journal.
         """

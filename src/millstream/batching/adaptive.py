@@ -1,7 +1,7 @@
 """The batcher for hosts that get much at once and then little: columns for large steps, single records for small ones.
 
 A step of columns costs some milliseconds, however little is in it; a single record some microseconds. Both batchers
-give the same (a property test holds them together) and go on from each other's snapshots, so which is at work shows
+give the same (a property test holds them together) and continue from each other's snapshots, so which is at work shows
 in the time alone.
 """
 
@@ -50,7 +50,7 @@ class AdaptiveBatcher(EngineHost):
         return self._engine.snapshot()
 
     def _choose(self, count: int) -> None:
-        """Let the batcher go on that is right for steps of *count* records."""
+        """Let the batcher continue that is right for steps of *count* records."""
         in_columns = isinstance(self._engine, ColumnBatcher)
         self._small = self._small + 1 if count < LARGE_STEP else 0
         if in_columns and self._small > SMALL_STEPS_BEFORE_SWITCH:

@@ -1,7 +1,7 @@
 """The batcher for hosts that have their records in columns: a table of events in, tables of batches and rejects out.
 
 It gives what :class:`~millstream.batching.batcher.Batcher` gives for the same calls (a property test holds the two
-together) and goes on from its snapshots, without a Python object for an event. It keeps the records of open batches
+together) and continues from its snapshots, without a Python object for an event. It keeps the records of open batches
 only; the end of a batch depends on nothing before its first record, so these are all it needs to know.
 """
 

@@ -52,7 +52,7 @@ class ColumnEngine(BatchingProgress, Protocol):
         ...
 
     def dump(self) -> EngineState:
-        """What :meth:`load` needs to go on from here, in this engine or in its like for single records."""
+        """What :meth:`load` needs to continue from here, in this engine or in its like for single records."""
         ...
 
     def load(self, state: EngineState) -> None:

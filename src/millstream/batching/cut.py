@@ -123,7 +123,7 @@ class OpenBatch:
     def _middle(self, ready: Sequence[Row], position: int) -> int:
         """The first whole tick at or after the latest midpoint between the instant's repeated keys and their members.
 
-        The latest one parts all the clashing pairs at once, so an instant cuts once, whichever key is looked at first.
+        The latest one parts all the clashing pairs at once, so an instant cuts once, whichever key is examined first.
         """
         instant = ready[position][0]
         end = bisect_left(ready, (instant + 1,), position)

@@ -101,7 +101,7 @@ class Engine(BatchingProgress, Protocol):
         ...
 
     def dump(self) -> EngineState:
-        """What :meth:`load` needs to go on from here."""
+        """What :meth:`load` needs to continue from here."""
         ...
 
     def load(self, state: EngineState) -> None:

@@ -26,7 +26,7 @@ class FlushedError(BatchingError, InputError):
 
 
 class SnapshotError(BatchingError, InputError):
-    """The bytes are no snapshot that this batcher can go on from."""
+    """The bytes are no snapshot that this batcher can continue from."""
 
 
 class BatchServiceError(BatchingError, InputError):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _CACHED = 1 << 17
-"""Bytes that are looked at together: few enough to stay in the processor's cache from one look to the next."""
+"""Bytes that are examined together: few enough to stay in the processor's cache from one look to the next."""
 
 _encoder = msgspec.json.Encoder()
 

@@ -163,5 +163,5 @@ class OrderFreeEngine:
 
 
 by_close = attrgetter("closed_at", "source", "start")
-"""The order in which batches come out while a stream goes on; at its end it is :data:`by_start`."""
+"""The order in which batches come out while a stream continues; at its end it is :data:`by_start`."""
 by_start = attrgetter("start", "source")

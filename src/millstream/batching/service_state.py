@@ -1,4 +1,4 @@
-"""The file in which a host keeps how far it has come, so that it, or another host, goes on from there.
+"""The file in which a host keeps how far it has come, so that it, or another host, continues there.
 
 The service in this process, the stream job and the history job write the same file (``docs/formats/batch-log.md``).
 """

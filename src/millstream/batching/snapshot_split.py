@@ -18,7 +18,7 @@ def split_snapshot(data: bytes, place: Callable[[str], int], parts: int) -> list
 
 
 def join_snapshots(parts: Sequence[bytes]) -> bytes:
-    """The snapshot of one batcher that goes on from *parts*, at least one, which have no source in common.
+    """The snapshot of one batcher that continues from *parts*, at least one, which have no source in common.
 
     Raises :class:`SnapshotError` where they were taken under different rules or at different clocks.
     """

@@ -40,7 +40,7 @@ class SourceBuffer:
     """The open batch of a source, the rows that are not in it yet, and the clock at which a batch may close.
 
     A copy is refused as soon as no other copy can come any more, which is a matter of the clock alone: so hosts agree
-    on what has come out by then, and one can go on where another was.
+    on what has come out by then, and one can continue where another was.
 
     ``inbox`` takes accepted rows as they come. ``due`` is never later than the next closing: :meth:`seen_at` lowers it
     for rows received since, :meth:`plan` computes it anew. ``keys`` holds a time of each key up to the event time

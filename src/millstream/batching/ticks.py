@@ -12,7 +12,7 @@ Ticker = Callable[[], bool]
 """Appends one tick; False where that cannot be done now."""
 
 BUSY_PAUSE = 1.0
-"""Seconds until a log that another process writes to is tried again."""
+"""Seconds until a log that another process writes to is retried."""
 
 
 def writer_ticker(writer: Writer) -> Ticker:

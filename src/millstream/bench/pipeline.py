@@ -203,7 +203,7 @@ class PipelineRuns:
         )
 
     def _fill(self, items: int, size: int) -> str:
-        """A store of so many items."""
+        """A store of this many items."""
         from millstream.stores import LocalStore
 
         folder = self.folder / f"store-{items}"

@@ -124,7 +124,7 @@ def follow_until(
 
 
 def follow_in_background(node: Node, stopping: Callable[[], bool]) -> Callable[[], None]:
-    """What follows the registry that the settings of *node* name, until *stopping*, and goes on after every error.
+    """What follows the registry that the settings of *node* name, until *stopping*, and continues after every error.
 
     Raises :class:`~millstream.anchoring.registry.FollowError` at once where this node has operations of its own.
     """

@@ -98,7 +98,7 @@ def bench(
 
 
 def _table(result: ComparisonResult, width: int) -> Table:
-    """A row a contender; a row a figure where so many figures do not fit beside each other into *width* cells."""
+    """A row a contender; a row a figure where this many figures do not fit beside each other into *width* cells."""
     figures = sorted({name for row in result.rows for name in row.figures})
     lines = [["", result.unit, "ratio", *figures]]
     for row in result.rows:

@@ -33,7 +33,7 @@ _TIMEX_BYTES = 512  # more than a struct timex has on any architecture
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at. ``needed_for`` names what does not work without it; ``fix`` is a command.
+    """One thing that was examined. ``needed_for`` names what does not work without it; ``fix`` is a command.
 
     What is ``optional`` is not needed by the node's settings.
     """

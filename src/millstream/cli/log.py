@@ -53,7 +53,7 @@ Line = TypeVar("Line", bytes, Message)
 
 
 class ConfirmationLostError(MillstreamError):
-    """Nobody reads the confirmations any more."""
+    """No process reads the confirmations any more."""
 
 
 @click.group()

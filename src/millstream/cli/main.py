@@ -17,7 +17,7 @@ from millstream.core.extras import missing_package
 from millstream.core.tracing import exporting
 
 COMPLETE = "_MILLSTREAM_COMPLETE"
-"""The variable by which a shell asks what a line may go on with."""
+"""The variable by which a shell asks what a line may continue with."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""

@@ -1,4 +1,4 @@
-"""What commands say of changes of which nobody knows whether they happened."""
+"""Messages of commands about changes with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.node import Node
 
 
 def print_open_changes(node: Node, store: str | None = None, space: str | None = None) -> bool:
-    """Print whose changes are open, and what to do; True where somebody has to do it."""
+    """Print whose changes are open, and what to do; True where an operator has to act."""
     found, now = open_changes(node.stores.outbox, store, space), node.clock.now()
     for one in found:
         echo_line(str(one), err=True)

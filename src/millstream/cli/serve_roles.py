@@ -203,7 +203,7 @@ class ServeRoles:
                         if self._node.ledgers.has(name):
                             collect(name)
                         failed.pop(name, None)
-                    except MillstreamError as error:  # a store or database that is away comes back
+                    except MillstreamError as error:  # a store or database that is unreachable comes back
                         if failed.get(name) != str(error):
                             _log.warning("cannot collect %s for the ledger %s: %s", what, name, error)
                         failed[name] = str(error)

@@ -50,7 +50,7 @@ _NOT_WITH_STREAM = (
 
 
 def check_way(*, stream: bool, history_options: Iterable[str], stream_options: Iterable[str]) -> None:
-    """Refuse options that go with the other way of running a command that batches history or, with *stream*, goes on.
+    """Refuse options that go with the other way of running a command that batches history or, with *stream*, continues.
 
     *history_options* are parameters for history alone, *stream_options* those for a stream beside
     :func:`stream_options`. Raises ``click.UsageError``, also for a stream without an output, and

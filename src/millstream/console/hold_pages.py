@@ -50,7 +50,7 @@ def show_hold(call: PageRequest) -> Mapping[str, Any]:
 
 
 def approve(call: PageRequest) -> Mapping[str, Any] | Response:
-    """Let a held plan go on."""
+    """Let a held plan continue."""
     plan = _waiting(call)
     if call.field("confirmed") == "yes":
         holds.approve(call.app, call.ask(holds.HoldQuery, _reason(call)))

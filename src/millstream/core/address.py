@@ -42,7 +42,7 @@ def is_loopback(place: Address) -> bool:
 
 
 def is_free(place: Address) -> bool:
-    """Whether nobody listens at *place*."""
+    """Whether no process listens at *place*."""
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     try:
         with socket.create_server((place.host, place.port), family=family):

@@ -1,6 +1,6 @@
 """Content identifiers (multiformats specifications "CID" and "multihash"): a file is named by the hash of its bytes.
 
-The form of Millstream is CIDv1, raw codec, SHA-256, base32: whoever holds the file can check it with any SHA-256 tool.
+The form of Millstream is CIDv1, raw codec, SHA-256, base32: any SHA-256 tool can check the file.
 The two forms of IPFS (:mod:`millstream.core.unixfs`) are for networks whose files live there.
 """
 
@@ -44,7 +44,7 @@ class CidHasher:
         self._tree = UnixfsHasher(0 if form == CidForm.UNIXFS_V0 else 1)
 
     def update(self, data: bytes) -> None:
-        """The bytes go on with *data*."""
+        """The bytes continue with *data*."""
         if self._raw is not None:
             self._raw.update(data)
         else:

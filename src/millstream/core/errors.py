@@ -32,7 +32,7 @@ class InputError(MillstreamError):
 
 
 class BusyError(MillstreamError):
-    """Somebody else holds what was asked for."""
+    """Another process holds the resource."""
 
     transient: ClassVar[bool] = True
     exit_code: ClassVar[int] = 4

@@ -14,6 +14,6 @@ MAX_SHOWN = 300
 def printable(text: str, most: int | None = None) -> str:
     """*text* with escapes (``\\n``, ``\\x1b``) for characters that a name may have and a terminal would act on.
 
-    With *most* no more than so many characters of it.
+    With *most* no more than this many characters of it.
     """
     return _ACTS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text[:most])

@@ -19,7 +19,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 def find_process(pid: int) -> Process | None:
-    """The process *pid*; None where it has ended, even if nobody has noticed yet, or cannot be seen from here."""
+    """The process *pid*; None where it has ended, even if it was not reaped yet, or cannot be seen from here."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:

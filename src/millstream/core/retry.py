@@ -1,4 +1,4 @@
-"""How often, and after which pauses, a failed call is tried again."""
+"""How often, and after which pauses, a failed call is retried."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             yield pause * (1 - self.jitter * draw.random())
 
     def call(self, function: Callable[[], Result], clock: Clock, *, seed: int | None = None) -> Result:
-        """Call *function* until it succeeds; transient :class:`MillstreamError` are tried again, all else is raised.
+        """Call *function* until it succeeds; transient :class:`MillstreamError` are retried, all else is raised.
 
         Raises the last error when the attempts are used up.
         """

@@ -11,7 +11,7 @@ from typing import NewType
 from urllib.parse import urlsplit
 
 Secret = NewType("Secret", str)
-"""A text that nobody is shown, such as the hash of a password."""
+"""A text that is never shown, such as the hash of a password."""
 
 SecretUrl = NewType("SecretUrl", str)
 """A URL that is a secret, such as a webhook's; its scheme and its host may be shown."""

@@ -17,7 +17,7 @@ class TokenBucket:
 
     def take(self) -> None:
         """Wait until it is this call's turn."""
-        with self._lock:  # whoever comes later takes a later token, and so waits longer
+        with self._lock:  # a later caller takes a later token, and waits longer
             self._refill()
             self._tokens -= 1
             wait = -self._tokens / self._rate

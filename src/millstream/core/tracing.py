@@ -1,7 +1,7 @@
 """Traces from the producer of a message to its anchor, with OpenTelemetry where that is installed and switched on.
 
 The trace of a message travels with it, as its header ``traceparent`` (W3C Trace Context), so that every process that
-has it in hands adds its part to the same trace. Where nobody set up a provider of traces nothing is done, at the cost
+holds it adds its part to the same trace. Without a trace provider nothing is done, at the cost
 of one look.
 """
 
@@ -46,7 +46,7 @@ def is_on() -> bool:
 
 
 def current() -> tuple[str, str] | None:
-    """The ids of the trace and of the span that this code runs in, as hexadecimal; None where nobody traces."""
+    """The ids of the trace and of the span that this code runs in, as hexadecimal; None without tracing."""
     if not is_on():
         return None
     from opentelemetry import trace
@@ -59,7 +59,7 @@ def current() -> tuple[str, str] | None:
 def span(
     name: str, *, parent: str | None = None, links: Iterable[str] = (), began: int | None = None, **facts: Any
 ) -> Iterator[str | None]:
-    """A span of this *name* for the length of the block, which gets its ``traceparent``; None where nobody traces.
+    """A span of this *name* for the length of the block, which gets its ``traceparent``; None without tracing.
 
     It continues the trace *parent*, or that of the block around it, and is linked to the traces *links*. *began* is
     when it began, if not now (microseconds since the epoch); *facts* are its attributes, under ``millstream.``.
@@ -86,8 +86,8 @@ def span(
 def entering(name: str, messages: Sequence[Message], **facts: Any) -> Iterator[Sequence[Message]]:
     """*messages* on their way into a log, each with a span of this *name* for the length of the block.
 
-    They carry these spans from here on. A message that came in a trace (its header ``traceparent``) goes on in that,
-    others in the trace of the block around it, or in one that begins here. Where nobody traces they stay as they are.
+    They carry these spans from here on. A message that came in a trace (its header ``traceparent``) continues in that,
+    others in the trace of the block around it, or in one that begins here. Without tracing they stay unchanged.
     """
     if not is_on() or not messages:
         yield messages

@@ -37,7 +37,7 @@ class UnixfsHasher:
         self._rest = bytearray()
 
     def update(self, data: bytes) -> None:
-        """The file goes on with *data*."""
+        """The file continues with *data*."""
         self._rest += data
         while len(self._rest) > CHUNK:  # a full chunk stays until it is known not to be the last
             self._leaves.append(self._leaf(bytes(self._rest[:CHUNK])))

@@ -24,7 +24,7 @@ FLIGHTS = 27_004
 """The flights of January, with which the log of flights ends."""
 
 _FLIGHTS_SHARE = 8
-"""Of so many measurements of the weather a limited demo has one flight, as the whole one has."""
+"""Of this many measurements of the weather a limited demo has one flight, as the whole one has."""
 
 
 def arrivals_of(plan: DemoPlan, records: UserRecords | None) -> Sequence[Arrivals]:

@@ -20,7 +20,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Where a log stands, and who writes it.
 
     ``last_id`` is the writer pointer (0 at first), ``received_at`` the last receive time that the log has given.
-    ``epoch`` counts the writers there have been; ``holder`` names the present one (empty: nobody); its lease holds
+    ``epoch`` counts the writers there have been; ``holder`` names the present one (empty: no process); its lease holds
     until ``lease_until`` on :meth:`Backend.lease_time`. ``first_id`` and ``hot_id`` are the log's
     :class:`~millstream.log.watermarks.Watermarks`, from its state of that name.
     """

@@ -52,7 +52,7 @@ class WriterBusyError(LogError, BusyError):
 
 
 class FencedError(LogError):
-    """A newer writer or reader has taken this one's place; close it and do not go on."""
+    """A newer writer or reader has taken this one's place; close it and do not continue."""
 
 
 class WriterFailedError(LogError):

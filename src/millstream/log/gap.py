@@ -16,14 +16,15 @@ Reason = Literal["trimmed", "missing", "corrupt"]
 """Why ids have no messages: they were trimmed on purpose, they are not in the store, their block is damaged."""
 
 Gaps = Literal["none", "trimmed", "all"]
-"""Which gaps whoever reads is given as a :class:`Gap`: all others are raised."""
+"""The gaps that a reader gets as a :class:`Gap`; all others are raised."""
 
 
 class Gap(Batch):
-    """The ids *first_id* to *last_id*, whose messages cannot be had for *reason*.
+    """The ids *first_id* to *last_id*, whose messages are unavailable for *reason*.
 
     A batch of no messages: its length is 0, iterating it yields nothing, ``arrow`` has no rows, and ``ids`` is what is
-    missing. Whoever treats it as any batch acknowledges it and goes on; ``isinstance(batch, Gap)`` tells them apart.
+    missing. A reader that treats it like a batch acknowledges it and
+    continues; ``isinstance(batch, Gap)`` distinguishes them.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class Log:
             raise
 
     def reader(self, consumer: str) -> Reader:
-        """A reader that goes on after what *consumer* has acknowledged."""
+        """A reader that continues after what *consumer* has acknowledged."""
         self._refuse_users(_BY_CONSUMERS)
         return Reader(self.name, consumer, self._context)
 
@@ -307,7 +307,7 @@ class Log:
         return msgspec.json.decode(value, type=Retention) if value else None
 
     def set_retention(self, policy: Retention | None) -> None:
-        """Keep *policy* with the log, durably, for whoever runs a :class:`Retainer`; None takes it away."""
+        """Keep *policy* with the log, durably, for the process that runs a :class:`Retainer`; None takes it away."""
         self._refuse_users("trimmed")
         self._put_state(RETENTION, b"" if policy is None else msgspec.json.encode(policy))
         self._put_state(RETENTION_CLOCK, b"%d" % self._context.clock.now())
@@ -333,7 +333,7 @@ class Log:
 
     @property
     def current_writer(self) -> str | None:
-        """Who writes to the log at present, in words; None where nobody does."""
+        """Who writes to the log at present, in words; None where no process does."""
         return current_writer(self._backend, self.name)
 
     def info(self) -> LogInfo:

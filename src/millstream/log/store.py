@@ -127,8 +127,8 @@ class LogStore(ClosesOnExit):
     def log_to_copy(self, source: Log) -> Log:
         """The log that *source* is copied to, of its name and kind, made where it is absent.
 
-        A system log is copied to a store in which nobody has written to one of its name yet, and gone on with until
-        its keeper opens it. Raises :class:`SystemLogError`.
+        A system log is copied to a store where its name was never written. Copying continues until the copy's owner
+        opens it. Raises :class:`SystemLogError`.
         """
         spec, first_id = LogSpec(source.name, kind=source.kind), source.first_id
         if not is_system(spec.name):
@@ -168,12 +168,12 @@ class LogStore(ClosesOnExit):
             self._backend.put_state(name, KIND, kind.encode(), version=state.version)
 
     def _check_kind(self, spec: LogSpec) -> None:
-        """Whoever states the kind of a system log must state the one it has."""
+        """Refuse a *spec* that states another kind for a system log."""
         if spec.kind not in SYSTEM_KINDS:
             return
         stored = self._backend.get_state(spec.name, KIND).value.decode() or self._names.kind(spec.name)
         if stored != spec.kind:
-            raise LogInputError(f"log {spec.name!r} is of kind {stored!r}, not {spec.kind!r}")
+            raise LogInputError(f"log {spec.name!r} is of kind {stored!r}, not {spec.kind!r}: open it without a kind")
 
     def _find(self, name: str) -> None:
         try:

@@ -103,7 +103,7 @@ class ConfiguredStores(Mapping[str, Store]):
         return False
 
     def call(self, function: Callable[[], Answer]) -> Answer:
-        """The result of *function*, tried again while it fails for a transient reason."""
+        """The result of *function*, retried while it fails for a transient reason."""
         return self._retry.call(function, self.clock)
 
     def make_space(self, store: str, space: str) -> None:

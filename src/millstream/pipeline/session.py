@@ -32,8 +32,8 @@ _MEMORY = re.compile(r"([1-9]\d*)([kKmMgGtT])")
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 _GROUPS_SHARE = 8
-"""The row groups of Parquet files that all cores write at once take one in so many bytes of the heap (and as much again
-when they are written out); Spark's sorting takes up to half of it."""
+"""The row groups of Parquet files that all cores write at once take one in this many bytes of the heap (and as much
+again when they are written out); Spark's sorting takes up to half of it."""
 
 _SHUFFLE_CHECKSUMS = ("spark.shuffle.checksum.enabled", "spark.sql.shuffle.orderIndependentChecksum.enabled")
 """The first says where a block was damaged on its way, the second whether a task that is repeated wrote other rows."""

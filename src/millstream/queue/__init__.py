@@ -1,7 +1,7 @@
-"""Work queues: tasks that are leased, and either done, tried again, or dead with a cause.
+"""Work queues: tasks that are leased, and either done, retried, or dead with a cause.
 
 :class:`WorkQueue` is the seam, :class:`LogWorkQueue` the embedded implementation on a log; :func:`recover` and
-:class:`QueueView` look at such a queue without opening it, also while somebody works on it. All implementations pass
+:class:`QueueView` look at such a queue without opening it, also while a process works on it. All implementations pass
 :class:`millstream.testing.queues.WorkQueueConformance`.
 """
 

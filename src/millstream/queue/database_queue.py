@@ -17,7 +17,7 @@ from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, Qu
 from millstream.queue.task_rows import TaskRows
 
 NOTICE_GRACE_SECONDS = 60.0
-"""A task that is due for so long, and that nobody has leased, is taken without its notice: the broker lost that."""
+"""A task that is due for so long, and that no process has leased, is taken without its notice: the broker lost that."""
 
 MAX_NOTICE_IDS = 100
 """The most tasks that one notice speaks of: fewer messages than tasks, and still enough to share."""
@@ -192,7 +192,7 @@ class DatabaseWorkQueue(ClosesOnExit):
             self._rows.noticed(confirmed)
 
     def _resend(self) -> None:
-        """Tell the broker of what it has not heard of: it was away."""
+        """Tell the broker of what it has not heard of: it was unreachable."""
         waiting = self._rows.unnoticed(_RESEND)
         if waiting:
             delays = {task_id: wait / MICROSECONDS for task_id, wait in waiting.items()}

@@ -191,8 +191,8 @@ class LogWorkQueue(ClosesOnExit):
     def reclaim(self) -> int:
         """Take back every leased task at once; returns how many.
 
-        For whoever knows that the workers are gone, because they ended with the process that had the queue before. The
-        attempts stay counted. Not part of the seam: where workers live elsewhere, their leases must run out.
+        For callers whose workers have ended, such as those of the node's previous process. Attempts stay counted. Not
+        part of the protocol :class:`WorkQueue`: leases of workers elsewhere must expire.
         """
         with self._opened():
             now = self._mature()

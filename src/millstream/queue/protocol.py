@@ -1,4 +1,4 @@
-"""The seam of work queues: tasks that are leased, and either done, tried again, or dead with a cause.
+"""The protocol of work queues: tasks that are leased, and either done, retried, or dead with a cause.
 
 Every implementation passes :class:`millstream.testing.queues.WorkQueueConformance`.
 """
@@ -69,7 +69,7 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that nobody will try again until it is redriven."""
+    """A task that no process will try again until it is redriven."""
 
     task_id: int
     body: bytes

@@ -103,7 +103,7 @@ class TaskRows:
         """Up to *count* tasks that may be leased and that no notice is going to lead to, oldest first.
 
         Those are tasks whose lease ran out or whose delay is over, those whose notice never reached the broker, and
-        those that nobody has asked for *patience* microseconds after they were due.
+        those that no process has asked for *patience* microseconds after they were due.
         """
 
         def query(connection: sa.Connection, now: int) -> Sequence[int]:

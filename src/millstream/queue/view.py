@@ -1,4 +1,4 @@
-"""Looking at a queue on a log without taking it: whoever works on it goes on undisturbed."""
+"""Looking at a queue on a log without taking it: the process that works on it continues undisturbed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One connection of an HTTP/1.1 client: uvicorn's protocol with deadlines, a bounded head, and every error as JSON.
 
 uvicorn waits for ever for the rest of a request, takes a head of any size, answers what it cannot read as plain text,
-and goes on reading a body that was refused. A server that anybody can reach needs a bound for each of these.
+and continues reading a body that was refused. A server that anybody can reach needs a bound for each of these.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._incoming.complete = True
 
     def on_response_complete(self) -> None:
-        """A request is answered: go on with the next one, or say what was wrong with it."""
+        """A request is answered: continue with the next one, or say what was wrong with it."""
         self._unanswered -= 1
         super().on_response_complete()
         if self._phase is _Phase.HEAD:  # the next request has begun, so this connection is not idle
@@ -392,7 +392,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(_Refusal(408, "timeout", text))
 
     def _has_unread_answer(self, passed: float) -> bool:
-        """Whether the client leaves an answer unread; one that does so for too long is let go."""
+        """Whether the client leaves an answer unread; one that does so for too long is disconnected."""
         before, self._unsent = self._unsent, self._socket.get_write_buffer_size()
         if not self._unsent:
             self._unread_seconds = 0.0

@@ -1,4 +1,4 @@
-"""Somebody who asks."""
+"""The caller of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A day of a node's counters, one sample a minute, in its database: charts go on where they were after a restart."""
+"""A day of a node's counters, one sample a minute, in its database: charts continue where they were after a restart."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class StatusPoller:
 
     @property
     def looks(self) -> Mapping[str, tuple[Callable[[], object], Callable[[], float]]]:
-        """What is looked at by its name: how, and how many seconds after the end of one look the next begins."""
+        """What is examined by its name: how, and how many seconds after the end of one look the next begins."""
         return {
             COUNTERS: (self.sample, lambda: SAMPLE_SECONDS),
             TOTALS: (self.look, lambda: self._pause_after(TOTALS)),
@@ -223,7 +223,7 @@ class StatusPoller:
         return self.judge_known()
 
     def judge_known(self, snapshot: StatusSnapshot | None = None) -> Verdict:
-        """The verdict on what the looks have found out so far; nothing is looked at."""
+        """The verdict on what the looks have found out so far; nothing is examined."""
         now = self._view.clock.monotonic()
         with self._changed:
             if self._threads and self._verdict is not None and now < self._judge_at:

@@ -271,7 +271,7 @@ def _lag(log: Log, info: LogInfo, consumer: str, pointer: int) -> Lag:
 
 
 def batched_logs(view: NodeView, rows: Sequence[LogRow]) -> Sequence[BatchedLog]:
-    """What became of the messages of each log of messages, from the journal and from what the observer has read."""
+    """The outcome of the messages of each log of messages, from the journal and from what the observer has read."""
     node, journal = view.node, view.batches
     observed, open_ = node.anchoring.observer.index.messages_by_log(), {one.log: one for one in journal.open_messages()}
     named = Counter[str]()

@@ -28,7 +28,7 @@ _SETTLED = 2_000_000_000
 """Nanoseconds after its last change at which a folder is believed: file systems keep times as coarse as seconds."""
 
 _PLAIN = 255
-"""Ids of so many bytes are kept under their own names."""
+"""Ids of this many bytes are kept under their own names."""
 
 _REMEMBERED_NAMES = 300_000
 """How many names are remembered in all; the folder listed last is remembered whatever its size."""

@@ -97,11 +97,11 @@ class ChecksumOrigin(enum.StrEnum):
 
     PROVIDER = "provider"  # the storage provider recorded it when the bytes arrived
     USER = "user"  # it came with the upload, as a property
-    COMPUTED = "computed"  # somebody has just read the bytes
+    COMPUTED = "computed"  # the bytes were just read
 
 
 class SpaceAccess(enum.StrEnum):
-    """What somebody may do in a space; who may write may read."""
+    """The permissions in a space; write includes read."""
 
     READ = "read"
     WRITE = "write"
@@ -121,7 +121,7 @@ class EntryKind(enum.StrEnum):
     FILE = "file"
     SYMLINK = "symlink"  # its bytes are the link's target
     FOLDER = "folder"  # an empty folder: no bytes, and an id that ends with "/"
-    UNREADABLE = "unreadable"  # nobody gave us the right to read the file, or to list the folder
+    UNREADABLE = "unreadable"  # no permission to read the file, or to list the folder
     SPECIAL = "special"  # a fifo, a socket or a device
     ARCHIVED = "archived"  # in a storage class that has to be restored before it can be read
     NAME_TOO_LONG = "name_too_long"  # no content id can be so long

@@ -26,7 +26,7 @@ def open_provider(url: str, *, create: bool = False, processes: BulkProcesses | 
     new, empty :class:`MemoryStore`; what other programs wrote is a source, which is never written to:
     ``folder:///folder?space=NAME&exclude=GLOB`` a :class:`FolderStore`, ``s3://bucket/prefix?space=NAME&exclude=GLOB``
     a :class:`~millstream.stores.s3.BucketStore`; ``mount=SPACE:URL`` in the query makes it a :class:`MountedStore`, and
-    ``requests=RATE`` a :class:`ThrottledStore` with at most so many requests a second. With *create*, folders and
+    ``requests=RATE`` a :class:`ThrottledStore` with at most this many requests a second. With *create*, folders and
     buckets that are missing are made; without it, the first use of a missing folder is a
     :class:`StoreUnavailableError`. Many small items of local folders are done in *processes*, where there are some.
     Raises :class:`StoreInputError` for any other URL.

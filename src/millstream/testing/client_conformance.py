@@ -85,7 +85,7 @@ class MessagingServer(Protocol):
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]], seconds: float = 120.0) -> None:
-    """Run *test*, for so many seconds at most."""
+    """Run *test*, for this many seconds at most."""
 
     async def limited() -> None:
         async with asyncio.timeout(seconds):

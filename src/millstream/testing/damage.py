@@ -1,4 +1,4 @@
-"""Damage to files behind the back of whoever keeps them, for drills and demonstrations."""
+"""Damage to stored files, for drills and demonstrations."""
 
 from __future__ import annotations
 

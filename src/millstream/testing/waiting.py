@@ -39,7 +39,7 @@ def until_allowed(call: Callable[[], Found], refusal: type[Exception], *, second
 
 
 async def until_async(condition: Callable[[], object], *, seconds: float | None = None) -> None:
-    """Return once *condition* holds, while the event loop goes on.
+    """Return once *condition* holds, while the event loop continues.
 
     Raises :class:`TimeoutError` after *seconds*; without them the bound is the caller's.
     """

@@ -81,7 +81,7 @@ class LedgerMonitor:
         """Read what is new, compare it with all that was seen, and return what was checked and found.
 
         *stopping* is asked between parts of the work; what is left is done at the next look. *others* are checkpoints
-        (signed notes) that somebody else was shown, by what they are called. Raises :class:`MonitorStateError` where
+        (signed notes) that another reader got, by what they are called. Raises :class:`MonitorStateError` where
         the state cannot be used.
         """
         with self._store.exclusive():
@@ -271,7 +271,7 @@ class _Look:
             self._keep(cosigned=head.note, cosigned_at=self._began)
 
     def _compare_other(self, name: str, note: bytes) -> None:
-        """Compare the checkpoint *note* that somebody else was shown with the tree that is followed."""
+        """Compare the checkpoint *note* that another reader got with the tree that is followed."""
         try:
             found = check_checkpoint(note, trusting(self._rules.policy.logs))
         except NoteError as error:

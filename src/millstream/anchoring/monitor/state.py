@@ -1,4 +1,4 @@
-"""What a monitor remembers of a ledger, in one file: without it nobody would notice that the ledger was rewritten."""
+"""What a monitor remembers of a ledger, in one file: without it a rewrite of the ledger would go unnoticed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, published=(*rows, PublishedSize(size, at)))
 
     def unpublished_until(self, number: int) -> int | None:
-        """When entry *number* was last seen to be missing; None where nobody looked before it was there."""
+        """When entry *number* was last seen to be missing; None if the monitor did not look before it existed."""
         return max((each.at for each in self.published if each.size < number), default=None)
 
 
@@ -136,7 +136,7 @@ class MonitorStateFile:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise MonitorStateError(
                 f"the state {self.path} is damaged ({error}): restore the newest backup. Without one, give another "
-                "file, and compare the checkpoint of the ledger with one that somebody else has kept"
+                "file, and compare the checkpoint of the ledger with one that another reader has kept"
             ) from error
         if state.version != STATE_VERSION:
             raise MonitorStateError(f"the state {self.path} has version {state.version}: use a matching release")

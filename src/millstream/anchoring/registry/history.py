@@ -155,7 +155,7 @@ class OperationHistory:
         self._database.write(transaction)
 
     def postponed(self, *, due: bool = False, limit: int = 1_000) -> Sequence[LedgerEntry]:
-        """The entries whose files were nowhere yet; with *due* those that are to be tried again."""
+        """The entries whose files were nowhere yet; with *due* those that are to be retried."""
 
         def query(connection: sa.Connection, now: int) -> Sequence[LedgerEntry]:
             chosen: sa.ColumnElement[bool] = _pending.c.resolved_at.is_(None)

@@ -1,7 +1,7 @@
 """Periodic tasks that one instance at a time runs, under a fenced lease on the database's time.
 
-The lease is renewed by whoever keeps the instance alive, not by the task: a long task is neither started twice nor
-taken for dead.
+The lease is renewed by the thread that keeps the instance alive, not by the task. So a long task is not started
+twice, and does not count as dead.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TaskManager:
                 self._running.discard(task.name)
 
     def _acquire(self, task: PeriodicTask) -> TaskLease | None:
-        """The lease of *task*, if it is due and nobody else has it."""
+        """The lease of *task*, if it is due and no other instance has it."""
 
         def transaction(connection: sa.Connection, now: int) -> TaskLease | None:
             fresh = {"task": task.name, "holder": "", "epoch": 0, "until": 0, "ran_at": 0}

@@ -89,7 +89,7 @@ class RemovedOperations:
         self._queue._settle(self.operations)
 
     def nack(self, reasons: Mapping[int, str]) -> None:
-        """Something failed: each is tried again later, or dead when its retries are used up.
+        """Something failed: each is retried later, or dead when its retries are used up.
 
         *reasons* are by place in the order of acceptance; where one has none, another's failure was the cause.
         """

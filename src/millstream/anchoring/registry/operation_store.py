@@ -201,7 +201,7 @@ class OperationStore:
         self.database.write(transaction)
 
     def redrive(self, operations: Sequence[str] | None = None) -> int:
-        """Let dead operations, those named or all, be tried again with all their retries. Returns how many."""
+        """Let dead operations, those named or all, be retried with all their retries. Returns how many."""
         chosen = _ops.c.state == OperationState.DEAD
         if operations is not None:
             chosen = sa.and_(chosen, _ops.c.id.in_(operations))

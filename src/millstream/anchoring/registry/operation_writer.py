@@ -89,8 +89,8 @@ class OperationWriter:
     def cut(self, *, force: bool = False) -> Sequence[LedgerEntry]:
         """Anchor every batch that is due, and with *force* whatever may be cut; returns the new ledger entries.
 
-        An operation that can never be anchored is rejected with its reason, one that fails otherwise is tried again
-        later, and the others go on. Whatever fails in between is finished by the next call.
+        An operation that can never be anchored is rejected with its reason, one that fails otherwise is retried
+        later, and the others continue. Whatever fails in between is finished by the next call.
         """
         with self._cutting:
             entries = self._finish_open()

@@ -120,7 +120,7 @@ class DidRegistry(ClosesOnExit):
             thread.start()
 
     def work_once(self) -> None:
-        """Take what is due into the queue, and cut what is due. What failed is tried again by the next call."""
+        """Take what is due into the queue, and cut what is due. What failed is retried by the next call."""
         notice_lost = self.settings.queue.monitor_interval if self._broker else 0.0
         while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
             pass

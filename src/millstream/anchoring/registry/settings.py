@@ -32,7 +32,7 @@ class OperationQueueSettings(msgspec.Struct, frozen=True):
     visibility: float = 60.0
 
     def delay(self, retries: int) -> float:
-        """How long an operation that was tried again *retries* times waits for the next time."""
+        """How long an operation that was retried *retries* times waits for the next time."""
         return min(self.retry_longest, self.retry_first * self.retry_factor ** min(retries, 50))
 
 

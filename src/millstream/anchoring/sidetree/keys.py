@@ -182,7 +182,7 @@ class PrivateKey:
 
     @property
     def jwk(self) -> dict[str, str]:
-        """The private JWK. Keep it where nobody else can read it."""
+        """The private JWK. Keep it where no other user can read it."""
         return {**self.public, "d": encode(self._secret)}
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ class Operation(msgspec.Struct, frozen=True):
     """One operation on the DID of ``suffix``.
 
     ``suffix_data`` is that of a create. ``reveal_value`` and ``signed`` are those of the others. ``delta`` is None for
-    a deactivate, and where an anchored delta is not to be had.
+    a deactivate, and where an anchored delta is not available.
     """
 
     type: OperationType

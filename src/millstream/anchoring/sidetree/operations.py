@@ -219,7 +219,7 @@ def _signed_operation(kind: OperationType, request: Object, profile: Profile) ->
 
 
 def _refuse_reuse(operation: Operation) -> None:
-    """A key that is revealed is public: nobody may commit to it again."""
+    """A revealed key is public: no operation may commit to it again."""
     next_commitment = (
         operation.payload.get("recoveryCommitment")
         if operation.type == OperationType.RECOVER

@@ -87,7 +87,7 @@ def _refuse(name: str) -> None:
 
 
 class _Fault:
-    """What the parser returns where it cannot go on, and may store as a *value*."""
+    """What the parser returns where it cannot continue, and may store as a *value*."""
 
     def __init__(self, message: str, rest: str) -> None:
         self.message = message

@@ -105,7 +105,7 @@ class Chain:
         return commitment in self._used
 
     def _follow(self, kind: _Kind) -> None:
-        """Apply the earliest valid operation for the present commitment, and go on to the next commitment.
+        """Apply the earliest valid operation for the present commitment, and continue to the next commitment.
 
         A commitment that was opened is never taken up again, or a chain could run in circles.
         """
@@ -238,7 +238,7 @@ def _apply_deactivate(state: DidState, anchored: AnchoredOperation) -> DidState 
 
 
 def _with_delta(state: DidState, delta: Mapping[str, Any] | None, delta_hash: str) -> DidState:
-    """*state* after *delta*; as it is where the delta is not to be had or another one was signed.
+    """*state* after *delta*; as it is where the delta is not available or another one was signed.
 
     Where a patch does not apply none does, and the commitment moves on: the key was revealed.
     """

@@ -44,7 +44,7 @@ class CompactJws(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=8192)
 def _holds(text: str, curve: str, x: str, y: str) -> bool:
-    """Whether the JWS *text* is signed by a key. An operation is looked at when it is taken, cut and observed."""
+    """Whether the JWS *text* is signed by a key. An operation is examined when it is taken, cut and observed."""
     message, _, signature = text.rpartition(".")
     try:
         return known_verifiers(curve, x, y)(decode_base64(signature), message.encode("ascii"))

@@ -1,4 +1,4 @@
-"""The time-stamping authorities that somebody trusts, as certificates, and the check of tokens against them."""
+"""The trusted time-stamping authorities, as certificates, and the check of tokens against them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ def parse_renewal(data: bytes) -> RenewalDocument:
     except NoteError as error:
         raise TimestampError(str(error)) from error
     if len(root) != _DIGEST_BYTES[lines[1]]:
-        raise TimestampError(f"the root of the renewal has {len(root)} bytes")
+        size = _DIGEST_BYTES[lines[1]]
+        raise TimestampError(f"the root of the renewal has {len(root)} bytes; {lines[1]} has {size} bytes")
     return RenewalDocument(lines[1], int(lines[2]), root)
 
 

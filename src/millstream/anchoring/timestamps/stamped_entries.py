@@ -18,7 +18,7 @@ MOST_TIMESTAMPS = 8
 """The most time stamps of a proof, each of another authority."""
 
 InclusionPath = Callable[[int, int], Sequence[bytes]]
-"""The path from the leaf at an index (from 0) to the root of the ledger's first so many entries."""
+"""The path from the leaf at an index (from 0) to the root of a number of first entries."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Time-stamp tokens (RFC 3161 §2.4.2): what one says, read from its DER bytes. Nobody's signature is checked here."""
+"""Time-stamp tokens (RFC 3161 §2.4.2): what one says, read from its DER bytes. Signatures are not checked here."""
 
 from __future__ import annotations
 

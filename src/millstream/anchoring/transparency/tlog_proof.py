@@ -26,7 +26,7 @@ _INDEX = re.compile(r"index (0|[1-9][0-9]{0,18})")
 class TlogProof(msgspec.Struct, frozen=True):
     """A proof file: the entry at ``index`` (from 0) is in the tree of ``checkpoint`` (a signed note).
 
-    ``path`` are the hashes (32 bytes each) from the leaf up. ``extra`` is data that nobody signed; we write none.
+    ``path`` are the hashes (32 bytes each) from the leaf up. ``extra`` is unsigned data; we write none.
     """
 
     index: int
@@ -79,7 +79,7 @@ def verify_tlog_proof(data: bytes, leaf: bytes, policy: TrustPolicy) -> TrustedC
 
 
 def checkpoint_of(data: bytes) -> Checkpoint:
-    """The checkpoint in *data* (a note); nobody's signature is checked. Raises :class:`ProofError`."""
+    """The checkpoint in *data* (a note); signatures are not checked. Raises :class:`ProofError`."""
     try:
         return parse_checkpoint(parse_note(data))
     except NoteError as error:

@@ -75,7 +75,7 @@ class WitnessState:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[WitnessTurn]:
-        """A transaction in which nobody else compares or records; it is durable at the end of the block."""
+        """A transaction in which no other process compares or records; it is durable at the end of the block."""
         with writing(self._engine) as connection:
             yield WitnessTurn(connection)
 

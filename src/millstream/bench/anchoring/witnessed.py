@@ -28,7 +28,7 @@ _clock = SystemClock()
 
 
 def witnessed_ledger(size: Size, folder: Path) -> Iterator[Comparison]:
-    """Anchors without witnesses, with three, and with three that are away; and the time until the quorum."""
+    """Anchors without witnesses, with three, and with three that are unreachable; and the time until the quorum."""
     bench = _Witnessed(folder / "witnessed", _ANCHORS[size])
     yield Comparison(
         title=f"An anchor beside {WITNESSES} witnesses",

@@ -26,7 +26,7 @@ class ReadCheckError(AssertionError):
 class ReadCheck:
     """What a reader has seen: ids 1, 2, 3 … up to ``last_id``, bodies of *payload* bytes with the checksum ``crc``.
 
-    Of messages, or else of columns: the checksum over columns is over the bodies alone, whose lengths are looked at.
+    Of messages, or else of columns: the checksum over columns is over the bodies alone, whose lengths are examined.
     """
 
     def __init__(self, payload: int) -> None:
@@ -38,7 +38,7 @@ class ReadCheck:
         """Take in the next messages. Raises :class:`ReadCheckError`."""
         numbers = np.fromiter(ids, np.int64, len(ids))
         if len(ids) != len(bodies) or not np.array_equal(numbers, self._next(len(ids))):
-            raise ReadCheckError(f"ids {ids[0]} to {ids[-1]} after {self.last_id}, {len(bodies)} bodies")
+            raise ReadCheckError(f"read ids {ids[0]} to {ids[-1]} with {len(bodies)} bodies after id {self.last_id}")
         self.crc = crc32c(_END, crc32c(_END.join(bodies), self.crc))
         self.last_id += len(ids)
 
@@ -52,7 +52,7 @@ class ReadCheck:
         for batch in batches:
             ids, body = batch.column("id").to_numpy(), batch.column("body")
             if not np.array_equal(ids, self._next(len(ids))):
-                raise ReadCheckError(f"ids {ids[0]} to {ids[-1]} after {self.last_id}")
+                raise ReadCheckError(f"read ids {ids[0]} to {ids[-1]} after id {self.last_id}")
             offsets = offsets_of(body)
             if (np.diff(offsets) != self._payload).any():
                 raise ReadCheckError(f"a body among ids {ids[0]} to {ids[-1]} does not have {self._payload} bytes")

@@ -34,7 +34,7 @@ Run = Callable[[MessagingTask], Measurement]
 
 
 class MessagingPeers(Protocol):
-    """The peers in each comparison, with so many messages."""
+    """The peers in each comparison, with this many messages."""
 
     def send_singly(self, count: int) -> Sequence[Contender]: ...
 

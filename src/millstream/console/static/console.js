@@ -111,7 +111,7 @@
   if ((road || live || charts.length) && window.EventSource) {
     const events = new EventSource(road ? "/events?road=1" : "/events");
     events.onopen = () => { state.hidden = false; state.classList.remove("lost"); state.textContent = "live"; };
-    events.onerror = () => { state.hidden = false; state.classList.add("lost"); state.textContent = "the server is away; trying again"; };
+    events.onerror = () => { state.hidden = false; state.classList.add("lost"); state.textContent = "the server does not answer; retrying"; };
     events.addEventListener("sample", (event) => add(JSON.parse(event.data)));
     events.addEventListener("changed", () => {
       if (!document.hidden && live && !live.contains(document.activeElement)) htmx.trigger(document.body, "changed");

@@ -266,7 +266,7 @@ def _header_column(column: Any) -> Any:
 
 def _header_sizes(headers: Any) -> npt.NDArray[np.int64]:
     offsets = offsets_of(headers)
-    pairs = headers.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))  # flatten() lets go of the interpreter
+    pairs = headers.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))  # flatten() releases the interpreter
     each = np.concatenate(([0], np.cumsum(lengths_of(pairs.field("name")) + lengths_of(pairs.field("value")) + 8)))
     ends: npt.NDArray[np.int64] = each[offsets - offsets[0]]
     return np.diff(ends)

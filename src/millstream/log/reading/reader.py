@@ -123,7 +123,7 @@ class Reader(ClosesOnExit):
     def seek(self, first_id: int) -> None:
         """Go on with the message *first_id*: what lies before counts as acknowledged, what lies from it on does not.
 
-        Stored at once; an open :meth:`batches` goes on there after the batch it has given. To go to a time, ask
+        Stored at once; an open :meth:`batches` continues there after the batch it has given. To go to a time, ask
         :meth:`millstream.log.Log.first_id_since` for the id. Raises :class:`LogInputError` for an id that the log has
         not and that is not its next one, :class:`FencedError`.
         """

@@ -17,7 +17,7 @@ from millstream.log.ids import IdRange
 
 FETCH_BYTES = 4 << 20
 _SMALL = 4096, 128 << 10  # messages, raw bytes; blocks below both are joined into larger batches …
-_JOINED = 65_536, 1 << 20  # … of at most so many messages and raw bytes, since joining copies
+_JOINED = 65_536, 1 << 20  # … of at most this many messages and raw bytes, since joining copies
 
 
 def scan_blocks(backend: Backend, log: str, ids: IdRange, first_id: int = 1) -> Iterator[Block | Gap]:

@@ -79,7 +79,7 @@ class Outbox:
     def advance(self, progress: RelayProgress, number: int) -> OutboxBatch | None:
         """Take out the rows of *progress*, which the log has, and choose the next ones, as the batch *number*.
 
-        The batch has no rows where there are none. None where somebody else has moved the outbox meanwhile, or the
+        The batch has no rows where there are none. None where another process has moved the outbox meanwhile, or the
         reply of the database was lost: look at :meth:`progress` again. Raises :class:`OutboxTakenError`,
         :class:`PoisonRowError`.
         """
@@ -116,7 +116,7 @@ class Outbox:
         return msgspec.structs.replace(batch, progress=msgspec.structs.replace(progress, rows=()))
 
     def _take_out(self, connection: DatabaseConnection, progress: RelayProgress) -> bool:
-        """Take out the rows of *progress*; False where somebody else has moved the outbox."""
+        """Take out the rows of *progress*; False where another process has moved the outbox."""
         found = self._read_progress(connection, self._sql.lock_state)
         self._refuse_other_target(found)
         if found != progress:

@@ -26,7 +26,7 @@ class OutboxDatabase:
         self._pool = pool
 
     def call(self, work: Callable[[DatabaseConnection], Result]) -> Result:
-        """What *work* returns. While the server is unreachable, or another transaction blocks it, it is tried again,
+        """What *work* returns. While the server is unreachable, or another transaction blocks it, it is retried,
         with pauses, for two minutes; after a lost reply it is unknown whether the work was done. Raises
         :class:`StorageError`.
         """

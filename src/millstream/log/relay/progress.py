@@ -29,7 +29,7 @@ class RelayProgress(msgspec.Struct, frozen=True):
 
 
 def runs(ids: Sequence[int]) -> tuple[IdRange, ...]:
-    """*ids*, which rise, as ranges that have no other id in them: one may be of a row that nobody can see yet."""
+    """*ids*, which rise, as ranges that have no other id in them: one may be of a row that no process can see yet."""
     groups = itertools.groupby(enumerate(ids), lambda pair: pair[1] - pair[0])
     found = ([number for _, number in group] for _, group in groups)
     return tuple(IdRange(run[0], run[-1]) for run in found)

@@ -71,10 +71,10 @@ class Relay:
             yield from self._move_all(writer)
 
     def follow(self, *, longest_pause: float = 0.5, standby: bool = False) -> Iterator[RelayResult]:
-        """Like :meth:`run`, and goes on with what comes, until *stopped* says so.
+        """Like :meth:`run`, and continues with what comes, until *stopped* says so.
 
-        An empty outbox is looked at after *longest_pause* seconds at the latest. What may be better later (a store
-        that cannot be reached for long) is tried again. With *standby* it waits until the log has no other writer.
+        An empty outbox is examined after *longest_pause* seconds at the latest. What may be better later (a store
+        that cannot be reached for long) is retried. With *standby* it waits until the log has no other writer.
         """
         pauses = BACK_OFF.pauses()
         while not self._stopped():
@@ -116,7 +116,7 @@ class Relay:
         progress = self._settled(writer)
         while True:
             batch = None if progress is None else self._outbox.advance(progress, self._next_number(progress, writer))
-            if batch is None:  # somebody else has moved it, or the reply was lost
+            if batch is None:  # another process has moved it, or the reply was lost
                 progress = self._settled(writer)
                 continue
             if not batch.progress.rows:
@@ -171,7 +171,7 @@ class Relay:
 
 
 def _is_transient(error: LogError) -> bool:
-    """Whether the store, or the database, was away: a writer that failed for that tells so by its cause."""
+    """Whether the store, or the database, was unreachable: a writer that failed for that tells so by its cause."""
     if isinstance(error, WriterBusyError):
         return False
     return error.transient or bool(getattr(error.__cause__, "transient", False))

@@ -20,7 +20,7 @@ from millstream.log.errors import (
     StorageReadOnlyError,
 )
 
-_WAIT = 5.0  # seconds for which a statement waits for an application's transaction before it is tried again
+_WAIT = 5.0  # seconds for which a statement waits for an application's transaction before it is retried
 _STATEMENT_BYTES = 1 << 30
 
 FAILURES = ErrorCodes(

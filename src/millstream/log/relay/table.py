@@ -45,7 +45,7 @@ class OutboxTable(msgspec.Struct, frozen=True, kw_only=True):
         return {"key": self.key, "source": self.source, "event_time": self.event_time, "headers": self.headers}
 
     def is_named(self, purpose: str) -> bool:
-        """Whether somebody has given the column for *purpose* a name of its own, so that it must be there."""
+        """Whether the settings name the column for *purpose*, so that it must exist."""
         return self.optional[purpose] != OutboxTable().optional[purpose]
 
     def beside(self, ending: str) -> str:

@@ -51,7 +51,7 @@ def encode_holder(holder: LeaseHolder) -> bytes:
 
 
 def decode_holder(data: bytes) -> LeaseHolder | None:
-    """The holder in a lease; None where nobody holds it."""
+    """The holder in a lease; None where no process holds it."""
     return msgspec.json.decode(data, type=LeaseHolder) if data else None
 
 

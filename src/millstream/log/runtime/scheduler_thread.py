@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 class SchedulerThread:
     """Calls methods after a while. It does not keep their objects alive: what was dropped is not called.
 
-    Its thread ends when it is closed, or when nobody refers to it any more.
+    Its thread ends when it is closed, or when it is garbage-collected.
     """
 
     def __init__(self, clock: Clock) -> None:

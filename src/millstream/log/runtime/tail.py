@@ -24,7 +24,7 @@ class Tail:
         return self._turn
 
     def notify(self, last_id: int) -> None:
-        """All up to *last_id* is durable: wake every follower, and call whoever wants to hear of it."""
+        """All up to *last_id* is durable: wake every follower, and call every listener."""
         self.announce()
         self.appended.call(last_id)
 

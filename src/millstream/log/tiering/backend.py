@@ -73,7 +73,7 @@ class TieredBackend:
         """The blocks, from wherever they are.
 
         A block may move while it is looked for: it is in an object before it leaves the store, so what is in neither
-        of them when both were looked at is missing.
+        of them when both were examined is missing.
         """
         known = self._tiers.get(log)
         if known is not None and first_id <= known.last_id:

@@ -56,7 +56,7 @@ class BlockMover:
     def run_once(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> TieringResult:
         """Seal and move all that is due; with *partial* also what does not fill an object.
 
-        Once *stopped* says so, no further object is begun; the next run goes on there.
+        Once *stopped* says so, no further object is begun; the next run continues there.
         Raises :class:`StorageError` where the objects cannot be stored or do not come back as they were written, and
         :class:`DamagedLogError` where the log's own blocks are damaged: then nothing of them is freed.
         """
@@ -66,7 +66,7 @@ class BlockMover:
         for ids in self._due(partial=partial):
             row = None if stopped() else self._move(ids)
             if row is None:
-                break  # or somebody else has entered these messages
+                break  # or another process has entered these messages
             rows.append(row)
             freed += self._settle()
         return TieringResult(
@@ -133,7 +133,7 @@ class BlockMover:
         return blocks[0].first_id if blocks else 1
 
     def _move(self, ids: IdRange) -> SealedObject | None:
-        """Seal *ids*, store the object, read it back and enter it; None where somebody else was quicker."""
+        """Seal *ids*, store the object, read it back and enter it; None where another process was quicker."""
         with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
             sealed = self._seal(ids, file)
             if sealed is None:

@@ -13,7 +13,7 @@ from millstream.log.tiering.sealed_objects import SealedObject
 
 
 class CheckedObject(msgspec.Struct, frozen=True):
-    """One object that was looked at, and what is wrong with it."""
+    """One object that was examined, and what is wrong with it."""
 
     row: SealedObject
     problem: str | None

@@ -9,14 +9,14 @@ from typing import BinaryIO, Protocol
 class TierObjects(Protocol):
     """Where sealed objects lie. Thread-safe.
 
-    A write is whole and durable, or has not happened. Whoever does not answer raises
+    A write is whole and durable, or has not happened. A store that does not answer raises
     :class:`~millstream.log.errors.StorageUnavailableError`, everything else is a
     :class:`~millstream.log.errors.StorageError`.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, without a secret: whoever opens it gets the same objects, in any process."""
+        """Where it is, without a secret: the process that opens it gets the same objects, in any process."""
         ...
 
     def put(self, name: str, source: BinaryIO, *, sha256: str) -> None:

@@ -1,4 +1,4 @@
-"""The messages of a sealed object once more, as a Parquet file for Spark and whoever else reads columns."""
+"""The messages of a sealed object once more, as a Parquet file for Spark and any other process that reads columns."""
 
 from __future__ import annotations
 

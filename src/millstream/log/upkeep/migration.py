@@ -1,7 +1,7 @@
 """Stores of format 1, in which system logs bore names that users' logs may have: ``ledger``, ``queue.repair`` …
 
 Each gets its kind, and then its name with ``system:`` before it, under its writer lease: a log that is being written
-stays until that is over. Another process can go on after either step. A store that is only read is not changed; a
+stays until that is over. Another process can continue after either step. A store that is only read is not changed; a
 system log is found under its former name.
 """
 
@@ -197,7 +197,7 @@ class LegacyLogNames:
             if migrate:
                 self._settle_soon(SYSTEM + name)
         elif migrate and not kind:
-            with contextlib.suppress(*_MAY_WAIT):  # nobody will look at it again
+            with contextlib.suppress(*_MAY_WAIT):  # no process will look at it again
                 self._backend.put_state(name, KIND, b"application", version=0)
 
     def _settle_soon(self, name: str) -> None:

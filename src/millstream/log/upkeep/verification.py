@@ -20,7 +20,7 @@ MAX_PROBLEMS = 1000
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """What was checked, in blocks, messages and stored bytes, and what is wrong (the first 1,000 findings).
 
-    ``objects`` are the sealed ones that were looked at. What is in them counts only where it was read.
+    ``objects`` are the sealed ones that were examined. What is in them counts only where it was read.
     """
 
     log: str

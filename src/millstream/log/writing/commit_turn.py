@@ -60,7 +60,7 @@ class CommitTurn:
         self.thread = 0
 
     def is_free_for(self, thread: int) -> bool:
-        """Whether *thread* may take the turn: nobody has it, or *thread* itself was interrupted while it had it."""
+        """Whether *thread* may take the turn: no thread has it, or *thread* itself was interrupted while it had it."""
         return self.thread in (0, thread)
 
     def take(self, thread: int) -> None:

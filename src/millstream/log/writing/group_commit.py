@@ -1,7 +1,7 @@
-"""Group commit without timers: whoever waits and finds no commit running commits for everybody.
+"""Group commit without timers: a thread that waits and finds no commit running commits for all threads.
 
 While one commit runs, the next one fills. Who commits next is a state machine (:mod:`.commit_turn`); what waits for it
-lies in :mod:`.pending_requests`; whoever waits for the result is woken by :mod:`.durability_notifier`.
+lies in :mod:`.pending_requests`; a thread that waits for the result is woken by :mod:`.durability_notifier`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GroupCommit:
 
     *commit* stores requests after the id it is given and returns the last id. Each of *on_durable* is called with the
     new watermark, outside every lock. ``pointer`` is the watermark, the last durable id; ``failure`` is what has ended
-    the writer, and ``failure_is_known`` whether somebody was told.
+    the writer, and ``failure_is_known`` whether a caller was told.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class GroupCommit:
             notify(self.pointer)
 
     def _end_turn(self) -> None:
-        """Give up the turn: to a thread that waits for what is pending, else to whoever comes next."""
+        """Give up the turn: to a thread that waits for what is pending, else to the next thread."""
         due: list[Waiter] = []
         next_leader = None
         try:
@@ -305,7 +305,7 @@ class GroupCommit:
         return was_open
 
     def fail(self, error: BaseException) -> None:
-        """Commit nothing more: whoever waits, and whoever comes, is told *error*."""
+        """Commit nothing more: waiting and later callers get *error*."""
         with self._lock:
             self.failure = self.failure or error
             self._turn.fail()

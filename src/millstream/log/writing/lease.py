@@ -1,4 +1,4 @@
-"""The fencing lease: one writer at a time, and whoever was replaced cannot write (promise P10)."""
+"""The fencing lease: one writer at a time, and a replaced writer cannot write (promise P10)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WriterLease:
 
     @classmethod
     def take(cls, backend: Backend, log: str, clock: Clock, seconds: float) -> WriterLease:
-        """Take the lease of *log* if nobody holds it, or its holder is dead or has let it run out.
+        """Take the lease of *log* if no process holds it, or its holder is dead or has let it run out.
 
         Raises :class:`WriterBusyError`, which names the holder.
         """
@@ -45,7 +45,7 @@ class WriterLease:
 
 
 def current_writer(backend: Backend, log: str) -> str | None:
-    """Who writes to *log* at present, in words; None where nobody does."""
+    """Who writes to *log* at present, in words; None where no process does."""
     head = backend.head(log)
     return _holder_in_force(head, backend.one_host, backend.lease_time())
 

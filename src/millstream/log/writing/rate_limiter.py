@@ -22,7 +22,7 @@ class RateLimiter:
         self._message_seconds = 1 / spec.message_rate if spec.message_rate else 0.0
         self._next = 0.0
         self.max_messages = max(int(spec.message_rate * _GRAIN), 1) if spec.message_rate else sys.maxsize
-        """A commit that has so many takes no more requests."""
+        """A commit that has this many takes no more requests."""
         self.is_unlimited = not (self._linger or self._commit_seconds or self._message_seconds)
         """True where a commit never has to wait."""
 

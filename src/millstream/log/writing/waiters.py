@@ -31,7 +31,7 @@ class Waiter:
             self.successor.wake()
 
     def wake(self) -> None:
-        """Let the thread go on."""
+        """Let the thread continue."""
         self._ticket.release()
 
 
@@ -57,7 +57,7 @@ class Waiters:
         return due
 
     def promote(self) -> Waiter | None:
-        """The one that has waited longest, which is to be woken and to commit next; None where nobody waits."""
+        """The one that has waited longest, which is woken and commits next; None where no thread waits."""
         if not self._waiting:
             return None
         waiter = self._waiting[0]

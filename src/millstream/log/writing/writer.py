@@ -158,7 +158,7 @@ class Writer:
     def close(self) -> None:
         """Make everything durable and let the next writer in. Closing again does nothing.
 
-        Raises :class:`FencedError` or :class:`WriterFailedError` where messages were lost and nobody has been told.
+        Raises :class:`FencedError` or :class:`WriterFailedError` where messages were lost and no caller has been told.
         """
         if not self._group.close():
             return
@@ -191,7 +191,7 @@ class Writer:
         return request
 
     async def _reached(self, last_id: int) -> None:
-        """Wait for *last_id*, which somebody will commit."""
+        """Wait for *last_id*, which another thread will commit."""
         if self._group.pointer < last_id:
             await self._waiters_here().reached(last_id)
             self._group.expect(last_id)
@@ -219,7 +219,7 @@ class Writer:
 
 
 def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
-    """The writer pointer and the blocks are one transaction; where they disagree, nobody may write on top."""
+    """The writer pointer and the blocks are one transaction; where they disagree, no process may write on top."""
     blocks = backend.ranges(log, max(head.last_id, head.hot_id, 1), 2**63 - 1)
     nothing = head.last_id if head.hot_id > head.last_id else 0  # all of it was trimmed or moved
     stored = blocks[-1].last_id if blocks else nothing

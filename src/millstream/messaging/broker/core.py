@@ -106,7 +106,7 @@ class BrokerCore:
                 "choose another name"
             )
         if found is not None and found.queues > spec.queues:
-            raise TopicError(f"topic {spec.name} has {found.queues} queues, and the number cannot be reduced")
+            raise TopicError(f"topic {spec.name} has {found.queues} queues; use this number or more, not {spec.queues}")
         if found != spec:
             await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
             self._close_topic(spec.name)
@@ -212,7 +212,7 @@ class BrokerCore:
             await self.journal.write(GroupConfigured(spec.name, spec.max_attempts, spec.backoff))
 
     async def reset_offset(self, group: str, topic: str, next_id: int) -> None:
-        """Let *group* go on at message *next_id* of *topic*: all before counts as done, nothing from it on."""
+        """Let *group* continue at message *next_id* of *topic*: all before counts as done, nothing from it on."""
         self.delivery(group, topic)
         number = self.journal.record(OffsetReset(group, topic, next_id))
         self.notifier.notify(topic)

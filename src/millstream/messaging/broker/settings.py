@@ -12,10 +12,10 @@ from millstream.core.errors import InputError
 from millstream.core.settings import Section
 
 MAX_ATTEMPTS = 17
-"""How often a message is delivered before it is dead, unless somebody says otherwise; what Apache RocketMQ does too."""
+"""How often a message is delivered before it is dead, unless a client says otherwise; what Apache RocketMQ does too."""
 
 BACKOFF = tuple(s * MICROSECONDS for s in (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200))
-"""For how long consumers wait between deliveries (microseconds), unless somebody says otherwise; the last repeats."""
+"""For how long consumers wait between deliveries (microseconds), unless a client says otherwise; the last repeats."""
 
 _MOST_ATTEMPTS = 1_000
 _MOST_PAUSES = 100

@@ -130,7 +130,7 @@ class Client(abc.ABC):
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self.on_close()  # heartbeats go on: messages that are being handled are kept for this client
+            await self.on_close()  # heartbeats continue: messages that are being handled are kept for this client
         finally:
             self._is_running = self._is_prepared = False
             await self._disconnect()
@@ -303,7 +303,7 @@ class Client(abc.ABC):
         await self._connections.keep_streams(self._routes.endpoints)
 
     async def _sweep(self) -> None:
-        """Close the connections that nobody has used for long, to servers that no route names."""
+        """Close the connections that no client has used for long, to servers that no route names."""
         needed = {self.access_point, *self._routes.endpoints}
         await self._connections.close_idle(self.options.intervals.idle, needed)
 

@@ -101,7 +101,7 @@ class ClientMetricsExporter:
         self.metrics: ClientMetrics | None = self._make(provider) if self._given else None
 
     def export_to(self, wanted: Endpoints | None) -> None:
-        """Measure for a server that asks for it; where it asks for the same as before, go on."""
+        """Measure for a server that asks for it; where it asks for the same as before, continue."""
         if self._given or wanted == self._wanted:
             return
         self._wanted = wanted

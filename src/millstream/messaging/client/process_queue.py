@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 
 class CacheLimits(msgspec.Struct, frozen=True):
-    """How much may be cached: so many messages, so many bytes of bodies."""
+    """How much may be cached: this many messages, this many bytes of bodies."""
 
     messages: int
     bytes: int
 
 
 class Polling(msgspec.Struct, frozen=True):
-    """How the server wants to be asked: so many messages at a time, waiting for so many seconds."""
+    """How the server wants to be asked: this many messages at a time, waiting for this many seconds."""
 
     batch: int = 32
     seconds: float = 20.0

@@ -136,9 +136,9 @@ class Producer(Client):
         await self._send_batcher.flush()
 
     async def begin(self, message: Message) -> Transaction:
-        """Send *message* as the half of a transaction: nobody gets it before :meth:`Transaction.commit`.
+        """Send *message* as the half of a transaction: no consumer gets it before :meth:`Transaction.commit`.
 
-        Never tried again: one that failed may have been stored. Raises :class:`ClientError`.
+        Never retried: one that failed may have been stored. Raises :class:`ClientError`.
         """
         self.require_running()
         if self._checker is None:

@@ -15,7 +15,7 @@ from millstream.messaging.client.transport import Transport
 _log = logging.getLogger(__name__)
 
 COOLDOWN = 30.0
-"""Seconds between two new connections to a server that nobody asked for."""
+"""Seconds between two new connections to a server that no client asked for."""
 
 _LATE_IN_A_ROW = 2
 
@@ -134,7 +134,7 @@ class ServerConnections:
             self._streams[each] = self._open_stream(each)
 
     async def close_idle(self, seconds: float, needed: Collection[Endpoints]) -> None:
-        """Close the connections that nobody has used for *seconds*, but for *needed* ones."""
+        """Close the connections that no client has used for *seconds*, but for *needed* ones."""
         limit = self._clock.monotonic() - seconds
         for endpoints in [each for each, used in self._used.items() if used <= limit and each not in needed]:
             del self._used[endpoints]

@@ -1,4 +1,4 @@
-"""A transaction: a message that nobody gets before it is committed."""
+"""A transaction: a message that no consumer gets before it is committed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Transaction:
         self.receipt = receipt
 
     async def commit(self) -> None:
-        """Let consumers have the message. After a failure it may be tried again. Raises :class:`ClientError`."""
+        """Let consumers have the message. After a failure it may be retried. Raises :class:`ClientError`."""
         await self._end(v2.COMMIT)
 
     async def rollback(self) -> None:
-        """Drop the message. After a failure it may be tried again. Raises :class:`ClientError`."""
+        """Drop the message. After a failure it may be retried. Raises :class:`ClientError`."""
         await self._end(v2.ROLLBACK)
 
     async def __aenter__(self) -> Self:

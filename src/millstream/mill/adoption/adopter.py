@@ -29,7 +29,7 @@ from millstream.stores.folder import FolderStore
 from millstream.stores.protocol import EntryKind, ItemNotFoundError, Store
 
 READ_PERIOD = 30 * 24 * 3600 * 1_000_000
-"""Within so many microseconds every item is read again, where runs are not further apart."""
+"""Within this many microseconds every item is read again, where runs are not further apart."""
 
 GROUP = 1000
 """Items that are read, and committed, together."""

@@ -113,7 +113,7 @@ class OpenWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtectionStatus:
-    """Reads the status of the spaces that *policies* copy; nothing is changed, and no item is looked at.
+    """Reads the status of the spaces that *policies* copy; nothing is changed, and no item is examined.
 
     *latest* gives the last integrity report of a space in a store.
     """

@@ -1,4 +1,4 @@
-"""Changes of which nobody has said whether they happened: what the audit log lacks until they are settled."""
+"""Changes with an unknown outcome: the audit log lacks them until they are settled."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ KEPT_NAMES = 200_000
 """Ids that a plan keeps in memory: of more items to be copied, both ends are listed a second time."""
 
 KEPT_INFOS = 50_000
-"""Items of which a plan keeps what the source says of them (some 50 MB); the others are looked at again."""
+"""Items of which a plan keeps what the source says of them (some 50 MB); the others are examined again."""
 
 FRESH = 60.0
 """Seconds after which what the source said of an item is asked again."""

@@ -40,7 +40,7 @@ RecordedRow = ManifestRow | ComparisonRow
 """What a check needs of the manifest: the sum, the time, and whether it is a tombstone."""
 
 MAX_LOOKS = 3
-"""How often an item is looked at that others go on changing."""
+"""How often an item is examined that others continue changing."""
 
 _ANSWERS = frozenset(SourceAnswer)
 
@@ -136,7 +136,7 @@ class BitChecker:
         *,
         seen: ItemReading | None = None,
     ) -> CheckedItem:
-        """Check with *row* and *audit* as what is recorded; what is not in order is looked at again as it is now.
+        """Check with *row* and *audit* as what is recorded; what is not in order is examined again as it is now.
 
         So a change that a long sweep overtakes is not taken for damage. What was read as damaged and has vanished by
         then stays damaged: Swift sets a rotted object aside once it has given its bytes out. What was *seen* of the

@@ -104,7 +104,7 @@ class BitReportProcessor:
     """Takes :class:`BitReport` tasks to their end (seed document, "Looping Bit Task Producer").
 
     The listing and the manifest say what there is to check, the bit log what was checked. What is not listed any more
-    is looked at now, and so is every finding that was made under another manifest row than there is now, or at a time
+    is examined now, and so is every finding that was made under another manifest row than there is now, or at a time
     that has not come (a clock was set back); what nobody checked keeps the report from saying SUCCESS. Items that the
     producer left out because they were found good lately are counted as :data:`LATELY`, and have no line: the report on
     that check has it. So it is with those that another report was made on since the loop began. With *notify* people

@@ -13,7 +13,7 @@ GUARD = "the change guard"
 """What stands in the place of a queue where plans are held."""
 
 REMIND = 3600.0
-"""Seconds after which an alarm that goes on is told again."""
+"""Seconds after which an alarm that continues is told again."""
 
 
 class Alarm(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """What policies say that is probably not meant (reference mill §1.3, "not validated", and §8.7).
 
-Each is looked at by itself, and all of them together, since the accounts share the stores.
+Each is examined by itself, and all of them together, since the accounts share the stores.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ ABSENT = "none"
 
 
 class PolicyConflictError(PolicyError, BusyError):
-    """Somebody else changed the policy meanwhile."""
+    """Another user changed the policy meanwhile."""
 
     exit_code = BusyError.exit_code
 

@@ -29,7 +29,7 @@ GROUP = 1000
 """Items that are put on the queue in one turn."""
 
 LOOKED_AT = 10 * GROUP
-"""Items that are looked at in one turn at most, where those that were checked lately are left out."""
+"""Items that are examined in one turn at most, where those that were checked lately are left out."""
 
 _GONE = "the manifest knows items in it, and it is not configured: they are not checked"
 

@@ -25,7 +25,7 @@ from millstream.queue.protocol import WorkQueue
 from millstream.stores.protocol import StoreError
 
 MOST_FAILURES = 3
-"""Runs in which a morsel may fail before its loop goes on without it."""
+"""Runs in which a morsel may fail before its loop continues without it."""
 
 PATIENCE = DAY
 """The least time for which it may fail (microseconds): an hour without a disk must not cost a loop of a month."""
@@ -84,7 +84,7 @@ class LoopingProducer(Protocol[Morsel]):
         ...
 
     def give_up(self, morsel: Morsel, started_at: int, error: str) -> None:
-        """The loop goes on without *morsel*."""
+        """The loop continues without *morsel*."""
         ...
 
 
@@ -101,8 +101,8 @@ class LoopRun(msgspec.Struct):
 class ProducerLoop(Generic[Morsel]):
     """A looping producer on *queue*, with its state in *file*.
 
-    A loop begins every *frequency* microseconds, with *start* at so many microseconds after midnight (UTC). A run ends
-    when *queue* has *most* open tasks or more. *on_progress* is called after each bite with the run so far.
+    A loop begins every *frequency* microseconds, with *start* at this many microseconds after midnight (UTC). A run
+    ends when *queue* has *most* open tasks or more. *on_progress* is called after each bite with the run so far.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from millstream.mill.task_processor import TaskResult
 from millstream.mill.tasks import BitError
 
 REFUSED = "repair"
-"""The row of an error that a repair has left: there is nothing that could be tried again."""
+"""The row of an error that a repair has left: there is nothing that could be retried."""
 
 _AUDIT = CheckRow.AUDIT_DIFFERS
 _UNRECORDED = (CheckRow.UNRECORDED_DIFFERS, CheckRow.CONTRADICTED)

@@ -249,7 +249,7 @@ class Repairer:
         return event
 
     def _require_same(self, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
-        """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is not rot."""
+        """Raise :class:`RepairError` where somebody has changed the copy since it was examined: it is not rot."""
         sources = (bad.store,) if seen.source else ()
         recorded = self._records.sums(bad.space, bad.content_id, sources).get(bad.store)
         now = seen.vote

@@ -23,7 +23,7 @@ from millstream.mill.restore.targets import RestoreTarget, TargetState
 from millstream.stores.protocol import AlreadyExistsError, ChecksumMismatchError, ItemInfo, StoreError
 
 SMALL = 1 << 20
-"""Items of so many bytes are read and verified before anything of them is written."""
+"""Items of this many bytes are read and verified before anything of them is written."""
 
 _GROUP = 64
 

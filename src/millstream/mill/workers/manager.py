@@ -117,7 +117,7 @@ class WorkerManager:
         """Work until :meth:`stop` is called.
 
         When a queue or a database does not answer, all tasks are given back, as far as that goes, and after a while the
-        work goes on.
+        work continues.
         """
         pause = self._settings.transient_first
         while not self._stopping:
@@ -277,7 +277,7 @@ class WorkerManager:
         return True
 
     def _pause(self, seconds: float) -> bool:
-        """Wait for *seconds* unless stopped or woken before; True if the work goes on."""
+        """Wait for *seconds* unless stopped or woken before; True if the work continues."""
         with self._changed:
             if not self._stopping and not self._woken:
                 self._clock.wait(self._changed, seconds)

@@ -23,7 +23,7 @@ EVERY = 60.0
 
 
 class UndeliveredAlarm(msgspec.Struct, frozen=True):
-    """An ``alarm`` that did not arrive since ``since`` (microseconds), and why; it is tried again with each look."""
+    """An ``alarm`` that did not arrive since ``since`` (microseconds), and why; it is retried with each look."""
 
     alarm: Alarm
     since: int
@@ -85,7 +85,7 @@ class QueueMonitor:
         return QueueMetrics(depths, recommended(depths, self._scaling), self.figures.untold)
 
     def run(self) -> None:
-        """Look at once and at intervals until :meth:`stop`; what does not answer is logged, and is looked at again."""
+        """Look at once and at intervals until :meth:`stop`; what does not answer is logged, and is examined again."""
         while True:
             try:
                 self.look()
@@ -113,7 +113,7 @@ class QueueMonitor:
     def _tell(self, alarms: Sequence[Alarm]) -> int:
         """Tell everyone of *alarms*, and of what did not arrive before; how many did not arrive now.
 
-        What does not arrive is tried again with each look, until it does or something newer is to be said of its queue.
+        What does not arrive is retried with each look, until it does or something newer is to be said of its queue.
         """
         new = {(who, one.queue, one.kind): one for who in range(len(self._receivers)) for one in alarms}
         failed = 0

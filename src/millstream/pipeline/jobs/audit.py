@@ -204,7 +204,7 @@ _Refused = Mapping[int, Mapping[int, str]]
 
 
 def _refused(rows: DataFrame) -> _Refused:
-    """What readers refuse; only batches that share an id or a message with another are looked at."""
+    """What readers refuse; only batches that share an id or a message with another are examined."""
     batches = rows.where("ordinal >= 0").select("number", "ordinal", "log", "batch", "ids")
     named = batches.groupBy("log", "batch").count().where("count > 1").select("log", "batch")
     messages = batches.select("log", "batch", "number", "ordinal", F.explode("ids").alias("id"))

@@ -97,7 +97,7 @@ class BatchJob(msgspec.Struct, frozen=True):
             yield Reject(row["ids"][0], row["reason"])
 
     def snapshot(self) -> bytes:
-        """What is open at the end of the range, as the snapshot of one batcher: another host goes on from it.
+        """What is open at the end of the range, as the snapshot of one batcher: another host continues from it.
 
         Raises :class:`PipelineError` where the job closed everything.
         """

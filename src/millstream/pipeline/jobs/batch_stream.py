@@ -2,7 +2,7 @@
 
 Shares of messages (``pipeline/shard_source.py``) are grouped by shard, and ``transformWithState`` (no timers) keeps a
 batcher's snapshot for each. The output is that of the service in process (``batching/service.py``), message for
-message, and so is the state file that the job leaves: whichever of them stops, the other goes on.
+message, and so is the state file that the job leaves: whichever of them stops, the other continues.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def run_stream(
 
 
 def save_state(spark: SparkSession, plan: StreamPlan) -> None:
-    """Write where the ended query of *plan* stands into the state file, for whoever goes on."""
+    """Write where the ended query of *plan* stands into the state file, for whoever continues."""
     done = read_progress(plan.checkpoint).done
     if not done:
         return
@@ -271,7 +271,7 @@ class _StreamMonitor:
         self.rejects: Counter[str] = Counter()
 
     def check(self) -> None:
-        """Tell of what was written, and let time go on in the log where nothing else does."""
+        """Tell of what was written, and let time continue in the log where nothing else does."""
         self.report()
         self._tick()
 

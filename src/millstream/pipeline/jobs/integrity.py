@@ -1,7 +1,7 @@
 """The job ``integrity``: read every copy, and write down what was seen.
 
 inventory ⟗ manifest → plan of what is due → bins of equal bytes → one file of facts a bin. A bin is done when its file
-is there, so a run that was killed goes on with the bins that are left.
+is there, so a run that was killed continues with the bins that are left.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def run_integrity(
 ) -> Sweep:
     """Read what is due of what is listed in *stores* (id → URL) or recorded in *manifest*, into facts under *jobs*.
 
-    *sweep* names the run: one of that name that was finished is not made again, one that was killed goes on, with the
+    *sweep* names the run: one of that name that was finished is not made again, one that was killed continues, with the
     inventory and the manifest it began with. *manifest* is read only where the run has no plan yet;
     *spaces* limits both sides; all of it is compared, and what is *due* (as it stands when the run begins) is read.
     Items that cannot be read, and stores that cannot be listed, are facts, not failures.

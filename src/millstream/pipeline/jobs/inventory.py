@@ -1,6 +1,6 @@
 """The job ``inventory``: what is listed in the spaces of storage providers, as a Parquet snapshot.
 
-Spaces are listed in ranges side by side, and each range is a file: a run that was killed goes on with the ranges that
+Spaces are listed in ranges side by side, and each range is a file: a run that was killed continues with the ranges that
 are left. What has changed since an earlier listing is in ``jobs/changes.py``.
 """
 

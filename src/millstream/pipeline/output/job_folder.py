@@ -1,7 +1,7 @@
 """A job's folder: its output is there as a whole, with a record that says so, or it is done again.
 
 ``inputs.json`` is written first and ``job.json`` last. A folder without the latter is what a killed run left behind.
-Spark may go on writing for a moment after its driver was killed, so each attempt writes to a folder of its own,
+Spark may continue writing for a moment after its driver was killed, so each attempt writes to a folder of its own,
 ``attempt-N``; the one with the highest number counts.
 """
 

@@ -1,7 +1,7 @@
 """Work on items in bins of about equal bytes: a task a bin, and a file or object of results a bin.
 
-A bin is done when its file is there and whole, so that a run that was killed goes on with the bins that are left. What
-is to be done is written down first, as the rows of a *plan*, and with it into how many bins they go.
+A bin is done when its file is there and whole, so that a run that was killed continues with the bins that are left.
+What is to be done is written down first, as the rows of a *plan*, and with it into how many bins they go.
 """
 
 from __future__ import annotations

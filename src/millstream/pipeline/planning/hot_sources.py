@@ -31,7 +31,7 @@ HOT_ROWS = 100_000
 
 _SAMPLES = 16
 _SAMPLED = 4096
-"""Places of a log that are looked at, and messages at each."""
+"""Places of a log that are examined, and messages at each."""
 
 _MOST_SPANS = 2_000_000
 _LEAST_SPANS = 64

@@ -38,7 +38,7 @@ STAGED_SCHEMA = pa.schema(
 
 MAX_ROW_BYTES = 32 << 20
 KEPT_BYTES = 64 << 10
-"""Of a row that is put aside so many bytes are kept."""
+"""Of a row that is put aside this many bytes are kept."""
 
 _BATCH_ROWS = 8192
 _BATCH_BYTES = 4 << 20

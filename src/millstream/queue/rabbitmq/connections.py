@@ -135,7 +135,7 @@ class BrokerConnection:
         return self._channel
 
     def _keep_alive(self) -> None:
-        """Heartbeats, and news of a connection that was lost while nobody used it: that alone is not an outage."""
+        """Heartbeats, and news of a connection that was lost while no process used it: that alone is not an outage."""
         from pika.exceptions import AMQPError
 
         if self._connection is not None:

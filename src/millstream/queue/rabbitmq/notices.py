@@ -47,7 +47,7 @@ class RabbitNoticeChannel:
         options = options or ConnectionOptions()
         parameters, health = parse_url(url), BrokerHealth(name, options, clock)
         self._name = name
-        # Who waits for a confirm, or for a broker that takes nothing at the moment, keeps nobody from receiving.
+        # Who waits for a confirm, or for a broker that takes nothing at the moment, keeps no process from receiving.
         self._receiving = BrokerConnection(parameters, self._prepare, health, clock)
         self._sending = BrokerConnectionPool(
             options.publishers, lambda: BrokerConnection(parameters, self._prepare, health, clock)

@@ -50,7 +50,7 @@ class _State(enum.IntEnum):
 
 
 class _Beginning(NamedTuple):
-    """An intent that is to be written down, and the newest number when what was there before it was looked at."""
+    """An intent that is to be written down, and the newest number when what was there before it was examined."""
 
     intent: AuditIntent
     seen: int | None = None

@@ -228,7 +228,7 @@ class AuditedStore(StoreWrapper):
         return msgspec.structs.replace(event, size=read.size) if read.sha256 == event.sha256 else None
 
     def _settle_all_left(self, intents: Sequence[AuditIntent]) -> None:
-        """:meth:`_settle_left` for each of *intents*; new items of a store that can do many at once are looked at
+        """:meth:`_settle_left` for each of *intents*; new items of a store that can do many at once are examined
         together."""
         bulk, together = self.bulk, dict[str, list[AuditIntent]]()
         for intent in intents:

@@ -100,7 +100,7 @@ class LocalBulk:
                 folder = folders.get(path)
                 if folder is not None and _status(_Target(folder, name)) is not None:
                     return False
-        except (OSError, StoreError):  # what it is, is said where the item is looked at alone
+        except (OSError, StoreError):  # what it is, is said where the item is examined alone
             return False
         return True
 

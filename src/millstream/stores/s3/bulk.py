@@ -29,7 +29,7 @@ class S3Bulk:
     """The :class:`~millstream.stores.bulk.Bulk` of *store*.
 
     Its items are not to be checked together (``reads_together``): what a server sets aside once it was read, as Swift
-    does with an object that rotted, is looked at once, and then read.
+    does with an object that rotted, is examined once, and then read.
     """
 
     reads_together = False

@@ -20,11 +20,11 @@ CONNECTIONS = 64
 """Connections that are kept open to one server; more threads than that wait for one another."""
 
 RETRIES = RetryPolicy(attempts=5, first=0.2, longest=10.0)
-"""How a call is tried again while the server does not answer: for about three seconds."""
+"""How a call is retried while the server does not answer: for about three seconds."""
 
 
 class S3Calls:
-    """The operations of S3 on the bucket of *address*, each tried again by *policy* while it does not answer."""
+    """The operations of S3 on the bucket of *address*, each retried by *policy* while it does not answer."""
 
     def __init__(self, address: S3Address, policy: RetryPolicy, clock: Clock, client: S3Client | None = None) -> None:
         self.address, self.policy, self.clock = address, policy, clock

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 SECTOR = 512
-"""A disk writes so many bytes wholly or not at all."""
+"""A disk writes this many bytes wholly or not at all."""
 
 _HEAD = struct.Struct("<cQQI")
 

@@ -1,7 +1,7 @@
 """The crash test of the log, for tests and for ``millstream log torture``: real processes, really killed.
 
 A writer and a reader run as processes of their own and are killed with signal 9 at random moments, and so is the
-database where it is a private one. After each kill everything is looked at: what was confirmed is stored, ids are
+database where it is a private one. After each kill everything is examined: what was confirmed is stored, ids are
 dense, packs are whole and stored once, and what was acknowledged is not delivered again beyond the stated window.
 """
 

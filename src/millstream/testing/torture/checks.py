@@ -72,7 +72,7 @@ class OrderCheck:
             yield f"id {number} is {place}, after {before}: a pack is not whole"
 
     def _begin(self, number: int, place: PackPosition) -> Iterator[str]:
-        sender = (place.run, place.thread) if place.thread else (0, 0)  # sequences go on from writer to writer
+        sender = (place.run, place.thread) if place.thread else (0, 0)  # sequences continue from writer to writer
         expected = self._turns.get(sender, 0) + 1
         if place.turn != expected:
             yield f"id {number} begins pack {place.turn} of {place}, where pack {expected} is due"

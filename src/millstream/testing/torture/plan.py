@@ -16,9 +16,9 @@ GRACE_SECONDS = 5.0
 
 
 class TorturePlan(msgspec.Struct, frozen=True):
-    """How many processes to kill, or for how many seconds to go on killing (whichever ends first), drawn by *seed*.
+    """How many processes to kill, or for how many seconds to continue killing (whichever ends first), drawn by *seed*.
 
-    Writers wait for each pack, or go on while the last packs, ``ahead`` of them, are under way.
+    Writers wait for each pack, or continue while the last packs, ``ahead`` of them, are under way.
     """
 
     kills: int = 20

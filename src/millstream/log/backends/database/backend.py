@@ -268,7 +268,7 @@ class DatabaseBackend(abc.ABC, Generic[AddressT]):
         return self._pool.call(lambda pooled: pooled.connection.execute(statement, *values))
 
     def _add_log(self, connection: DatabaseConnection, log: str, table: str, first_id: int, kind: str) -> None:
-        """Add the row of *log* and its first states in one transaction, unless somebody else was quicker."""
+        """Add the row of *log* and its first states in one transaction, unless another process was quicker."""
         connection.execute(self.sql.BEGIN)
         if self._is_added(connection, self.sql.INSERT_LOG, log, table, first_id - 1):
             connection.execute(self.sql.INSERT_STATE, log, KIND.encode(), kind.encode())

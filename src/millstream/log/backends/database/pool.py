@@ -79,7 +79,7 @@ class ConnectionPool(Generic[LocationT]):
             self._make_database()
 
     def once(self, work: Callable[[PooledConnection], Result]) -> Result:
-        """What *work* returns; nothing is tried again. Raises :class:`LogError`."""
+        """What *work* returns; nothing is retried. Raises :class:`LogError`."""
         try:
             return self._attempt(work)
         except ServerError as error:

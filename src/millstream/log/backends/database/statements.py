@@ -88,4 +88,4 @@ class Statements:
         "UPDATE millstream_states SET version = version + 1, value = ? WHERE log = ? AND name = ? AND version = ?"
     )
     STATES: ClassVar[str]
-    """Name, version and value of the states of a log whose names begin with so many bytes, these, in order."""
+    """Name, version and value of the states of a log whose names begin with this many bytes, these, in order."""

@@ -19,7 +19,7 @@ PACKET_TOO_LARGE = 1153
 
 _NO_WAY = (2002, 2003, 2006, 2013, 2014, 2027, 2055)  # to the server, or the connection broke; the client's numbers
 _NOT_NOW = (1040, 1041, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226)  # full, starting, ending
-_ENDED = (1317, 1927, 3169, 4031)  # somebody ended this connection
+_ENDED = (1317, 1927, 3169, 4031)  # the server or an operator ended this connection
 _CONTENDED = (1020, 1205, 1213, 1412, 1637)  # a deadlock, a lock not free in time, a table that was changed meanwhile
 
 _FULL = [1021, 1114, 3675, 3676]

@@ -1,7 +1,7 @@
 """Where consumers are: their pointers as the original keeps them, and beside them what only we know.
 
 A pointer that is not where we left it was moved by a receiver of the original. That counts as one more version of the
-state, so that a reader of ours that is open at that moment is fenced, and the next one goes on from there.
+state, so that a reader of ours that is open at that moment is fenced, and the next one continues there.
 """
 
 from __future__ import annotations

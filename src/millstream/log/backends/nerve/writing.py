@@ -1,7 +1,7 @@
 """Writing rows: into all tables of a queue, at once where they are many, and then the writer pointer over them.
 
-The pointer is the end of what exists: rows above it are seen by nobody. Every transaction checks, under a lock, that
-its writer still has the lease and that the pointer is where it left it.
+The pointer is the end of what exists: rows above it are seen by no process. Every transaction checks, under a lock,
+that its writer still has the lease and that the pointer is where it left it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOT_KEPT = ["source", "key", "headers"]
 
 
 class ForeignPublisherError(FencedError):
-    """Somebody who knows no lease publishes to the same queue."""
+    """A program that takes no lease publishes to the same queue."""
 
 
 class ShardBatch(msgspec.Struct, frozen=True):

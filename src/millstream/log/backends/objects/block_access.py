@@ -125,7 +125,7 @@ def _within(blocks: Iterator[Located], max_bytes: int) -> list[Located]:
 
 
 def _as_found(block: BlockEntry, data: bytes) -> bytes:
-    """*data*; nothing where it is a block, but not the one that was written, so that nobody takes it for that."""
+    """*data*; nothing where it is a block, but not the one that was written, so that no process takes it for that."""
     if is_block(block, data):
         return data
     try:

@@ -8,7 +8,7 @@ from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.errors import StorageUnavailableError
 
 CREATE_RETRIES = RetryPolicy(attempts=6, first=0.1, longest=5.0)
-"""How a create without an answer is tried again: for about three seconds."""
+"""How a create without an answer is retried: for about three seconds."""
 
 
 def create_object(bucket: Bucket, name: str, data: bytes, clock: Clock) -> bool:

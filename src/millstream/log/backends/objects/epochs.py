@@ -37,7 +37,7 @@ class Epochs:
         self._taken = LeaseState()
 
     def newest(self) -> int:
-        """The newest epoch; 0 where nobody has ever written."""
+        """The newest epoch; 0 where no process has ever written."""
         known = self._newest
         number, data = find_newest(lambda number: self._bucket.get(self._names.epoch(number)), known)
         if data is not None:
@@ -52,7 +52,7 @@ class Epochs:
         return epoch, (self._lease(epoch) or taken) if epoch else LeaseState()
 
     def take(self, epoch: int, holder: bytes, until: int) -> bool:
-        """Make *holder* the one of *epoch*, which nobody has taken; False where somebody has."""
+        """Make *holder* the one of *epoch*, which no process has taken; False where a process has."""
         lease = LeaseState(holder, until, secrets.token_hex(8))
         made = create_object(self._bucket, self._names.epoch(epoch), msgspec.json.encode(lease), self._clock)
         if made:

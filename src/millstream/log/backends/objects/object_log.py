@@ -104,7 +104,7 @@ class ObjectLog:
         """Create *commit*, and make sure that it is part of the chain.
 
         It is, if the layout, looked at after it was created, begins at or before it: a name from there on was never
-        deleted, so that nobody has seen another object of that name.
+        deleted, so that no process has seen another object of that name.
         """
         number = commit.head.number
         if not create_object(self._bucket, self.names.commit(number), data, self._clock):

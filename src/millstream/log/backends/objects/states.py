@@ -75,7 +75,7 @@ class States:
         if not made:
             return False
         self._learn(key, new)
-        with contextlib.suppress(StorageError):  # a later put goes on with it
+        with contextlib.suppress(StorageError):  # a later put continues with it
             for block in range(self._gone[key] + 1, version // BLOCK + 1):
                 self._delete_block(key, block)
         return True

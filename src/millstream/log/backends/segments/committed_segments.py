@@ -174,7 +174,7 @@ class CommittedSegments:
             self._scan = None
 
     def _end_after_boot(self, announced: CommittedEnd) -> CommittedEnd:
-        """Nobody has written since the machine was started: the files say it, and stay as they are.
+        """No process has written since the machine was started: the files say it, and stay as they are.
 
         Where they end in damage, the end lies one message further, so that readers are told what is missing.
         """

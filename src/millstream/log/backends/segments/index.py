@@ -115,7 +115,7 @@ class SealedSegments:
         self._sums.pop(first_id, None)
 
     def check(self, first_id: int) -> tuple[list[str], int]:
-        """What is wrong with head and footer of a segment, and up to where its commits reach (0: nobody knows)."""
+        """What is wrong with head and footer of a segment, and up to where its commits reach (0: no process knows)."""
         _, problems = self.load(first_id)
         path = self._folder / segment_name(first_id)
         return problems, 0 if problems else path.stat().st_size - _footer_of(path)

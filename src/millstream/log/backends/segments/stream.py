@@ -28,7 +28,7 @@ from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyE
 
 SEGMENT_BYTES = 128 << 20
 SEGMENT_BLOCKS = 65_536
-"""A segment is sealed when it has so many bytes or blocks."""
+"""A segment is sealed when it has this many bytes or blocks."""
 
 _COPIED = 4 << 20
 
@@ -236,7 +236,7 @@ def _entries(commit: Commit, offset: int) -> list[Entry]:
 
 @contextlib.contextmanager
 def _undone(handle: int, offset: int) -> Iterator[None]:
-    """Cut the file to *offset* where writing to it fails; what failed to reach the disk is never tried again."""
+    """Cut the file to *offset* where writing to it fails; what failed to reach the disk is never retried."""
     try:
         yield
     except BaseException:

@@ -273,7 +273,7 @@ class SqliteBackend:
         return connection
 
     def _refuse_unread_commits(self) -> None:
-        """Nobody can change a file on a disk that can only be read, nor take in what lies beside it."""
+        """No process can change a file on a disk that can only be read, nor take in what lies beside it."""
         beside = Path(f"{self._path}-wal")
         if beside.exists() and beside.stat().st_size:
             raise StorageReadOnlyError(

@@ -120,7 +120,7 @@ class ClientSessions:
         return iter(list(self._sessions.values()))
 
     def get(self, client_id: str) -> ClientSession | None:
-        """The session of *client_id*; None where nobody is known by it."""
+        """The session of *client_id*; None where no client is known by it."""
         return self._sessions.get(client_id)
 
     def is_connected(self, client_id: str, connection: str, now: int) -> bool:

@@ -124,8 +124,8 @@ class GroupDelivery:
     def next_in_order(self, count: int, *, consecutive: bool) -> list[int]:
         """At most *count* ids that may be given now; a topic with order.
 
-        Of every message group the first message that is not done, if nobody has it; with *consecutive* also those that
-        follow it.
+        Of every message group the first message that is not done, if no client has it; with *consecutive* also those
+        that follow it.
         """
         return self._group_queues.free(count, consecutive=consecutive)
 
@@ -198,7 +198,7 @@ class GroupDelivery:
         self._seen_to = next_id - 1
 
     def end_recovery(self, now: int) -> None:
-        """The journal was read: what the broker renewed is renewed until *now*, everything else is looked at anew.
+        """The journal was read: what the broker renewed is renewed until *now*, everything else is examined anew.
 
         That is how it was when the broker ended, and all connections with it.
         """

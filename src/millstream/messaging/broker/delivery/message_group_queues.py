@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class MessageGroupQueues:
-    """Lines of message ids, one a message group, each in the order of ids. *is_free* says that nobody has an id."""
+    """Queues of message ids, one per message group, in the order of ids. *is_free* says that no client has an id."""
 
     def __init__(self, is_free: Callable[[int], bool]) -> None:
         self._is_free = is_free

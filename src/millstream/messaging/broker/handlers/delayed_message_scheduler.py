@@ -22,7 +22,7 @@ from millstream.messaging.broker.storage.wire_codec import DeliveryInfo, to_wire
 from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 
-_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which may have been set
+_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is examined again, which may have been set
 _AT_ONCE: Final = 512
 _REMEMBERED: Final = 10_000
 _RETRY_SECONDS: Final = 1.0
@@ -164,7 +164,7 @@ class DelayedMessageScheduler:
 
 @contextlib.contextmanager
 def _ending(delayed: Sequence[DelayedMessage]) -> Iterator[None]:
-    """Nobody else ends *delayed* meanwhile."""
+    """No other client ends *delayed* meanwhile."""
     for hold in delayed:
         hold.ending = True
     try:

@@ -26,12 +26,12 @@ from millstream.messaging.errors import StatusError
 from millstream.messaging.protocol import v2
 
 LOOK_AHEAD: Final = 10_000
-"""How many messages of a topic with order are looked at beyond those that wait for their turn."""
+"""How many messages of a topic with order are examined beyond those that wait for their turn."""
 
 MOST_BYTES: Final = 8 << 20
 """About how many bytes of bodies are given at once, unless a single message is larger."""
 
-_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which may have been set
+_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is examined again, which may have been set
 _AT_ONCE: Final = 16
 _PAGE: Final = 1024
 _RUN: Final = 64  # shorter runs are put together, message by message
@@ -229,7 +229,7 @@ class _MessageSearch:
             raise
 
     async def _next_page(self) -> bool:
-        """Look at the next messages that nobody was given yet; False at the end."""
+        """Look at the next messages that no client was given yet; False at the end."""
         first, last = self._delivery.next, self._topic.last_id
         if first > last or len(self.skipped) > _SKIP_AT_MOST:
             return False

@@ -61,7 +61,7 @@ REQUIRED_PERMISSIONS: Final = {
     "GetOffset": RequiredPermission("subscribe", _queue, _group),
     "QueryOffset": RequiredPermission("subscribe", _queue),
     "EndTransaction": RequiredPermission("publish", _topic),
-    "Telemetry": RequiredPermission("none"),  # what a client declares is looked at as it comes: check_settings
+    "Telemetry": RequiredPermission("none"),  # what a client declares is examined as it comes: check_settings
     "NotifyClientTermination": RequiredPermission("none", groups=_group),
     "ChangeInvisibleDuration": RequiredPermission("subscribe", _topic, _group),
     "RecallMessage": RequiredPermission("publish", _topic),

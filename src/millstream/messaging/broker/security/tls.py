@@ -57,7 +57,7 @@ class ServerTls(msgspec.Struct, frozen=True):
 
 
 class CertificateReloader:
-    """Looks at *files* whenever somebody connects, and gives gRPC what they hold by now; at first that is *present*.
+    """Looks at *files* whenever a client connects, and gives gRPC what they hold by now; at first that is *present*.
 
     Connections that are there already are kept. Files that cannot be used (one of a pair may not have been written yet)
     change nothing: that is logged, once, and they are read again when they have changed again.

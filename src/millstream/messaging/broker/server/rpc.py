@@ -53,7 +53,7 @@ class CallAuthorizer:
         if not client_id:
             raise StatusError(v2.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
         if access is not UNRESTRICTED:
-            client_id = f"{access.name}/{client_id}"  # nobody speaks for a client of another key
+            client_id = f"{access.name}/{client_id}"  # no client speaks for a client of another key
             check_call(method, request, access, namespace)
         core = self.supervisor.core
         connection = context.peer()

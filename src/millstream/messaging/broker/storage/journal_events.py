@@ -14,7 +14,7 @@ Ids = list[tuple[int, int]]
 
 
 class TopicMade(msgspec.Struct, frozen=True, tag_field="did", tag="make-topic"):
-    """A topic is there, of this type (``NORMAL`` …) and with so many queues."""
+    """A topic is there, of this type (``NORMAL`` …) and with this many queues."""
 
     topic: str
     type: str
@@ -63,7 +63,7 @@ class Hidden(msgspec.Struct, frozen=True, tag_field="did", tag="hide"):
 
 
 class OffsetReset(msgspec.Struct, frozen=True, tag_field="did", tag="restart"):
-    """The group goes on at the message ``next``, as if it had seen nothing from there on."""
+    """The group continues at the message ``next``, as if it had seen nothing from there on."""
 
     group: str
     topic: str
