@@ -1,7 +1,7 @@
 """Ledgers of others, read from a file or over HTTP: as chains of entries, or as plain lists of anchors.
 
 A plain list (``number``, ``time``, ``anchor_string``) has no hashes. Its entries get those that they would have in a
-chain, so that whoever has seen some of them notices when one is changed, put in or taken out later.
+chain, so that a reader who has some of them detects a later change, insertion or removal.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ class VerifiedProof(msgspec.Struct, frozen=True, kw_only=True):
 
     ``anchored_at`` is the time of the anchor's ledger entry (microseconds since the epoch, UTC), ``entry_hash`` its
     hash. ``ledger_head`` is the hash of the last entry of a proof of version 1, ``checkpoint`` is that of
-    version 2, and None where only a ledger head was trusted, as nobody then vouches for the
-    checkpoint. Where ``pinned`` is False nobody vouched for them: whoever made the proof may have made the ledger.
+    version 2, and None where only a ledger head was trusted, as no signature then confirms the
+    checkpoint. If ``pinned`` is False nothing confirms them: the author of the proof may have invented the ledger.
     ``timestamps`` says which time stamps of the proof hold; all are unchecked where no authority is trusted.
     ``replicas`` is what the prover knew of copies; it is part of the proof, not of what is proven.
     """

@@ -1,6 +1,6 @@
 """Where a log of batches begins, if a job over history batched what lies before: a note that is kept with the log.
 
-Without it nobody could tell batches that were handed over from batches that were lost.
+Without it batches that were handed over would look like lost ones.
 """
 
 from __future__ import annotations

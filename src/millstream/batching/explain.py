@@ -221,7 +221,7 @@ class _SourceExplanation:
     def _in_place(self, event: Event, copies: Sequence[Event], rule: str, value: int) -> int | None:
         """Which of *copies* is in a batch where *rule* is *value*; None where that is *event*.
 
-        The leap is the delay where nobody gives one, so both are tried where they are the same.
+        The leap is the delay if none is given, so both are tried where they are the same.
         """
         config = self._config
         changes = [{rule: value}]

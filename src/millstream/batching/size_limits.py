@@ -1,7 +1,7 @@
 """The order-free rule with caps on the count and the bytes of a batch (``docs/formats/batch-id.md``, "Caps").
 
 An instant that does not fit what is there begins a batch of its own, so that it stays together. Only an instant that
-exceeds the caps by itself is split, in the order of its keys, for a cap that gives way protects nobody.
+exceeds the caps by itself is split, in the order of its keys, because a cap must never be exceeded.
 """
 
 from __future__ import annotations

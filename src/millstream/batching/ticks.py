@@ -1,4 +1,4 @@
-"""Who appends ticks to the log that is batched: its writer where this process has it, else whoever finds it free."""
+"""The writer of ticks to the batched log: its writer in this process, else the process that finds it free."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def current_writer_ticker(writer: Callable[[], Writer | None]) -> Ticker:
             return False
         try:
             found.append([make_tick()])
-        except LogError:  # it has ended since; whoever comes after it is found the next time
+        except LogError:  # it has ended since; its successor is found the next time
             return False
         return True
 
@@ -47,7 +47,7 @@ def first_of_tickers(*tickers: Ticker) -> Ticker:
 
 
 def idle_log_ticker(log: Log, clock: Clock) -> Ticker:
-    """Ticks by taking the writer's lease of *log* for one message, and only where nobody else holds it.
+    """Ticks by taking the writer's lease of *log* for one message, and only if no other process holds it.
 
     A log with a writer gets its ticks from there, or moves on with its messages.
     """

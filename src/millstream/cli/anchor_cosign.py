@@ -59,7 +59,7 @@ def cosign(settings: Settings, *, wait: int, ledger_name: LedgerName, as_json: b
 @json_option
 @data_options
 def witnesses(settings: Settings, ledger_name: LedgerName, as_json: bool) -> None:
-    """Show the newest cosigned checkpoint of a ledger, and how each witness answered last. Nobody is asked.
+    """Show the newest cosigned checkpoint of a ledger, and how each witness answered last. Sends no request.
 
     Exit code 1 if the offered checkpoint lacks the quorum, or a witness has cosigned another history.
     """

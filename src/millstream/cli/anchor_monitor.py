@@ -60,7 +60,7 @@ _PAUSE_SECONDS = 0.2
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     multiple=True,
     metavar="FILE",
-    help="Also compare a checkpoint or proof that somebody else has; repeatable.",
+    help="Also compare a checkpoint or proof of another reader; repeatable.",
 )
 @click.option("--once", is_flag=True, help="Look once, for cron: exit code 1 if there is any finding.")
 @click.option("--interval", type=Duration(), default="1m", show_default=True, help="Interval between looks.")

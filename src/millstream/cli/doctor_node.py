@@ -71,7 +71,7 @@ def _extra(url: str) -> str:
 
 
 def _server(setting: str, url: str) -> Iterator[Check]:
-    """Whether somebody listens where *url* says; an S3 store without an endpoint is Amazon's, and is not called."""
+    """Whether a server listens at *url*; an S3 store without an endpoint is Amazon's, and is not called."""
     if provider_scheme(url).is_remote:
         endpoint = parse_qs(urlsplit(url).query).get("endpoint")
         if not endpoint:

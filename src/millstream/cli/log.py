@@ -306,7 +306,7 @@ def _print_batch(batch: Batch, jsonl: bool) -> None:
 
 @contextlib.contextmanager
 def _ending_quietly() -> Iterator[None]:
-    """Whoever reads the output may stop reading: that is not a failure."""
+    """The reader of the output may stop reading: that is not a failure."""
     try:
         yield
     except BrokenPipeError:

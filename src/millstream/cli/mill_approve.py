@@ -55,7 +55,7 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
 @data_options
 @json_option
 def reject(settings: Settings, number: int, reason: str, as_json: bool) -> None:
-    """Reject the held plan NUMBER: it is not executed, and nobody is asked again unless it grows.
+    """Reject the held plan NUMBER: it is not executed, and needs a new decision only if it grows.
 
     Nothing of its space is copied between its stores until its source is in order, or the plan is approved after all.
     """

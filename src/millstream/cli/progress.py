@@ -1,4 +1,4 @@
-"""Bars that show how far a command is, where somebody watches."""
+"""Progress bars of commands on a terminal."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _run(
 
 
 def _pause(microseconds: int, clock: Clock, stopped: Callable[[], bool]) -> bool:
-    """Wait until the next run; False where somebody asked for an end."""
+    """Wait until the next run; False after a request to stop."""
     end = clock.monotonic() + microseconds / MICROSECONDS
     while not stopped():
         left = end - clock.monotonic()
@@ -190,7 +190,7 @@ def _present(url: str, space: str, *, is_new: bool) -> tuple[str, Store]:
 
 
 def _tell_total(bars: Bars, task: TaskID, count: Callable[[], int]) -> None:
-    with contextlib.suppress(StoreError):  # whoever reads the source says what is wrong
+    with contextlib.suppress(StoreError):  # the reader of the source reports the error
         bars.update(task, total=count())
 
 

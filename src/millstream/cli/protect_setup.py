@@ -71,7 +71,7 @@ class Stores(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What somebody asks for: the source's URL, its space, and the URLs of the destinations.
+    """The request: the source's URL, its space, and the URLs of the destinations.
 
     With ``forgets_exclusion`` nothing is left out any more; ``is_empty`` says that nothing is listed in the source.
     """

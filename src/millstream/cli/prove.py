@@ -210,7 +210,7 @@ def _print_timestamps(verified: VerifiedProof) -> None:
 
 
 def trust_policy(keys: tuple[str, ...], policy: BinaryIO | None) -> TrustPolicy | None:
-    """Whom the options trust; None where they name nobody."""
+    """The trust that the options state; None if they state none."""
     if not keys and policy is None:
         return None
     from millstream.anchoring.transparency.policy import MAX_POLICY_BYTES, TrustPolicy, parse_policy, with_ledgers

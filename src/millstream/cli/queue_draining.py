@@ -16,7 +16,7 @@ from millstream.mill.workers.manager import WorkTally
 from millstream.node import Node
 
 EVERY = 60.0
-"""Seconds between two lines of a status, where nobody watches."""
+"""Seconds between two status lines without a terminal."""
 
 
 def drain_queues(node: Node, *names: QueueName) -> WorkTally:

@@ -115,7 +115,7 @@ def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) 
         return place, None
     try:
         generated_tls(node.folder, place.host, node.clock)
-    except MillstreamError as error:  # nobody has asked for it
+    except MillstreamError as error:  # it was not requested
         _log.warning("the broker does not encrypt: %s", error)
         return place, None
     others = filter(None, (settings.console.address, settings.serve.registry_http))

@@ -31,7 +31,7 @@ WITNESS_STATES = {
 """How a witness answered last, in words, and how bad that is."""
 
 _GIVEN = ("proof", "key", "policy", "ledger_head", "timestamps")
-"""What somebody gives who verifies a proof, as text or as the file ``…_file``."""
+"""The fields for verifying a proof, as text or as the file ``…_file``."""
 
 MOST_LINES = 200
 """Lines of a file that a page shows as trees."""
@@ -100,7 +100,7 @@ def show_proof(call: PageRequest) -> Mapping[str, Any]:
 
 
 def verify(call: PageRequest) -> Mapping[str, Any]:
-    """Check a proof that somebody brought, as text or as a file; what was filled in stays in the form."""
+    """Verify a given proof, as text or as a file; the form keeps its values."""
     given = {name: call.field(name).strip() for name in _GIVEN}
     given |= {name: call.field(f"{name}_file").strip() for name in _GIVEN if call.field(f"{name}_file")}
     given["policy"] = given["policy"].replace("\r\n", "\n")

@@ -25,7 +25,7 @@ def sync_filesystem(folder: int) -> None:
     """Bring all that was written so far to the filesystem of the open *folder* onto the disk, whoever wrote it.
 
     Raises ``OSError``, also where anything that was written since *folder* was opened could not be brought there: so
-    whoever writes opens a folder of his own before he does.
+    each writer opens its own folder before it writes.
     """
     if _libc.syncfs(folder):
         number = ctypes.get_errno()

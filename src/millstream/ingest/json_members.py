@@ -1,4 +1,4 @@
-"""The members of JSON objects as they were written: numbers are taken apart by nobody, so nothing is lost of them."""
+"""The members of JSON objects as they were written: numbers are not parsed, so they keep all digits."""
 
 from __future__ import annotations
 

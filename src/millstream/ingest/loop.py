@@ -47,8 +47,8 @@ class MqttIngest:
 
     A message is acknowledged once it is durable in one of the two. Under QoS 2 each is stored exactly once, wherever
     this process dies, and under QoS 1 at least once: one that was stored but not acknowledged comes again, and is
-    refused as a duplicate when it is batched. Under QoS 0 what comes while nobody listens is lost. *say* gets a line
-    when the connection is lost or found. Use it in one thread.
+    refused as a duplicate when it is batched. Under QoS 0, messages that arrive without a listener are lost.
+    *say* gets a line when the connection is lost or found. Use it in one thread.
     """
 
     def __init__(

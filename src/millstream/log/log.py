@@ -377,7 +377,7 @@ class Log:
         return self._backend.head(self.name).last_id
 
     def sequence(self, producer: str) -> int:
-        """The last durable sequence of *producer* (0 at first), whoever is the writer now."""
+        """The last durable sequence of *producer* (0 at first), of any writer."""
         return int(self._backend.get_state(self.name, producer_key(producer)).value or 0)
 
     def verify(self, *, deep: bool = False) -> Verification:

@@ -19,9 +19,9 @@ class AsyncBatcher(Generic[Item, Result]):
     """Runs items that are submitted at the same time together, as *limits* allow. For one event loop.
 
     *run* gets the items of a batch in the order of their submission and returns an outcome for each; one that is an
-    exception is raised to whoever submitted the item. An exception that *run* raises is raised to all of the batch, as
-    the exception that *failure* makes of it. A batch that is not full waits for *linger* seconds where the limits say
-    that it lingers. With *drops_cancelled* an item whose submission is cancelled before it is in flight is not run.
+    exception is raised to the caller that submitted the item. An exception that *run* raises is raised to all of the
+    batch, as the exception that *failure* makes of it. A batch that is not full waits for *linger* seconds if the
+    limits say so. With *drops_cancelled* an item whose submission is cancelled before it is in flight is not run.
     *on_idle* is called whenever nothing waits or is in flight any more.
     """
 

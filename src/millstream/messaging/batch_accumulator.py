@@ -39,7 +39,7 @@ class Slot:
 class BatchAccumulator(Generic[Item]):
     """Items in the order in which they came, and the slots in which batches of them are in flight.
 
-    Whoever holds a slot takes a batch, finishes it, takes the next one, and releases the slot where there is none.
+    The task with a slot takes a batch, finishes it, takes the next one, and releases the slot when none is left.
     """
 
     def __init__(self, limits: BatchingLimits) -> None:

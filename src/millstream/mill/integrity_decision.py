@@ -7,12 +7,13 @@ manifest speaks for both. The rows B1–B22 are those of the reference table; wh
 - B3 with bytes that cannot be found is a row of its own, B3V "vanished during the check", and is retried first.
 - B6, B8, B14 and B17 ask for a delay on the queue; no worker sleeps.
 - B9, B10 and B16 never rewrite the manifest: what was recorded when the bytes arrived is not replaced by what stands
-  beside a copy, since whoever forges the copy forges that, too. Only the audit log corrects it (A5: it has the checksum
+  beside a copy, since a forger of the copy forges that, too. Only the audit log corrects it (A5: it has the checksum
   as the last one that the item was written with, so the manifest missed an event).
 - B26: an item of an adopted source that other programs have changed is explained: it is adopted next. B27: a damaged
   record beside an object is no provider that does not answer; a repair writes the object again.
-- B30: an item that vanished from a source that other programs write is held as a deletion until somebody says so. There
-  is no task: a repair could not write there. B31: an item that is left out of such a source on purpose is explained.
+- B30: an item that vanished from a source that other programs write is held as a deletion until an operator
+  confirms it. There is no task: a repair could not write there. B31: an item that such a source excludes on purpose
+  is explained.
 - B25: an object without a row, of which other records of ours have other bytes, is never recorded by itself.
 - B11 excuses only what the manifest cannot know yet: an item without a row, or one whose change waits in the audit
   outbox. A row that contradicts the object is judged at once, however recent the object's time is: a forger sets it.

@@ -59,7 +59,7 @@ class BatchingPart:
         return list(found)
 
     def state_file(self, output: str) -> Path:
-        """The file in which whoever batches into the log *output* keeps how far it has come."""
+        """The file with the progress of the service that batches into the log *output*."""
         folder = self._context.folder / "batching"
         folder.mkdir(exist_ok=True)
         return folder / f"{output}.state"

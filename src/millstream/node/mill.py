@@ -92,7 +92,7 @@ class MillPart:
         What killed workers were writing to the copies is removed: the others may have nothing to write there.
         """
         mill, stores = self._context.settings.mill, self._stores
-        with contextlib.suppress(PolicyError, StoreError):  # whoever needs the policies says what is wrong with them
+        with contextlib.suppress(PolicyError, StoreError):  # the part that needs the policies reports the error
             stores.clear_drafts(PolicyRepository(self._policies.location).load().destinations)
         return WorkerManager(
             [self._queues.open(name) for name in names],

@@ -31,5 +31,5 @@ class PoliciesPart:
         return PolicyRepository(self.location).load()
 
     def reload(self) -> None:
-        """Read the policies again when they are next asked for: somebody saved one."""
+        """Read the policies again at the next request: one was saved."""
         self.__dict__.pop("current", None)

@@ -50,7 +50,7 @@ class QueuesPart:
     def _on_log(self, name: str) -> WorkQueue:
         queue = LogWorkQueue(self._logs.store.log(queue_log(name)), clock=self._context.clock)
         self._context.resources.callback(queue.close)
-        queue.reclaim()  # the workers of a node end with it, so leases from before are nobody's
+        queue.reclaim()  # the workers of a node end with it, so earlier leases have no worker
         return queue
 
     def _on_broker(self, name: str) -> WorkQueue:

@@ -17,7 +17,7 @@ PARTITION_BYTES = 32_000_000
 by itself is a hundredth of that."""
 
 TASKS_A_CORE = 3
-"""A log that is worth as many tasks has so many for each core: whoever is done early takes another."""
+"""A log that is worth as many tasks has so many for each core: a core that is done early takes another."""
 
 
 OPTIONS = (

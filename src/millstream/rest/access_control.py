@@ -1,7 +1,7 @@
 """Who may do what: sessions in signed cookies, tokens against forged forms, and a limit on guessed passwords.
 
 A node without users trusts everybody who reaches it, and so is reached from its own machine alone. Pages and programs
-are told apart by nothing: both are somebody (:class:`~millstream.rest.principal.Principal`) with a role.
+are not distinguished: both are a caller (:class:`~millstream.rest.principal.Principal`) with a role.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MissingUsersError(InputError):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A browser that was here before: ``name`` is empty where nobody signed in with it; ``expires`` in microseconds."""
+    """A browser that was here before: ``name`` is empty if no user signed in with it; ``expires`` in microseconds."""
 
     name: str
     expires: int
@@ -102,7 +102,7 @@ class AccessControl:
         return bool(self._users)
 
     def new_session(self, name: str = "") -> Session:
-        """A session that begins now, of somebody who has signed in as *name*, or of nobody yet."""
+        """A session that begins now, of the user *name*, or without a user yet."""
         lasts = round(self.settings.session_hours * 3600 * MICROSECONDS)
         return Session(name, self._clock.now() + lasts, secrets.token_urlsafe(16))
 
@@ -146,7 +146,7 @@ class AccessControl:
         return text if self._clock.now() // MICROSECONDS - int(seconds) <= _NOTICE_SECONDS else ""
 
     def principal(self, session: Session | None) -> Principal | None:
-        """Whose *session* is; None: somebody who has to sign in."""
+        """The user of *session*; None if a sign-in is required."""
         if not self.has_users:
             return LOCAL
         user = self._users.get(session.name) if session else None
@@ -213,7 +213,7 @@ class AccessControl:
 
 
 def check_address(settings: ConsoleSettings, host: str) -> None:
-    """Raise :class:`MissingUsersError` where others could reach *host* and nobody would have to sign in."""
+    """Raise :class:`MissingUsersError` if other machines could reach *host* without a sign-in."""
     if not settings.users and not is_loopback(host):
         raise MissingUsersError(
             f"the console needs users to listen on {host}: create one with `millstream config user "
@@ -259,7 +259,7 @@ class _SignInLimiter:
 
 
 def _load_key(path: Path) -> bytes:
-    """The key in *path*, which nobody else on the machine may read; made where there is none yet."""
+    """The key in *path*, which no other user of the machine may read; created if missing."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

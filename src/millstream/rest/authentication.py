@@ -1,4 +1,4 @@
-"""From a request to somebody: the cookie of a session, or the header ``Authorization`` of a program."""
+"""From a request to its caller: the cookie of a session, or the header ``Authorization`` of a program."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def set_session_cookie(response: Response, access: AccessControl, session: Sessi
 def require_role(request: Request, access: AccessControl, role: Role) -> Principal:
     """Who sends the request. Blocks for a moment where a password is checked: call it in a thread.
 
-    Raises :class:`AuthenticationError` for nobody, :class:`PermissionDeniedError` for whose role is not enough, and
-    :class:`InvalidFormTokenError` for a change that another site's page asks for.
+    Raises :class:`AuthenticationError` without a caller, :class:`PermissionDeniedError` for a role that is not
+    enough, and :class:`InvalidFormTokenError` for a change that another site's page asks for.
     """
     header = request.headers.get("authorization", "")
     if access.has_users and header.lower().startswith("basic "):

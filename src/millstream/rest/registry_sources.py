@@ -1,6 +1,6 @@
 """What other registries need to follow this one: its ledger in pages, and the files of its batches. Nothing is written.
 
-A node's content-addressed storage has files of event batches too, which are nobody's business here: only what begins as
+A node's content-addressed storage has files of event batches too, which are not served here: only what begins as
 a batch file of Sidetree (GZIP) is handed out.
 """
 

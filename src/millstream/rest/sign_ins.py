@@ -74,7 +74,7 @@ class SignedOutSessions:
 class SignInAudit:
     """Records sign-ins, failed sign-ins and sign-outs in *audit_log*, and failed ones as warnings in the process's log.
 
-    Nobody can fill the disk with them: beyond :data:`MOST_EVENTS` a minute of one action and one user, events are
+    They cannot fill the disk: beyond :data:`MOST_EVENTS` a minute of one action and one user, events are
     only counted, and the next event that is recorded has their number as ``suppressed``. A program that sends a
     password with each request is recorded once in *program_hours* for each address. Thread-safe.
     """
@@ -89,7 +89,7 @@ class SignInAudit:
         self._programs: dict[tuple[str, str], float] = {}
 
     def failed(self, user: str, address: str, reason: str) -> None:
-        """Somebody at *address* did not get in as *user*, or as :data:`UNKNOWN`, for *reason*."""
+        """A sign-in from *address* as *user*, or as :data:`UNKNOWN`, failed for *reason*."""
         if self._record("failed sign-in", user, address, reason):
             _log.warning("failed sign-in of %s from %s: %s", user, address, reason)
 

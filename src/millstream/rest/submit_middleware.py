@@ -93,7 +93,7 @@ class SubmitMiddleware:
                         future.set_exception(error)
                 continue
             for future, outcome in zip(futures, outcomes, strict=True):
-                if not future.done():  # whoever has left is not told
+                if not future.done():  # a client that has left gets no answer
                     future.set_result(outcome)
         self._task = None
 

@@ -59,7 +59,7 @@ class NodeQueues:
         return view.causes() if view else []
 
     def holder(self, name: str) -> str | None:
-        """Who works on the queue; None where nobody does, or where many may."""
+        """The worker of the queue; None if there is none, or may be many."""
         with suppress(MillstreamError):
             return self._node.logs.store.log(queue_log(name), create=False).info().writer
         return None

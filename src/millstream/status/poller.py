@@ -407,7 +407,7 @@ class StatusPoller:
         except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as failure:
             error = str(failure).partition("\n")[0][:300]
             _log.warning("the %s could not be read; it is tried again", name, exc_info=True)
-        except Exception as failure:  # with this thread the verdict would end, and nobody would know
+        except Exception as failure:  # without this thread the verdict would stop unnoticed
             error = f"unexpected {type(failure).__name__}: {failure}"
             _log.exception("the %s could not be read; it is tried again", name)
         with self._changed:

@@ -306,7 +306,7 @@ def batch_lag(view: NodeView, name: str, output: str) -> BatchLag | None:
 
 
 def orphaned_tasks(view: NodeView, rows: Sequence[LogRow]) -> Mapping[str, int]:
-    """The leased tasks by queue of those queues that nobody works on."""
+    """The leased tasks by queue of those queues without a worker."""
     orphans = {}
     for row in rows:
         name = queue_name(row.log)

@@ -1,4 +1,4 @@
-"""The store in memory: for tests, and for whoever wants a store that leaves nothing behind."""
+"""The store in memory, for tests and temporary data."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def exclusion_of(store: Store) -> Exclusion:
 
 
 def needs_adoption(store: Store) -> bool:
-    """Whether other programs write *store*, so that nobody recorded checksums when its bytes arrived."""
+    """Whether other programs write *store*, so that no checksums were recorded when its bytes arrived."""
     return bool(getattr(store, "needs_adoption", False))
 
 

@@ -56,7 +56,7 @@ class TimestampCollector:
     """Has the checkpoints of *tree* stamped by *clients*, keeps the tokens in *cas*, and lists them in *table*.
 
     A token is durable in *cas* before it is listed: a process that ends in between leaves a file that nothing names,
-    and the next one asks again. Nobody waits for an authority: one that does not answer is asked again after a pause.
+    and the next one asks again. Nothing waits for an authority: one that does not answer is asked again after a pause.
     """
 
     def __init__(

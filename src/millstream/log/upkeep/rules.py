@@ -45,7 +45,7 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             _ = self.retention, self.tiering
         except LogInputError as error:
-            raise ValueError(str(error)) from error  # whoever reads settings says where
+            raise ValueError(str(error)) from error  # the reader of the settings adds the location
 
     def matches(self, name: str) -> bool:
         """Whether it holds for the log *name*."""

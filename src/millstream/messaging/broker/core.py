@@ -253,7 +253,7 @@ def _dead(message: Message, topic: str) -> Message:
 
 
 def _trace_of(messages: Sequence[Message]) -> str | None:
-    """The trace that the first of *messages* is part of; not looked for where nobody traces."""
+    """The trace that the first of *messages* is part of; not looked for without tracing."""
     return _trace_in(dict(messages[0].headers)) if messages and tracing.is_on() else None
 
 

@@ -31,7 +31,7 @@ class AckBatcher:
     async def acknowledge(self, messages: Sequence[Received]) -> Errors:
         """The errors of *messages*, all of one topic and server. Raises :class:`ClientError` where the call failed.
 
-        Whoever is cancelled while it waits does not learn of it; the messages go all the same.
+        A caller that is cancelled while it waits does not get the result; the acknowledgements are still sent.
         """
         key = (messages[0].topic, messages[0].endpoints)
         batcher = self._batchers.get(key)

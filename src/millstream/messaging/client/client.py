@@ -116,7 +116,7 @@ class Client(abc.ABC):
     async def close(self) -> None:
         """End everything in order, and tell the servers. Closing again does nothing, nor does it in a forked process.
 
-        Whoever is cancelled while waiting for it does not stop it half-way.
+        A caller that is cancelled while waiting does not stop it.
         """
         if self._process != os.getpid():
             return

@@ -49,7 +49,7 @@ class LoopThread:
             self._loop = self._thread = None
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What *work* comes to. Whoever interrupts the wait cancels the work.
+        """The result of *work*. Interrupting the wait cancels the work.
 
         Raises :class:`NotRunningError`, and :class:`ForkedError` in a process that was forked since the start.
         """

@@ -130,4 +130,4 @@ class TelemetryStream:
             self._settled.set_result(None)
         else:
             self._settled.set_exception(error)
-            self._settled.exception()  # whoever waits is told; nobody may be waiting
+            self._settled.exception()  # a waiting caller gets it; there may be none

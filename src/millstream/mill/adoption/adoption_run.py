@@ -380,7 +380,7 @@ class AdoptionRun:
         return item.content_id in self._added or (self._ended_at is not None and item.adopted_at > self._ended_at)
 
     def _is_hidden(self, content_id: str) -> bool:
-        """Whether *content_id* lies where the source could not be listed, so that nobody knows whether it is there."""
+        """Whether *content_id* lies where the source could not be listed, so that it is unknown whether it exists."""
         return any(content_id.startswith(folder) for folder in self._unlisted)
 
     def _not_there(self, now: int) -> Iterator[AdoptionFinding]:

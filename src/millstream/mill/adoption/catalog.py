@@ -29,7 +29,7 @@ _SUMS_A_SCAN = 100_000
 class ChecksumEvidence(enum.StrEnum):
     """Who vouches for the checksum of an adopted item."""
 
-    COMPUTED = "computed"  # nobody but us: the bytes were hashed when they were adopted
+    COMPUTED = "computed"  # no external source: hashed at adoption
     LISTED = "listed"  # a list of checksums that people had agreed with it
     PROVIDER = "provider"  # the source's provider had recorded one that agreed with it
 

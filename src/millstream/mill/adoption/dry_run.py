@@ -68,7 +68,7 @@ class CopyPlan(msgspec.Struct, kw_only=True):
 
 
 class ProtectionPlan(msgspec.Struct, kw_only=True):
-    """What a run would do. ``adoption.unread`` items were not read, so that nobody knows whether they are intact."""
+    """What a run would do. ``adoption.unread`` items were not read, so that it is unknown whether they are intact."""
 
     store: str
     space: str

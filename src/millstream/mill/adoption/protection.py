@@ -82,7 +82,7 @@ class CopyReport(msgspec.Struct, kw_only=True):
 
 
 class ProtectionReport(msgspec.Struct, kw_only=True):
-    """A space and its copies after a run. ``adopted_only`` items have a checksum that nobody but we vouch for.
+    """A space and its copies after a run. ``adopted_only`` items have only the checksum of their adoption.
 
     ``vanished_items`` are the ids of those that vanished. ``exclude`` are the globs of what is left out, ``excluded``
     the items among that which were adopted before: their copies are kept.
@@ -212,7 +212,7 @@ class Protection:
         return copy
 
     def _take_over(self, copies: dict[Pair, CopyReport], *, replace: bool) -> dict[Pair, UnknownCopies]:
-        """Record again what lost its record; copies of which nobody knows whether they are right are left alone.
+        """Record again what lost its record; copies that cannot be verified are left unchanged.
 
         All stores are read before anything is recorded, so that no record of this run speaks for another store.
         """

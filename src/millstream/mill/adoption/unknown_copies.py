@@ -1,6 +1,6 @@
 """Items that lie in a copy's store without a record: they are compared by their bytes before any is replaced.
 
-Whoever lost the node's folder, or rows of its database, has copies that nobody remembers. What equals the adopted item
+A node that lost its folder, or rows of its database, has copies without a record. What equals the adopted item
 is taken over. Where one differs, our own records decide, if there are any; else either may be the good one, so it is
 named, and nothing of it is replaced until people say so.
 """
@@ -36,7 +36,7 @@ class UnknownCopies(msgspec.Struct):
     """The unrecorded items of one store, by what follows from them: see :func:`examine_unknown`.
 
     ``same`` equal what was adopted. Our records say that ``outdated`` ones are not what was copied. Of ``differing``
-    ones nobody knows.
+    ones without a record.
     """
 
     same: list[str] = msgspec.field(default_factory=list)

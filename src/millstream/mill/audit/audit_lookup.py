@@ -25,7 +25,7 @@ MILL_USER = "mill"
 def add_missed(outbox: AuditOutbox, log: AuditLog, events: Sequence[AuditEvent]) -> int:
     """Put *events* on their way that a check found to be missing from *log*; returns how many.
 
-    Left out is what somebody has told of since that check: an item with a change that waits, or that the log knows now.
+    Items with a waiting change, or that the log knows by now, are left out.
     """
     seen, missed = outbox.newest(), list[AuditEvent]()
     for (store, space), some in groupby(sorted(events, key=_space), key=_space):

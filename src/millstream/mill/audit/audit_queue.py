@@ -1,4 +1,4 @@
-"""The audit queue, which fills itself from the outbox whenever somebody asks it for work."""
+"""The audit queue, which is filled from the outbox at each request for work."""
 
 from __future__ import annotations
 

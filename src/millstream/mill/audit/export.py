@@ -54,7 +54,7 @@ class AuditExport:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
         """Export what was not exported before; first what ended processes have left open is settled.
 
-        Raises :class:`AuditExportError` where the newest file of a space is damaged, or was written by somebody else;
+        Raises :class:`AuditExportError` where the newest file of a space is damaged, or was written by another program;
         nothing is added to it then.
         """
         settle_ended(self._providers.values())

@@ -11,7 +11,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.stores.audit import AuditIntent, AuditOutbox, HolderState, describe_holder
 
 MOST_PATIENCE = 3600 * MICROSECONDS
-"""For how long a change may be open while its process runs, before somebody should look at it."""
+"""For how long a change may be open while its process runs, before an operator should look at it."""
 
 
 class OpenChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class OpenChanges(msgspec.Struct, frozen=True, kw_only=True):
     state: HolderState
 
     def is_left(self, now: int) -> bool:
-        """Whether somebody has to do something about them: the process does not end them, or takes too long."""
+        """Whether an operator has to act: the process does not end them, or takes too long."""
         return self.state != HolderState.RUNNING or now - self.oldest > MOST_PATIENCE
 
     def __str__(self) -> str:

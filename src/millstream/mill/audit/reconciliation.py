@@ -15,7 +15,7 @@ from millstream.stores.protocol import Entry, StoreError
 
 
 class MissingEvent(msgspec.Struct, frozen=True):
-    """A change that somebody made behind the back of the audit: what it must have been, and how one can tell."""
+    """A change that bypassed the audit: what it must have been, and the evidence."""
 
     action: AuditAction
     store: str

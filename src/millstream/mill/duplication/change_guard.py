@@ -64,7 +64,7 @@ _holds = sa.Table(
     sa.Column("rejected_by", sa.Text),
     sa.Column("rejection", sa.Text),
     sa.Index("mill_brake_holds_place", "destination", "space"),
-    sqlite_autoincrement=True,  # a number is never given again: somebody may be about to approve it
+    sqlite_autoincrement=True,  # a number is never reused: a user may be about to approve it
 )
 
 
@@ -166,8 +166,8 @@ class ChangeGuard:
     ) -> int | None:
         """The number under which *plan* is held; None where it may be carried out.
 
-        A plan that has grown gets a new number: nobody approves more than was shown. The *items* of one that is held
-        are kept to be shown, and with *keep_vanished* those without an original of any plan.
+        A plan that has grown gets a new number, so an approval never covers more than was shown. The *items* of a held
+        plan are kept to be shown, and with *keep_vanished* those without an original of any plan.
         """
         number = self._check(plan)
         if items is not None and (number is not None or (plan.held and keep_vanished)):
@@ -198,7 +198,7 @@ class ChangeGuard:
         """One copy is about to be deleted or replaced: count it. The number of the hold where that is too much.
 
         What was approved is used up first, then the budget. A hold that grows gets a new number after each ``least``
-        items of the budgets, so that nobody approves many more than were shown.
+        items of the budgets, so that an approval covers few more than were shown.
         """
         account = _Account(pair.destination, space, kind)
         budget = self._budgets.of(kind, self._size(pair.destination, space))
@@ -238,7 +238,7 @@ class ChangeGuard:
         return self._database.read(query)
 
     def count_undecided(self) -> int:
-        """How many plans nobody has approved or rejected."""
+        """The number of plans that wait for a decision."""
         return sum(hold.rejected_at is None for hold in self.pending())
 
     def approve(self, numbers: Sequence[int] | None = None) -> Sequence[PendingApproval]:
@@ -265,7 +265,7 @@ class ChangeGuard:
         return self._database.write(transaction)
 
     def reject(self, number: int, by: str, reason: str) -> PendingApproval:
-        """Reject what is held under *number*: it stays held, and nobody is asked again unless it grows.
+        """Reject what is held under *number*: it stays held, and needs a new decision only if it grows.
 
         Raises :class:`UnknownApprovalError` for a number that nothing waits under.
         """

@@ -55,10 +55,10 @@ class DuplicationProcessor:
     The source is only read. Deletes, and copies in the place of other recorded bytes, are made within the budget of
     *change_guard*, where there is one; a task that it holds is done, and found again once a person approves. What was
     copied, deleted or found in place is recorded in the manifest for the destination; what the manifest says of the
-    source is written by whoever writes to the source. *policies* gives the policies as they are now: a task that none
+    source is written by its writers. *policies* gives the policies as they are now: a task that none
     of them asks for any more does nothing. Without it every task is done. A deletion at the source that waits in
     *outbox* counts as recorded. An item of an audited source is not copied where *audit_lookup* knows it with another
-    checksum: whoever changed it did so behind the audit.
+    checksum: the change bypassed the audit.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class DuplicationProcessor:
         return [done.get(task) for task in tasks]
 
     def copy_group(self, pair: Pair, space: str, infos: Mapping[str, ItemInfo | None]) -> Mapping[str, TaskResult]:
-        """What came of those items of *infos* that could be done together, by id, for whoever has planned them now.
+        """The results of those items of *infos* that could be done together, by id, for the caller that planned them.
 
         Of an item that the destination has not got, *infos* has what the source has just said; of others None.
         """

@@ -29,9 +29,9 @@ def record_space(providers: ConfiguredStores, manifest: Manifest, store: str, sp
 
     The checksum is the one that the provider recorded when the bytes arrived, never one of the bytes as they are now:
     rot must not become the record. An item without one is counted and left out. Nothing is taken for deleted because
-    it is not listed: a tombstone comes from whoever deletes (promise P8). No item is recorded as of later than now,
-    whatever its provider's clock says: a deletion that is recorded afterwards would be older, and get lost. Where the
-    store is audited no recorded checksum is replaced: its audit does that, and does not know what was done behind it.
+    it is not listed: a tombstone comes from the program that deletes (promise P8). No item is recorded as of later than
+    now, whatever its provider's clock says: a deletion that is recorded afterwards would be older, and get lost. In an
+    audited store no recorded checksum is replaced: its audit does that, and does not know what was done behind it.
     """
     listed = recorded = without = 0
     now = providers.clock.now()  # before the listing: who deletes what is listed here does so later

@@ -76,7 +76,7 @@ class Reporter:
         """Keep the report *made*, chained to the one before; the bit log forgets what it speaks of.
 
         *more* are results that are not in the bit log, in the order of the ids. A report that began at the same moment
-        and is there already, because whoever kept it died before he could say so, is not kept twice.
+        and is there already, because the process died before it could record that, is not kept twice.
         """
         store, space, since = made.store, made.space, made.started_at
         report = self._kept(store, space, since)
@@ -105,7 +105,7 @@ class BitReportProcessor:
 
     The listing and the manifest say what there is to check, the bit log what was checked. What is not listed any more
     is examined now, and so is every finding that was made under another manifest row than there is now, or at a time
-    that has not come (a clock was set back); what nobody checked keeps the report from saying SUCCESS. Items that the
+    that has not come (a clock was set back); unchecked items keep the report from saying SUCCESS. Items that the
     producer left out because they were found good lately are counted as :data:`LATELY`, and have no line: the report on
     that check has it. So it is with those that another report was made on since the loop began. With *notify* people
     are told of a report that does not say SUCCESS.

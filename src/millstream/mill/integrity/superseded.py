@@ -20,7 +20,7 @@ def recheck_superseded(
 ) -> Iterator[CheckResult]:
     """A new result for each of *findings* whose item was changed, added or deleted since the sweep began.
 
-    So an item that somebody deleted meanwhile is not reported as missing until the next sweep. An item with a change
+    So an item that was deleted meanwhile is not reported as missing until the next sweep. An item with a change
     that waits in the audit outbox is checked again too: only *checker* knows of it, and sets it aside as too recent. So
     is one that would be recorded, and that the audit log or the rows of other stores have with other bytes; and so is
     every one in a store that other programs write: only *checker* knows what was adopted there.

@@ -73,7 +73,7 @@ class Alarms:
         return [*due, *over]
 
     def standing(self, name: str, depth: Depth) -> Sequence[Alarm]:
-        """What is wrong with the queue *name* at this *depth*, whoever was told of it."""
+        """What is wrong with the queue *name* at this *depth*, notified or not."""
         alarms = []
         if depth.dead:
             tasks, verb = ("1 task", "is") if depth.dead == 1 else (f"{depth.dead:,} tasks", "are")

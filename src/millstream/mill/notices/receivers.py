@@ -21,7 +21,7 @@ SECONDS = 30.0
 
 
 class NewSpace(msgspec.Struct, frozen=True):
-    """Somebody made a space (reference mill §1.7, the audit task's last step)."""
+    """A space was created (reference mill §1.7, the audit task's last step)."""
 
     account: str
     store: str
@@ -65,7 +65,7 @@ class NoticeError(MillError):
 
 
 class NoticeReceiver(Protocol):
-    """Somebody who is told of alarms, and of new spaces."""
+    """A receiver of alarms, and of news of new spaces."""
 
     def tell(self, notice: Notice) -> None:
         """Raises :class:`NoticeError` where it does not arrive."""

@@ -130,7 +130,7 @@ def _changes(account: str, before: bytes | None, after: Policy) -> Sequence[str]
 
 
 def _keep(place: PolicyLocation, name: str, current: bytes | None, data: bytes) -> int:
-    """Put *data* into the history, and before it what somebody wrote by hand since; the number of *data* there."""
+    """Put *data* into the history, and before it a version that was edited by hand; the number of *data* there."""
     folder = f"{HISTORY}/{name}"
     names = [one for one in place.names(folder) if one.isdigit()]
     last = place.read(f"{folder}/{names[-1]}") if names else None

@@ -61,7 +61,7 @@ class DuplicationProducer:
 
     ``held`` are the plans that the change guard has held, and those with items that only the destination has, of which
     no deletion is recorded, where what waits in *outbox* counts as recorded; ``skipped`` are pairs of which a store is
-    not configured, and ``dropped`` is what was left of the loop when somebody took its pair out of the policy.
+    not configured, and ``dropped`` is what was left of the loop when its pair was removed from the policy.
     """
 
     def __init__(

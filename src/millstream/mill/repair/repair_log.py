@@ -106,12 +106,12 @@ class RepairLog:
                 _insert(connection, [event])
 
     def abandon(self, begun: BegunRepair) -> None:
-        """It is not known whether *begun* was done; whoever looks at the copy next finds out (:meth:`left`)."""
+        """It is not known whether *begun* was done; the next look at the copy finds out (:meth:`left`)."""
         with self._engine.begin() as connection:
             connection.execute(sa.update(_begun).where(_begun.c.number == begun.number).values(holder=_NOBODY))
 
     def left(self) -> Sequence[BegunRepair]:
-        """Repairs that were begun and not ended, and that nobody does any more, the oldest first."""
+        """Unfinished repairs that no process works on, the oldest first."""
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(_begun).order_by(_begun.c.number)).all()
         return [

@@ -249,11 +249,11 @@ class Repairer:
         return event
 
     def _require_same(self, seen: CopyReading, bad: ItemRef, kept: ItemRef | None) -> None:
-        """Raise :class:`RepairError` where somebody has changed the copy since it was examined: it is not rot."""
+        """Raise :class:`RepairError` if the copy was changed since it was examined: it is not rot."""
         sources = (bad.store,) if seen.source else ()
         recorded = self._records.sums(bad.space, bad.content_id, sources).get(bad.store)
         now = seen.vote
-        # whoever had written the copy meanwhile would have written its description, too
+        # a writer of the copy would have written its description, too
         if kept is not None and seen.provider != SourceAnswer.DAMAGED_RECORD:
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256

@@ -1,6 +1,6 @@
 """The vote on which bytes of a content item are the right ones: a pure function.
 
-What our own records say of an item decides, and nothing that is stored beside a copy: whoever forges a copy forges its
+What our own records say of an item decides, and nothing that is stored beside a copy: a forger of a copy forges its
 sidecar or its metadata with it, and may forge two copies alike. The own records are the manifest and the audit log, in
 which the checksums were written when the bytes arrived at each store. Where they agree for all stores, the copy whose
 bytes have that checksum is right, however many other copies agree with one another. Where they disagree, where nothing
@@ -10,7 +10,7 @@ Why repairing a source copy does not break promise P8 ("no job ever writes to a 
 sweeps never do. A repair may, and only to put back what the source itself once held: our records have those very bytes
 as what the source took, another copy still has them, and the source's own bytes no longer match what its provider
 recorded, or are gone. A source that was rewritten through its provider (which has recorded another sum since) is a
-change, not rot, and is not touched; nor is one whose provider keeps no sum, so that nobody can tell. An item that
+change, not rot, and is not touched; nor is one whose provider keeps no sum, so that it cannot be decided. An item that
 vanished from a source may have been deleted there: it is put back only where our audit log, to which a deletion would
 have been told, says that it must be there, and in the space of a CAS, which keeps all that was anchored. A person may
 decide otherwise (*restore_source*), and the source is written like any copy, except where it is only ever read.

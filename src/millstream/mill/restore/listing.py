@@ -84,7 +84,7 @@ class ItemListing:
         return tuple(sorted(places, key=rank))
 
     def _distance(self, store: str) -> tuple[bool, bool, str]:
-        """What makes reading from *store* dearer; nobody else is to be disturbed at a source."""
+        """The extra cost of reading from *store*; a source is read last, because other programs use it."""
         url = self._urls[store]
         return is_source_url(url), local_folder(url) is None, store
 

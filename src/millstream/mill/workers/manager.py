@@ -104,7 +104,7 @@ class WorkerManager:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Look at the queues soon, if idle: somebody has put tasks on them."""
+        """Look at the queues soon, if idle: tasks were put on them."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
@@ -253,7 +253,7 @@ class WorkerManager:
         return due - now
 
     def _extend(self) -> None:
-        """Extend the leases that are due. What is lost, somebody else may have now: its result is dropped."""
+        """Extend the leases that are due. Another worker may have a lost task: its result is dropped."""
         for job in self._leaser.extend(self._jobs):
             job.take()
             self._jobs.remove(job)
@@ -302,7 +302,7 @@ class WorkerManager:
                 self._clock.wait(self._changed, seconds)
 
     def _abandon(self) -> None:
-        """The manager itself fails or is interrupted: give everything back, so that nobody waits for leases to end."""
+        """The manager fails or is interrupted: give everything back, so that no worker waits for leases to end."""
         for job in self._jobs:
             job.take()
         for job in self._jobs:

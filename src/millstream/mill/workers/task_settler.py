@@ -53,7 +53,7 @@ class LeasedTask:
         self._taken = threading.Lock()
 
     def take(self) -> bool:
-        """True for the first who asks, and for nobody else: the thread that does it, or whoever takes it back."""
+        """True for the first caller only: the thread that does it, or the one that takes it back."""
         return self._taken.acquire(blocking=False)
 
 

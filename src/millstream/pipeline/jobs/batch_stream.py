@@ -133,7 +133,7 @@ def run_stream(
 
 
 def save_state(spark: SparkSession, plan: StreamPlan) -> None:
-    """Write where the ended query of *plan* stands into the state file, for whoever continues."""
+    """Write where the ended query of *plan* stands into the state file, for the service or stream that continues."""
     done = read_progress(plan.checkpoint).done
     if not done:
         return

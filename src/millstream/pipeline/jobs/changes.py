@@ -1,6 +1,6 @@
 """The job ``changes``: what was added, removed or changed between two listings of the same stores and spaces.
 
-Whoever follows the changes has work in proportion to them, and not to what is stored. A space of which a listing broke
+A reader of the changes does work in proportion to them, and not to the stored items. A space of which a listing broke
 off is left out: what was not listed would look removed.
 """
 

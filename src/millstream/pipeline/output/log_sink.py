@@ -99,7 +99,7 @@ class StagedWrite:
         staging = Staging(self.staging, prefix)
         if staging.is_begun():
             return
-        if prefix.startswith(_UNNAMED):  # nobody else stages there: what tasks left that died is deleted too
+        if prefix.startswith(_UNNAMED):  # no other write stages there: files of dead tasks are deleted too
             staging.clear()
         else:
             staging.discard(part.name for part in parts if part.rows)

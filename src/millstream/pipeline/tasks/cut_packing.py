@@ -1,7 +1,7 @@
 """Cuts that tasks pack, write to content-addressed storage, and read back: the driver only writes them down.
 
 A task that runs twice writes the same files again, which changes nothing. Files of a cut that is not taken in the end
-are in nobody's way: nothing names them.
+do no harm: nothing names them.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def approve(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> Pendin
 
 @endpoints.post("/integrity/holds/{number}/reject", HoldQuery, Approval)
 def reject(app: AppContext, request: ApiRequest[HoldQuery, Approval]) -> PendingApproval:
-    """Reject a held plan: it is not executed, and nobody is asked again unless it grows."""
+    """Reject a held plan: it is not executed, and needs a new decision only if it grows."""
     rejected = app.node.stores.change_guard.reject(request.query.number, request.principal.name, request.body.reason)
     return _recorded(app, request, "reject", rejected)
 

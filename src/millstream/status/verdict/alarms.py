@@ -1,4 +1,4 @@
-"""The verdict as alarms for people, told by whoever watches the node."""
+"""The verdict as alarms for people, sent by the process that watches the node."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from millstream.status.serving_node import find_serving_node
 from millstream.status.verdict.models import Verdict
 
 _DECIDED = frozenset({"unprotected", "plan-rejected"})
-"""Kinds of issues that do not begin or end by themselves: nobody needs to be told."""
+"""Kinds of issues that do not begin or end by themselves: no alarm is sent."""
 
 _BY_WORKERS = frozenset({"dead-letters", "too-many", "too-old"})
-"""Kinds of issues of a queue, of which whoever works on that queue tells."""
+"""Kinds of issues of a queue, which the workers of that queue report."""
 
 
 def verdict_alarms(verdict: Verdict, worked_on: Collection[str]) -> Sequence[Alarm]:
     """An alarm for each issue of *verdict* and for what is unknown, but for what workers tell of.
 
-    *worked_on* are the queues on which somebody works.
+    *worked_on* are the queues with workers.
     """
     by_workers = {("held", one.subject) for one in verdict.issues if worked_on}
     by_workers |= {(kind, queue) for kind in _BY_WORKERS for queue in worked_on}

@@ -71,7 +71,7 @@ def names_of(connection: sa.Connection, store: str, space: str) -> Iterator[list
 
 
 def targets_of_others(connection: sa.Connection, holder: str) -> Iterator[tuple[str, str, str]]:
-    """Each item that somebody else than *holder* has begun to add in a group."""
+    """Each item that another process than *holder* is adding in a group."""
     query = "SELECT store, space, content_ids FROM audit_outbox_groups WHERE holder <> ?"
     for store, space, ids in connection.exec_driver_sql(query, (holder,)).fetchall():
         yield from ((store, space, name) for name in _ids_decoder.decode(ids))

@@ -287,7 +287,7 @@ class AuditOutbox:
     def deliver(self, put: Callable[[Sequence[int]], object], *, limit: int = 1000) -> int:
         """Call *put* with the numbers of up to *limit* events that were never delivered; returns how many.
 
-        Where the process dies in between they are delivered again: whoever processes them knows their numbers.
+        If the process dies in between, they are delivered again; the receiver knows their numbers.
         """
         query = (
             sa.select(_outbox.c.number).where(_outbox.c.state == _State.DONE).order_by(_outbox.c.number).limit(limit)

@@ -129,7 +129,7 @@ class AuditedStore(StoreWrapper):
             self._change(intent, lambda _: self.store.delete(space, content_id))
 
     def recover(self) -> int:
-        """Settle every open change of this store, whoever began it: nobody else may be writing. Returns how many.
+        """Settle every open change of this store, of any process. No other process may be writing. Returns how many.
 
         Raises :class:`StoreError` where the store does not answer.
         """

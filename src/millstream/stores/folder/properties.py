@@ -17,7 +17,7 @@ _SECOND = 1_000_000_000
 
 
 def describe_entry(entry: Entry) -> ItemInfo:
-    """What is known of an item without reading its bytes: nobody recorded a checksum."""
+    """The properties of an item without reading its bytes: it has no recorded checksum."""
     properties = {} if entry.version is None else {MTIME: format_time(int(entry.version))}
     if entry.kind in _MIMETYPES:
         properties[KIND] = entry.kind.value

@@ -150,7 +150,7 @@ def _place(folder: int, new: _New, source: BinaryIO, replace: bool) -> None:
         except IsADirectoryError as error:
             raise FileExistsError(errno.EEXIST, "a folder", new.name) from error
         finally:
-            if not is_moved:  # by then the name may be that of somebody else's draft
+            if not is_moved:  # the name may belong to another process's draft now
                 _remove(folder, draft)
 
 
@@ -183,7 +183,7 @@ def _new_draft(folder: int, draft: str, make: Callable[[int, str], int | None]) 
         if handle is None:
             continue
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if _is_in_place(handle, folder, draft):  # nobody took it for one that was left, before it was locked
+        if _is_in_place(handle, folder, draft):  # no process removed it as abandoned before it was locked
             return handle
         os.close(handle)
 

@@ -60,7 +60,7 @@ class Sidecar(msgspec.Struct, frozen=True, gc=False):
 
 
 def unknown_file(status: os.stat_result) -> FileDescription:
-    """A file that was put into the folder behind the store's back: nobody recorded a checksum."""
+    """A file that another program put into the folder: it has no recorded checksum."""
     return FileDescription(status.st_ino, status.st_mtime_ns, DEFAULT_MIMETYPE)
 
 

@@ -48,7 +48,7 @@ from millstream.stores.protocol import (
 from millstream.stores.ranges import RangeReader, check_range
 
 _TRIES = 100
-"""How often an operation starts again because somebody else changed the same item or folder under its hands."""
+"""How often an operation starts again because another process changed the same item or folder."""
 
 
 class LocalStore:
@@ -137,7 +137,7 @@ class LocalStore:
             return self._listing.first_columns((encode_name(space),), order_key(after), limit)
 
     def ids(self, space: str, *, after: str = "", limit: int = 1000) -> Sequence[str]:
-        """The ids of :meth:`entries`, of which one may be gone: nobody has looked at the files."""
+        """The ids of :meth:`entries`, without looking at the files: one may be missing."""
         check_space(space)
         with self._in_space(space):
             return self._listing.first_ids((encode_name(space),), order_key(after), limit)

@@ -60,7 +60,7 @@ class BulkProcesses(ClosesOnExit):
 
     @property
     def pids(self) -> list[int]:
-        """The numbers of the children that nobody is asking just now."""
+        """The numbers of the idle children."""
         with self._changed:
             return [child.pid for child in self._idle]
 
@@ -132,7 +132,7 @@ class BulkProcesses(ClosesOnExit):
         while self._is_wanted():
             try:
                 child = BulkChild()
-            except Exception as error:  # whatever it is, nobody is to wait for this thread in vain
+            except Exception as error:  # no caller may wait for this thread in vain
                 _log.warning("small files are done without more processes of their own: %s", error)
                 self._losses = MAX_LOSSES
                 continue
@@ -184,7 +184,7 @@ class BulkChild:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone, although nobody told it to end."""
+        """Whether it ended without a request."""
         return self._process.poll() is not None
 
     def ask(self, request: bytes) -> bytes:

@@ -101,5 +101,5 @@ def _check_endpoint(parts: SplitResult, endpoint: str | None) -> None:
 
 
 def _shown(parts: SplitResult) -> str:
-    """The URL for a message, without its query: nobody knows what was written there by mistake."""
+    """The URL for a message, without its query, which may contain a secret by mistake."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}"

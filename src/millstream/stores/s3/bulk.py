@@ -43,7 +43,7 @@ class S3Bulk:
     def listed_infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
         """As :meth:`infos`; that an item is not there is taken from a listing, which some servers make a moment late.
 
-        That is enough for whoever puts only what is new (:meth:`put`).
+        That is enough for callers that put only new items (:meth:`put`).
         """
         try:
             listed, end = self._listed(space, content_ids)

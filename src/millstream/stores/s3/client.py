@@ -71,7 +71,7 @@ def connect(address: S3Address) -> S3Client:
         max_pool_connections=CONNECTIONS,
         retries={"total_max_attempts": 1},  # RetryPolicy does it, and knows which calls may be repeated
         request_checksum_calculation="when_required",  # we send the SHA-256 ourselves
-        response_checksum_validation="when_required",  # damaged bytes are for whoever checks them, not hidden
+        response_checksum_validation="when_required",  # the caller checks bytes and must see damage
         s3={"addressing_style": "path" if address.endpoint else "auto"},
         user_agent_extra="millstream",
     )

@@ -230,7 +230,7 @@ class S3Store:
         if seen is None or seen.metadata.put_id not in (None, upload.metadata.put_id):
             if upload.condition:  # both were let in, and the other one came last (see docs/formats/s3-store.md)
                 raise self._exists(space, upload)
-            return _unseen(upload, sha256, size)  # somebody else deleted it or put another one: ours was there
+            return _unseen(upload, sha256, size)  # another process deleted or replaced it after our write
         recorded = {sum_.value for sum_ in seen.checksums if sum_.algorithm == "sha256"}
         if seen.size != size or seen.metadata.sha256 != sha256 or not recorded <= {sha256}:
             raise StoreError(

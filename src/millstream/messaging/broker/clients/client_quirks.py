@@ -16,7 +16,7 @@ def keeps_order(language: str) -> bool:
     """Whether push consumers that call themselves *language* handle a run of a message group in order though one fails.
 
     Those of Java 5.0.8 and 5.2.0, Python 5.1.1 and 5.1.2 and Node 1.0.8 (whose header says HTTP) do. Go 5.1.3 continues
-    with the next message while one waits for its retry; of the others nobody knows.
+    with the next message while one waits for its retry; the others are untested.
     """
     return language in _KEEP_ORDER
 

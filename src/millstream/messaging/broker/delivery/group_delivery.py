@@ -69,7 +69,7 @@ class GroupDelivery:
         """Let what was lent until *now* be given again, but for what is renewed.
 
         *is_connected* says whether a client still has a connection: if the one is gone by which a message was sent,
-        nobody knows whether it arrived, and it is renewed no more.
+        it is unknown whether it arrived, and it is renewed no more.
         """
         while (due := self.next_due()) is not None and due <= now:
             for flight in [self.flights[number] for number in self._timers.take()]:

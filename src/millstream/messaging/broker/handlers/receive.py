@@ -91,7 +91,7 @@ class ReceiveHandler:
     async def receive(self, ask: ReceiveRequest) -> list[DeliveredMessage] | ColumnChunk:
         """The messages for *ask*; none where there were none for as long as it waits.
 
-        Whoever repeats an attempt has given up the call before: that one, if it still waits, gets nothing any more.
+        A client that repeats an attempt has given up the previous call: if that still waits, it gets nothing more.
         Raises TOO_MANY_REQUESTS where too many wait.
         """
         call = _PendingReceive()
@@ -174,7 +174,7 @@ class ReceiveHandler:
     async def _confirm(self, ask: ReceiveRequest, token: int, ids: IdRanges) -> None:
         try:
             await self._core.journal.confirm(token)
-        except asyncio.CancelledError:  # nobody will get them: the next one who asks may
+        except asyncio.CancelledError:  # this caller will not get them: the next one may
             now = self._core.clock.now()
             for number in itertools.chain.from_iterable(range(first, last + 1) for first, last in ids):
                 if self._core.delivery(ask.group, ask.topic).is_lease_current(number, token, now):

@@ -27,7 +27,7 @@ _RENEWED_BEFORE = timedelta(days=30)
 def generated_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     """The broker's own certificate in *folder*, for *host* and this machine; made where none is there that is valid.
 
-    Its authority, whose key is kept by nobody, is in the file too: a client that checks certificates is given that file
+    Its authority, whose key is not stored, is in the file too: a client that checks certificates is given that file
     (Rust's takes no certificate that is its own authority). Raises :class:`BrokerCredentialsError`
     where it cannot be written, and :class:`MissingExtraError` without the package that makes it.
     """

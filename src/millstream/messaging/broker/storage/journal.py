@@ -131,7 +131,7 @@ class BrokerJournal:
         return self._since_snapshot >= max(self._snapshot_after, self.state.size) and self.is_at_rest()
 
     async def _take_snapshot(self) -> None:
-        """Sum up what is known, and trim what that makes superfluous; nobody waits for it."""
+        """Sum up what is known, and trim what that makes superfluous; no call waits for it."""
         try:
             ids = self._writer.append_nowait([event_message(event) for event in snapshot(self.state, self._held)])
             assert ids is not None
