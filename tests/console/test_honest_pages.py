@@ -148,6 +148,14 @@ def test_a_bar_is_empty_where_there_is_nothing_and_red_only_for_the_share_that_f
         assert page.count('class="good" width="100.00"') == 2 and page.count('class="bad" width="25.00"') == 1
 
 
+def test_pages_show_the_states_of_batches_in_plain_words(data: Path) -> None:
+    with asked_in_process(data) as node:
+        page = node.page("/batches")
+    for word in ("accepted", "being anchored", "anchored", "verified", "rejected"):
+        assert f'">{word}</span>' in page, word
+    assert ">cut</span>" not in page and ">observed</span>" not in page
+
+
 def test_batches_that_last_are_drawn_from_their_first_to_their_last_message() -> None:
     def row(number: int, source: str, start: int, end: int | None) -> BatchRow:
         return BatchRow(number, "flights", f"b{number}", source, start, 10, "observed", 1, None, end, "window")

@@ -111,6 +111,28 @@ def test_a_finding_shows_its_code_and_what_to_do(asked: AskedInProcess, tmp_path
     assert 'href="/integrity?text=s"' in asked.page(pages[1]) and 'href="/integrity?store=two"' in asked.page(pages[2])
 
 
+def test_findings_are_sorted_by_store_item_outcome_and_age(asked: AskedInProcess, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        for space in ("a", "b"):
+            LocalStore(tmp_path / name).create_space(space)
+    for space, item in (("a", "1"), ("b", "2")):
+        LocalStore(tmp_path / "one").put(space, item, io.BytesIO(b"bytes"))
+    folder = str(tmp_path / "node")
+    assert run(["mill", "duplicate", "--data", folder]) == 0
+    (tmp_path / "two" / "a" / "1").unlink()
+    flip_bit(tmp_path / "two" / "b" / "2")
+    for space in ("b", "a"):
+        assert run(["mill", "check", "--store", "two", "--space", space, "--data", folder]) == 1
+    codes = {row["space"]: row["code"] for row in asked.api("/integrity/findings")["items"]}
+    by_outcome = sorted(codes, key=lambda space: codes[space])
+    for sort, spaces in {"store": ["a", "b"], "item": ["a", "b"], "oldest": ["b", "a"], "outcome": by_outcome}.items():
+        assert [row["space"] for row in asked.api(f"/integrity/findings?sort={sort}")["items"]] == spaces, sort
+        page = asked.page(f"/integrity/findings?sort={sort}")
+        assert page.count('aria-sort="descending"') == 1 and page.index(f"{spaces[0]}/") < page.index(f"{spaces[1]}/")
+    assert 'href="/integrity/findings?row=B3&amp;sort=oldest"' in asked.page("/integrity/findings?sort=oldest")
+    assert asked.ask("GET", "/api/v1/integrity/findings?sort=nothing")[0] == 400
+
+
 def lose(asked: AskedInProcess, tmp_path: Path, count: int) -> None:
     """Let *count* of 12 copied items vanish from the source."""
     source, folder = LocalStore(tmp_path / "one"), str(tmp_path / "node")
@@ -251,7 +273,7 @@ def test_tables_are_sorted_by_what_an_operator_looks_for(asked: AskedInProcess, 
     first = asked.api("/integrity/reports?sort=oldest&limit=1")
     assert first["items"][0]["space"] == "middle" and first["next"] == "1" and first["total"] == 6
     assert asked.ask("GET", "/api/v1/integrity/reports?sort=nothing")[0] == 400
-    for page in ("/integrity", "/integrity/reports", "/dead-letters"):
+    for page in ("/integrity", "/integrity/findings", "/integrity/reports", "/dead-letters"):
         assert not re.search(r'[?&;]sort=["&]', asked.page(page)), f"{page} leads to an order without a name"
     queue = asked.node.queues.open("duplication-low")
     for count, cause in ((1, "disk full"), (2, "no store")):

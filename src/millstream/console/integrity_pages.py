@@ -73,6 +73,7 @@ def show_findings(call: PageRequest) -> Mapping[str, Any]:
         "vanished": sum(integrity.vanished_by_space(call.app.poller.snapshot).values()),
         "rows": rows,
         "only": query.query.row,
+        "sort": query.query.sort,
         "faults": _faults(call),
     }
 

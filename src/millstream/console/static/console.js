@@ -33,7 +33,7 @@
     kind === "rate"
       ? [{ label: "time (UTC)", value: at }, { label: "messages per second", value: (u, v) => (v === null || v === undefined ? "–" : v.toFixed(1)), stroke: colour("--line"), width: 1.5, fill: colour("--accent-soft") + "66", points: { show: false } }]
       : kind === "queue"
-      ? [{ label: "time (UTC)", value: at }, ...states.map((label, n) => ({ label, stroke: colour(`--series${n + 1}`), width: 1.5, dash: [[], [6, 3], [2, 3], []][n], points: { show: false } }))]
+      ? [{ label: "time (UTC)", value: at }, ...states.map((name, n) => ({ label: name === "leased" ? "in progress" : name, stroke: colour(`--series${n + 1}`), width: 1.5, dash: [[], [6, 3], [2, 3], []][n], points: { show: false } }))]
       : [
           { label: "time (UTC)", value: at },
           { label: "open", stroke: colour("--line"), width: 1.5, points: { show: false } },

@@ -51,11 +51,16 @@ class ItemsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FindingsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Findings, optionally of one ``store``, one ``space`` and one ``row`` of the table of check outcomes (``B3``)."""
+    """Findings, optionally of one ``store``, one ``space`` and one ``row`` of the table of check outcomes (``B3``).
+
+    ``sort`` is ``store`` (store, space and id), ``item`` (space and id), ``outcome`` (the row) or ``oldest`` (checked
+    longest ago).
+    """
 
     store: str | None = None
     space: str | None = None
     row: str | None = None
+    sort: Literal["store", "item", "outcome", "oldest"] = "store"
     limit: Limit = 200
 
 
@@ -219,6 +224,8 @@ def findings(app: AppContext, request: ApiRequest[FindingsQuery, Any]) -> Listin
         for each in snapshot.findings
         if query.store in (None, each.store) and query.space in (None, each.space) and query.row in (None, row_of(each))
     ]
+    if query.sort != "store":
+        found.sort(key=_FINDING_ORDERS[query.sort])
     return Listing([_copy(row) for row in found[: query.limit]], total=len(found), as_of=snapshot.at)
 
 
@@ -324,6 +331,11 @@ _SPACE_ORDERS: Mapping[str, Callable[[Mapping[tuple[str, str], int], SpaceCovera
     "missing": lambda _, one: -one.missing,
     "vanished": lambda gone, one: -gone.get((one.store, one.space), 0),
     "name": lambda _, one: (one.space, one.store),
+}
+_FINDING_ORDERS: Mapping[str, Callable[[ManifestRow], Any]] = {
+    "item": lambda row: (row.space, row.content_id, row.store),
+    "outcome": lambda row: (row_of(row), row.store, row.space, row.content_id),
+    "oldest": lambda row: row.checked_at or 0,
 }
 _REPORT_ORDERS: Mapping[str, Callable[[ReportRow], Any]] = {
     "oldest": lambda row: row.ended_at,
