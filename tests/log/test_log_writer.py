@@ -213,6 +213,16 @@ def test_a_full_block_ends_the_lingering() -> None:
     assert writer.append([b"x"] * 65_536) == IdRange(1, 65_536)
 
 
+def test_a_full_block_ends_the_lingering_of_messages_that_nobody_waits_for() -> None:
+    log, _ = log_of(VirtualClock(), linger=60.0)
+    writer = log.writer()
+    stored = threading.Event()
+    writer.on_durable(lambda last_id: stored.set() if last_id == 65_536 else None)
+    writer.append_nowait([b"x"])  # the scheduler is told to commit in 60 seconds, by a clock that stands still
+    writer.append_nowait([b"x"] * 65_535)
+    assert stored.wait(5)
+
+
 def test_nothing_lingers_when_a_writer_is_closed() -> None:
     log, _ = log_of(VirtualClock(), linger=60.0)
     writer = log.writer()

@@ -52,7 +52,7 @@ class GroupCommit:
         self._pending = PendingRequests(spec, last_id=last_id, sequence=sequence)
         self._notifier = DurabilityNotifier(self._lock, clock)
         self._last_company = 0
-        self._is_scheduled = False
+        self._is_scheduled = self._is_lingering = False
         self._closed = False
         self.pointer = last_id
         self.failure: BaseException | None = None
@@ -277,14 +277,17 @@ class GroupCommit:
 
     def _schedule(self) -> None:
         """Let the scheduler thread commit what is unattended. While a commit runs, the end of its turn does this."""
-        if self._pending.unattended and not self._is_scheduled and self._turn.state is IDLE:
-            self._is_scheduled = True
-            self._scheduler.after(self._delay(), self._commit_unattended)
+        if not self._pending.unattended or self._turn.state is not IDLE:
+            return
+        if not self._is_scheduled or (self._is_lingering and self._pending.is_full()):
+            delay = self._delay()
+            self._is_scheduled, self._is_lingering = True, delay > 0 and not self._pending.is_full()
+            self._scheduler.after(delay, self._commit_unattended)
 
     def _commit_unattended(self) -> None:
         """Commit a share of what is unattended: other calls of the scheduler thread get their turn in between."""
         with self._lock:
-            self._is_scheduled = False
+            self._is_scheduled = self._is_lingering = False
             if not self._pending.requests or self._turn.state is not IDLE:
                 return
             if self._delay() > 0:
