@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +45,8 @@ def write_row(row: Row, words: str, seconds: Mapping[str, float]) -> None:
     """Put what was measured into the table, at the size ``long``."""
     if SIZE != "long":
         return
-    plain = re.sub(r"/(?:proc/\d+/root/)?tmp/\S*/", "…/", words)
+    plain = re.sub(r"(?<![\w:/.])/\S+/", "…/", words)
+    plain = plain.replace(f" on {socket.gethostname()} ", " on … ")
     plain = re.sub(r"\(?\d{4}-\d\d-\d\d[T ][\d:.]+Z?\)?", "…", plain)[:240].replace("|", "/")
     figures = [f"{seconds[name]:.1f}" for name in ("overview", "metrics", "status", "gone")]
     with file_lock(Path(tempfile.gettempdir()) / f"millstream-fault-table-{os.getuid()}.lock"):

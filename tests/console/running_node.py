@@ -1,8 +1,8 @@
 """Nodes that are served for the fault table, and how each fault is caused on them.
 
-There are four: ``plain`` on a clock that the test moves, ``mounts`` in a mount namespace, whose data folder and second
-store are file systems of their own, ``witnessed``, whose ledgers a witness cosigns, and ``servers``, whose log, queues,
-messages and third store need servers.
+There are four: ``plain`` and ``mounts`` on a clock that the test moves, the latter in a mount namespace, where its data
+folder and second store are file systems of their own, ``witnessed``, whose ledgers a witness cosigns, and ``servers``,
+whose log, queues, messages and third store need servers.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def mounted_node(folder: Path) -> Iterator[Callable[[], RunningNode]]:
         f"mount -t tmpfs -o size=64m none {place}", f"mount -t tmpfs -o size=32m none {folder}/disk",
         f"cp -a {source}/. {place}", f"mv {place}/stores/two {folder}/disk/two", f"mkdir {place}/stores/two",
         f"sed -i s,{source},{place},g {place}/millstream.toml",
-        f"mount --bind {folder}/disk/two {place}/stores/two", f"exec {sys.executable} -m millstream \"$@\"",
+        f"mount --bind {folder}/disk/two {place}/stores/two", f"exec {sys.executable} {SHIFTED} {folder}/clock \"$@\"",
     ]  # fmt: skip
     with serving(place, program=[*PRIVATE, "sh", "-c", " && ".join(steps), "sh"]) as served:
         seen = Path(f"/proc/{served.process.pid}/root{place}")
@@ -302,6 +302,14 @@ def _inside(cause: str, repair: str) -> Callable[[RunningNode], contextlib.Abstr
     return lambda desk: desk.changed_inside(cause, repair)
 
 
+@contextlib.contextmanager
+def _disk_filling(desk: RunningNode) -> Iterator[None]:
+    """A pace is known after ten minutes: those pass by the clock, and what fills the disk is real."""
+    desk.clock.advance(1200)
+    with desk.changed_inside("head -c 12M /dev/zero > NODE/filler", "rm NODE/filler"):
+        yield
+
+
 def rows(documented: Mapping[str, list[str]]) -> list[Row]:
     """The table; *documented* has the words of the faults that are caused as on a node that is not served."""
     own = {
@@ -348,6 +356,8 @@ def rows(documented: Mapping[str, list[str]]) -> list[Row]:
             _inside(fill.format("NODE/../disk/filler"), "rm NODE/../disk/filler"), "mounts"),
         Row("the disk of the node full", filled, "disk", full.format("data folder"),
             _inside(fill.format("NODE/filler"), "rm NODE/filler"), "mounts"),
+        Row("a disk that fills", "a file of 12 MB in a mount namespace, 20 minutes later by the clock", "disk-filling",
+            r"the disk .* \(data folder, .*\) is full in \d", _disk_filling, "mounts"),
         Row("a witness that does not answer", "`kill -9` of its process, then an anchor", "cosignatures-missing",
             documented["a witness that does not answer"][2], _witness_killed, "witnessed"),
         Row("a ledger that was forked", documented["a ledger that was forked"][0], "ledger-forked",

@@ -98,8 +98,8 @@ SWATCHES_ALONE = """
 
 MENU_IN_SIGHT = """
 () => {
-  const here = document.querySelector(".side [aria-current]")?.getBoundingClientRect();
-  return Boolean(here) && here.left >= 0 && here.right <= innerWidth;
+  const here = document.querySelector(".folded summary b")?.getBoundingClientRect();
+  return Boolean(here) && here.width > 0 && here.left >= 0 && here.right <= innerWidth;
 }
 """
 """Whether the entry of the menu for this page can be seen."""
@@ -158,10 +158,32 @@ def test_the_issues_come_first_on_a_telephone_under_a_menu_of_one_row(browser: B
     context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     page = context.new_page()
     page.goto(served.url)
-    boxes = {name: page.locator(name).first.bounding_box() for name in (".side", ".issue", ".station")}
+    boxes = {name: page.locator(name).first.bounding_box() for name in (".folded", ".issue", ".station")}
     menu, issue, station = (box["y"] if box else 0 for box in boxes.values())
     assert 0 < menu < issue < station and issue < 844
-    assert (boxes[".side"] or {})["height"] < 50
+    assert (boxes[".folded"] or {})["height"] < 50
+    context.close()
+
+
+def test_a_chart_of_zeros_is_a_sentence_also_while_the_page_is_open(served: Served, watched: Watched) -> None:
+    page = watched.page(served.url)
+    for _ in range(2):
+        expect(page.locator("[data-chart=rate]")).to_contain_text("No messages were received since 20")
+        expect(page.locator("[data-chart=tasks] canvas")).to_be_visible()
+        page.reload()
+    assert watched.complaints == []
+
+
+def test_the_menu_of_a_telephone_opens_without_a_script(browser: Browser, served: Served) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(served.url)
+    link = page.get_by_role("navigation", name="Menu").get_by_role("link", name="Dead letters")
+    expect(link).to_be_hidden()
+    page.locator(".folded summary").click()
+    link.click()
+    expect(page.locator(".folded summary")).to_have_text("Menu · Dead letters")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     context.close()
 
 

@@ -13,12 +13,14 @@ from in_process import AskedInProcess, asked_in_process
 from millstream.anchoring.journal_reader import BatchRow
 from millstream.batching import Reject
 from millstream.cli.main import run
-from millstream.console.rendering import spans
+from millstream.console.rendering import idle_since, spans
+from millstream.core.clock import MICROSECONDS
 from millstream.log import LogSpec, Message
 from millstream.mill.integrity_decision import CheckVerdict
 from millstream.mill.manifest import CheckResult
 from millstream.node import Node
 from millstream.settings import load_settings
+from millstream.status.models import Sample
 from millstream.stores import LocalStore
 from millstream.testing.batches import CONFIG, make_batch
 from millstream.testing.damage import flip_bit
@@ -154,6 +156,19 @@ def test_pages_show_the_states_of_batches_in_plain_words(data: Path) -> None:
     for word in ("accepted", "being anchored", "anchored", "verified", "rejected"):
         assert f'">{word}</span>' in page, word
     assert ">cut</span>" not in page and ">observed</span>" not in page
+
+
+def test_a_chart_of_zeros_is_a_sentence_only_if_all_of_its_time_is_known() -> None:
+    def samples(*seconds: int) -> list[Sample]:
+        return [
+            Sample(at=one * MICROSECONDS, messages=7, batches=0, anchors=0, open_tasks=0, dead_tasks=0)
+            for one in seconds
+        ]
+
+    assert idle_since(samples(100, 160, 220), [0, 0, 0]) == 100 * MICROSECONDS
+    assert idle_since(samples(100, 160, 220), [0, 1, 0]) is None
+    assert idle_since(samples(100, 400), [0, 0]) is None, "the node was down in between"
+    assert idle_since(samples(100), [0]) is None and idle_since([], []) is None
 
 
 def test_batches_that_last_are_drawn_from_their_first_to_their_last_message() -> None:

@@ -313,6 +313,7 @@ def test_a_disk_that_fills_is_shown_with_what_fills_it_on_the_page_and_in_the_ve
             writer.append([Message(os.urandom(3_000))])
         (issue,) = desk.poller.verdict().issues
         assert issue.kind == "disk-filling" and "what grew most: log weather (+" in issue.what, issue
+        assert issue.what.endswith("most of it is not data of this node"), "3 kB do not explain 37.5 GB"
         (disk,) = asked.api("/system/disks")["items"]
         assert disk["is_filling"] and 300 < disk["full_in_seconds"] < 500
         page = asked.page("/system")

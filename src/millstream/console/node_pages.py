@@ -9,6 +9,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.page_renderer import PageRenderer, PageRequest
+from millstream.console.rendering import idle_since
 from millstream.core.clock import MICROSECONDS
 from millstream.rest.views import system
 from millstream.status.models import Sample
@@ -36,6 +37,10 @@ def overview(call: PageRequest) -> Mapping[str, Any]:
         "lags": [lag for lag in call.app.poller.snapshot.lags if lag.lag][:_SHOWN_LAGS],
         "rates": rates(samples),
         "open_tasks": [sample.open_tasks for sample in samples],
+        "idle_since": {
+            "rate": idle_since(samples, [one.messages - samples[0].messages for one in samples]),
+            "tasks": idle_since(samples, [one.open_tasks + one.dead_tasks for one in samples]),
+        },
     }
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.page_renderer import FormError, PageRenderer, PageRequest, body_of, parsed_json
+from millstream.console.rendering import idle_since
 from millstream.rest.views import queues
 
 _LAST_DONE = 10
@@ -41,6 +42,7 @@ def list_queues(call: PageRequest) -> Mapping[str, Any]:
         "alarms": queues.alarms(call.app, call.ask()).items,
         "limits": call.app.node.settings.mill.alarms,
         "open_tasks": [sample.open_tasks for sample in samples],
+        "idle_since": idle_since(samples, [one.open_tasks + one.dead_tasks for one in samples]),
     }
 
 
@@ -64,6 +66,7 @@ def show_queue(call: PageRequest) -> Mapping[str, Any]:
             if one.queue == name and (detail.figures.dead or one.kind != "dead-letters")
         ],
         "open_tasks": [sample.ready + sample.leased + sample.delayed for sample in past],
+        "idle_since": idle_since(past, [one.ready + one.leased + one.delayed + one.dead for one in past]),
         "coarse": coarse,
         "done": call.app.operator_log.last(_LAST_DONE, target=f"queue {name}"),
     }

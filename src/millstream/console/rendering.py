@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -18,14 +19,19 @@ from millstream import __version__
 from millstream.anchoring.journal_reader import BatchHistogramBucket, BatchRow
 from millstream.console import formatting
 from millstream.console.menu import MENU
+from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
 from millstream.mill.outcomes import outcome_of
+from millstream.status.models import QueueSample, Sample
 
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _MOST_SOURCES = 20
 """Rows of bars, one a source, that are drawn."""
 
 _OPEN = jinja2.Undefined()
+
+SAMPLE_GAP = 150 * MICROSECONDS
+"""Samples that are farther apart have a time between them when the node was down."""
 
 FOREVER = "public, max-age=31536000, immutable"
 
@@ -104,6 +110,16 @@ def sparkline(values: Sequence[float], width: int = 240, height: int = 36) -> st
     most = max(*values, 1e-9)
     step = width / (len(values) - 1)
     return " ".join(f"{n * step:.1f},{height - 1 - value / most * (height - 2):.1f}" for n, value in enumerate(values))
+
+
+def idle_since(samples: Sequence[Sample | QueueSample], values: Sequence[int]) -> int | None:
+    """The time of the first of *samples* (microseconds) if all *values* are zero: a sentence says more than a chart.
+
+    None without two samples, and where the node was down between two of them: nothing is known about that time.
+    """
+    if len(samples) < 2 or any(values) or any(b.at - a.at > SAMPLE_GAP for a, b in pairwise(samples)):
+        return None
+    return samples[0].at
 
 
 class TimelineBar(msgspec.Struct, frozen=True):

@@ -128,11 +128,11 @@ def usage_by_growth(sizes: Mapping[str, int], past: Sequence[MinuteSample], now:
     return sorted(found, key=lambda one: (-(one.grown or 0), -one.bytes))
 
 
-def filled_by(disk: Disk, usage: Sequence[Usage], most: int = 3) -> Sequence[Usage]:
+def filled_by(disk: Disk, usage: Sequence[Usage]) -> Sequence[Usage]:
     """The parts of *usage* on *disk* that have grown, the one that grew most first."""
     on_disk = {"log", "database"} if DATA_FOLDER in disk.holds else set[str]()
     found = [one for one in usage if one.part.partition(" ")[0] in on_disk or one.part in disk.holds]
-    return sorted((one for one in found if one.grown and one.grown > 0), key=lambda one: -(one.grown or 0))[:most]
+    return sorted((one for one in found if one.grown and one.grown > 0), key=lambda one: -(one.grown or 0))
 
 
 def _disk(folder: Path, holds: Sequence[str], free_bytes: Callable[[Path], int]) -> Disk:

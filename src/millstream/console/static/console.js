@@ -5,14 +5,14 @@
   const state = document.getElementById("live-state");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  // On a phone the menu is one row that can be moved: where one is must be in sight.
-  const here = document.querySelector(".side [aria-current]");
-  if (here) { const row = here.closest(".side"); row.scrollLeft = here.offsetLeft - (row.clientWidth - here.offsetWidth) / 2; }
-
   const charts = [];
   const states = ["ready", "leased", "delayed", "dead"];
   // Where the node was down there are no samples: a line across would claim that there were.
   const GAP = 150e6;
+  const parts = { rate: ["messages"], tasks: ["open_tasks", "dead_tasks"], queue: states };
+  // A sentence says more than a line at zero, unless the node was down in between: nothing is known about that time.
+  const isIdle = (kind, samples) => samples.every((s, n) => (!n || s.at - samples[n - 1].at <= GAP)
+    && parts[kind].every((name) => (kind === "rate" ? s[name] === samples[0][name] : !s[name])));
   const torn = (samples) => samples.flatMap((s, n) => (n && s.at - samples[n - 1].at > GAP ? [{ at: s.at - 1e6, down: true }, s] : [s]));
   const shown = (taken, kind) => {
     const samples = torn(taken);
@@ -56,6 +56,13 @@
     const kind = box.dataset.chart;
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     box.replaceChildren();
+    if (isIdle(kind, samples)) {
+      const text = document.createElement("p");
+      text.className = "nothing";
+      text.textContent = `${box.dataset.idle} since ${new Date(samples[0].at / 1000).toISOString().slice(0, 19).replace("T", " ")} UTC.`;
+      box.append(text);
+      return null;
+    }
     return new uPlot(
       {
         width: box.clientWidth, height: 150, tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
@@ -74,6 +81,11 @@
       chart.plot = draw(box, chart.samples);
     }).catch(() => {});
   }
+  const redraw = (chart) => {
+    if (chart.plot && !isIdle(chart.box.dataset.chart, chart.samples)) { chart.plot.setData(shown(chart.samples, chart.box.dataset.chart)); return; }
+    if (chart.plot) chart.plot.destroy();
+    chart.plot = draw(chart.box, chart.samples);
+  };
   const add = (sample) => {
     for (const chart of charts) {
       if (chart.box.dataset.follow) { follow(chart); continue; }
@@ -81,8 +93,7 @@
       if (last && last.at >= sample.at) continue;
       chart.samples.push(sample);
       if (chart.samples.length > 900) chart.samples.shift();
-      if (chart.plot) chart.plot.setData(shown(chart.samples, chart.box.dataset.chart));
-      else chart.plot = draw(chart.box, chart.samples);
+      redraw(chart);
     }
   };
   // The chart of one queue asks for what is new of it when the server says that it has looked.
@@ -92,8 +103,7 @@
     const last = chart.samples[chart.samples.length - 1];
     fetch(`${chart.box.dataset.source}?since=${last ? last.at : 0}`).then((r) => (r.ok ? r.json() : { items: [] })).then((found) => {
       chart.samples = chart.samples.concat(found.items).slice(-900);
-      if (chart.plot) chart.plot.setData(shown(chart.samples, "queue"));
-      else chart.plot = draw(chart.box, chart.samples);
+      redraw(chart);
     }).catch(() => {}).finally(() => { chart.asking = false; });
   };
   // A page without a chosen theme follows the system, and so do its charts, which keep the colours that they were drawn in.

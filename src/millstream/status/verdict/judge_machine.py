@@ -35,8 +35,11 @@ def _filling(facts: Facts, disk: Disk) -> Issue:
     used, left = size_text(disk.used_since or 0), size_text(disk.free)
     past, ahead = (age_text(round((one or 0) * MICROSECONDS)) for one in (disk.seconds, disk.full_in_seconds))
     text = f"the disk {disk.mount} ({', '.join(disk.holds)}) is full in {ahead}: {used} more in {past}, {left} free"
-    parts = [f"{one.part} (+{size_text(one.grown or 0)})" for one in filled_by(disk, facts.usage)]
+    grown = filled_by(disk, facts.usage)
+    parts = [f"{one.part} (+{size_text(one.grown or 0)})" for one in grown[:3]]
     text += f"; what grew most: {', '.join(parts)}" if parts else "; no part of this node grew: another program does"
+    if parts and sum(one.grown or 0 for one in grown) < (disk.used_since or 0) / 2:
+        text += "; most of it is not data of this node"
     return make_issue("disk-filling", disk.mount, text, "/system#disks")
 
 
