@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
@@ -63,6 +65,29 @@ def test_a_log_is_opened_with_few_requests_one_after_the_other(bucket: MemoryBuc
     bucket.requests.clear()
     assert len(backend.read("weather", 1, 300, max_bytes=1 << 30)) == 300
     assert bucket.requests == {}  # what is small came with the heads
+    backend.close()
+
+
+def test_the_kinds_of_many_logs_are_read_side_by_side(bucket: MemoryBucket) -> None:
+    class Meeting(MemoryBucket):
+        """Answers requests for logs only when eight of them are under way."""
+
+        def __init__(self, objects: dict[str, bytes]) -> None:
+            super().__init__()
+            self.objects = objects
+            self._eight = threading.Barrier(8, timeout=10)
+
+        def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+            if name.startswith("logs/"):
+                self._eight.wait()
+            return super().get(name, start, length)
+
+    backend = ObjectsBackend(bucket, SystemClock())
+    for number in range(8):
+        backend.create(f"log-{number}", kind="topic")
+    backend.close()
+    backend = ObjectsBackend(Meeting(bucket.objects), SystemClock())
+    assert backend.kinds() == {f"log-{number}": "topic" for number in range(8)}
     backend.close()
 
 

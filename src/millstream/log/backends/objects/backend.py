@@ -57,7 +57,9 @@ class ObjectsBackend:
             after = page[-1]
 
     def kinds(self) -> Mapping[str, str]:
-        return {name: self.get_state(name, KIND).value.decode() for name in self.logs()}
+        names = self.logs()
+        states = self._pool.map(lambda name: self.get_state(name, KIND), names)
+        return {name: state.value.decode() for name, state in zip(names, states, strict=True)}
 
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         self._check_writable()
