@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,22 @@ def test_the_page_says_which_ids_were_searched(node: AskedInProcess) -> None:
     (onward,) = re.findall(r'rel="next" href="(/messages[^"]+)"', page)
     page = node.page(onward.replace("&amp;", "&"))
     assert re.search(r"Searched ids 1 to [\d,]+ of [\d,]+: (100|\d\d) messages found", page)
+
+
+def test_all_logs_are_searched_in_turn(node: AskedInProcess) -> None:
+    for log in ("aaa", "zzz"):
+        with node.node.logs.store.log(LogSpec(log)).writer() as writer:
+            writer.append([Message(b"{}", key="needle")])
+    path, pages = "/messages?log=&key=needle", list[str]()
+    while path:
+        pages.append(node.page(path))
+        found = re.search(r'<a rel="next" href="([^"]+)"', pages[-1])
+        path = html.unescape(found[1]) if found else ""
+    ways = [re.findall(r'<a href="(/logs/\w+/\d+)"', page) for page in pages]
+    assert [way for each in ways for way in each] == ["/logs/aaa/1", "/logs/zzz/1"]
+    assert "so far" in pages[0] and "so far" not in pages[-1] and "2 messages found in all." in pages[-1]
+    count = len(pages)
+    assert f"Log {count} of {count}, zzz: searched ids 1 to 1 of 1" in pages[-1]
 
 
 def test_a_search_continues_by_itself_and_stops_at_a_click(furnished: Path, tmp_path: Path, watched: Watched) -> None:

@@ -44,24 +44,37 @@ def find(call: PageRequest) -> Mapping[str, Any] | Response:
 
 
 def find_messages(call: PageRequest) -> Mapping[str, Any]:
-    """One step of a search over the messages of a log; the page asks for the next one."""
+    """One step of a search over the messages of a log, or of all logs in turn; the page asks for the next one.
+
+    Without ``log``, ``at`` is the log whose turn it is.
+    """
     criteria = {name: call.query.get(name, "").strip() for name in _CRITERIA}
     time = call.query.get("time") or "received"
-    page = {**_form(call), "criteria": criteria, "time": time, "m": None, "error": None}
+    form = _form(call)
+    page = {**form, "criteria": criteria, "time": time, "m": None, "error": None, "turn": None}
+    at = form["log"] or call.query.get("at") or next(iter(form["logs"]), "")
     if not any(criteria.values()):
         return {**page, "error": "Fill in at least one field." if "key" in call.query else None}
     hits = _number(call.query.get("hits", ""))
     given: dict[str, Any] = {name: value or None for name, value in criteria.items()}
     try:
         given |= {name: read_time(criteria[name]) for name in ("since", "until") if criteria[name]}
-        query = call.ask(search.MessageSearchQuery, limit=ROWS - hits % ROWS, seconds=STEP_SECONDS, **given)
+        query = call.ask(search.MessageSearchQuery, log=at, limit=ROWS - hits % ROWS, seconds=STEP_SECONDS, **given)
         step = search.search_log(call.app, query)
     except InputError as error:
         return {**page, "error": sentence(error)}
     hits += len(step.items)
     begun = _number(call.query.get("begun", "")) or step.first_id
-    onward = {"log": step.log, **criteria, "time": time, "last": step.last_id, "begun": begun, "hits": hits}
-    following = link("/messages", **onward, first=step.next) if step.next else None
+    onward = {"log": form["log"], **criteria, "time": time, "hits": hits}
+    later = [] if form["log"] else [name for name in form["logs"] if name > at]
+    following = None
+    if step.next:
+        here = {"at": None if form["log"] else at, "last": step.last_id, "begun": begun, "first": step.next}
+        following = link("/messages", **onward, **here)
+    elif later:
+        following = link("/messages", **onward, at=later[0])
+    if not form["log"]:
+        page["turn"] = len(form["logs"]) - len(later)
     waits = bool(step.items) and hits % ROWS == 0
     return {**page, "m": step, "hits": hits, "begun": begun, "next": following, "waits": waits}
 
