@@ -12,7 +12,7 @@ import pytest
 from in_process import AskedInProcess, asked_in_process
 
 from millstream.cli.main import run
-from millstream.mill.outcomes import OUTCOMES
+from millstream.mill.remedies import OUTCOMES
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit

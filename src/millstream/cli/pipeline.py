@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from millstream.cli.pipeline_anchor import anchor_command
@@ -19,9 +17,6 @@ from millstream.cli.pipeline_report import report_command
 from millstream.cli.pipeline_statistics import statistics_command
 from millstream.cli.pipeline_verify import verify_command
 from millstream.cli.pipeline_warm import warm_command
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +16,6 @@ from millstream.cli.protect_parts import checksums_option
 from millstream.cli.spark_options import master_option
 from millstream.node import Node
 from millstream.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 
 @example("millstream pipeline inventory --space photos")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from millstream.cli.common import data_options, json_option, print_json
@@ -11,9 +9,6 @@ from millstream.cli.examples import example
 from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text, difference_lines
 from millstream.node import Node
 from millstream.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 
 @example("millstream pipeline report second photos")

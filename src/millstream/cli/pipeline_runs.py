@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from millstream.core.clock import MICROSECONDS
 from millstream.node import Node
-
-if TYPE_CHECKING:
-    pass
 
 name_option = click.option(
     "--name",

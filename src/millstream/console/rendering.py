@@ -21,7 +21,7 @@ from millstream.console import formatting
 from millstream.console.menu import MENU
 from millstream.core.clock import MICROSECONDS
 from millstream.core.timestamps import format_timestamp
-from millstream.mill.outcomes import outcome_of
+from millstream.mill.remedies import outcome_of
 from millstream.status.models import QueueSample, Sample
 
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from millstream.anchoring.errors import LedgerKeyError, NoteError
 from millstream.anchoring.transparency.checkpoint import check_origin
@@ -18,9 +17,6 @@ from millstream.anchoring.transparency.signed_note import (
     parse_private_key,
 )
 from millstream.core.durable import sync_folder
-
-if TYPE_CHECKING:
-    pass
 
 _MAX_FILE_BYTES = 4096
 

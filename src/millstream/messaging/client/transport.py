@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from millstream.messaging.client.errors import ForkedError, ThrottledError, TransportError, status_error
 from millstream.messaging.client.options import Tls
@@ -14,9 +14,6 @@ from millstream.messaging.errors import MissingExtraError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batch_calls import ACK, RECEIVE, SEND, BatchMethod
 from millstream.messaging.protocol.descriptor_methods import Method, methods
-
-if TYPE_CHECKING:
-    pass
 
 _OPTIONS = (
     ("grpc.enable_retries", 0),

@@ -12,7 +12,7 @@ import msgspec
 from millstream.core.errors import NotFoundError
 from millstream.mill.duplication.held_items import VANISHED
 from millstream.mill.manifest import ManifestRow
-from millstream.mill.outcomes import outcome_of
+from millstream.mill.remedies import outcome_of
 from millstream.mill.repair.repair_log import RepairEvent
 from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.mill.reports.report import IntegrityReport

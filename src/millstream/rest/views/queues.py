@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
-from millstream.mill.outcomes import outcome_of
+from millstream.mill.remedies import outcome_of
 from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
 from millstream.mill.workers.scaling import recommended, scaling_of
 from millstream.queue import DeadLetterGroup, DeadTask

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.mill.duplication.duplication_decision import FAILURES
 from millstream.mill.integrity_outcomes import ROWS
-from millstream.mill.outcomes import OUTCOMES, outcome_of
+from millstream.mill.remedies import OUTCOMES, outcome_of
 
 MANUAL = Path(__file__).parents[2] / "docs" / "mill.md"
 
