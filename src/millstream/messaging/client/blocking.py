@@ -44,9 +44,9 @@ class Producer(Blocking[producer.Producer]):
         self._loop.run(self._client.flush())
 
     def begin(self, message: Message) -> BlockingTransaction:
-        """Send *message* as the half of a transaction: nobody gets it before :meth:`Transaction.commit`.
+        """Send *message* as the half of a transaction: no consumer gets it before :meth:`Transaction.commit`.
 
-        Never tried again: one that failed may have been stored. Raises :class:`ClientError`."""
+        Never retried: one that failed may have been stored. Raises :class:`ClientError`."""
         return BlockingTransaction(self._loop, self._loop.run(self._client.begin(message)))
 
     def recall(self, topic: str, recall_handle: str) -> str:
