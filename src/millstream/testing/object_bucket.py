@@ -60,7 +60,7 @@ class MemoryBucket:
         return self._lock
 
 
-class Fault(enum.StrEnum):
+class BucketFault(enum.StrEnum):
     """What may happen to a request."""
 
     NONE = "none"
@@ -82,13 +82,21 @@ class Fault(enum.StrEnum):
     """It takes a second on the clock before it is done."""
 
 
-CHANGES = (Fault.LOST, Fault.REPLY_LOST, Fault.LATE, Fault.DOUBLED, Fault.CONFLICT, Fault.UNAVAILABLE, Fault.SLOW)
-FAULTS: Mapping[str, Sequence[Fault]] = {
+CHANGES = (
+    BucketFault.LOST,
+    BucketFault.REPLY_LOST,
+    BucketFault.LATE,
+    BucketFault.DOUBLED,
+    BucketFault.CONFLICT,
+    BucketFault.UNAVAILABLE,
+    BucketFault.SLOW,
+)
+FAULTS: Mapping[str, Sequence[BucketFault]] = {
     "create": CHANGES,
-    "put": [fault for fault in CHANGES if fault is not Fault.CONFLICT],
-    "delete": [fault for fault in CHANGES if fault is not Fault.CONFLICT],
-    "get": (Fault.LOST, Fault.UNAVAILABLE, Fault.SLOW),
-    "list": (Fault.LOST, Fault.UNAVAILABLE, Fault.SLOW, Fault.STALE),
+    "put": [fault for fault in CHANGES if fault is not BucketFault.CONFLICT],
+    "delete": [fault for fault in CHANGES if fault is not BucketFault.CONFLICT],
+    "get": (BucketFault.LOST, BucketFault.UNAVAILABLE, BucketFault.SLOW),
+    "list": (BucketFault.LOST, BucketFault.UNAVAILABLE, BucketFault.SLOW, BucketFault.STALE),
 }
 """What may happen to each kind of request."""
 
@@ -96,7 +104,7 @@ FAULTS: Mapping[str, Sequence[Fault]] = {
 class FaultScript(Protocol):
     """Says what happens to the next request: its kind (``create``, ``put``, ``get``, ``list``, ``delete``) and name."""
 
-    def __call__(self, kind: str, name: str, /) -> Fault: ...
+    def __call__(self, kind: str, name: str, /) -> BucketFault: ...
 
 
 class RandomFaults:
@@ -105,8 +113,8 @@ class RandomFaults:
     def __init__(self, seed: int, rate: float) -> None:
         self._draw, self._rate = random.Random(seed), rate
 
-    def __call__(self, kind: str, name: str, /) -> Fault:  # noqa: ARG002
-        return self._draw.choice(FAULTS[kind]) if self._draw.random() < self._rate else Fault.NONE
+    def __call__(self, kind: str, name: str, /) -> BucketFault:  # noqa: ARG002
+        return self._draw.choice(FAULTS[kind]) if self._draw.random() < self._rate else BucketFault.NONE
 
 
 class FaultyBucket:
@@ -148,7 +156,7 @@ class FaultyBucket:
             names = self._bucket.list(prefix, after, limit)
             before = self._listings.get(key, ())
             self._listings[key] = names
-            return before if fault is Fault.STALE else names
+            return before if fault is BucketFault.STALE else names
 
     def server_time(self) -> int:
         return self._bucket.server_time()
@@ -167,25 +175,25 @@ class FaultyBucket:
         with self._lock:
             fault = self._next(kind, name)
             self._refuse(fault, name)
-            if fault is Fault.LATE:
+            if fault is BucketFault.LATE:
                 self._late.append((self._serial + self._delay, act))
                 raise UnknownOutcomeError(f"no answer to {kind} of {name!r}")
             answer = act()
-            if fault is Fault.DOUBLED:
+            if fault is BucketFault.DOUBLED:
                 self._late.append((self._serial + self._delay, act))
-            if fault is Fault.REPLY_LOST:
+            if fault is BucketFault.REPLY_LOST:
                 raise UnknownOutcomeError(f"no answer to {kind} of {name!r}")
             return bool(answer)
 
-    def _refuse(self, fault: Fault, name: str) -> None:
-        if fault is Fault.SLOW:
+    def _refuse(self, fault: BucketFault, name: str) -> None:
+        if fault is BucketFault.SLOW:
             self._clock.sleep(1.0)
-        if fault in (Fault.LOST, Fault.CONFLICT):
+        if fault in (BucketFault.LOST, BucketFault.CONFLICT):
             raise UnknownOutcomeError(f"{fault}: {name!r}")
-        if fault is Fault.UNAVAILABLE:
+        if fault is BucketFault.UNAVAILABLE:
             raise UnknownOutcomeError(f"503: {name!r}")
 
-    def _next(self, kind: str, name: str) -> Fault:
+    def _next(self, kind: str, name: str) -> BucketFault:
         self._serial += 1
         due = [act for serial, act in self._late if serial <= self._serial]
         self._late = [(serial, act) for serial, act in self._late if serial > self._serial]

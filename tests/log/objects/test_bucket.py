@@ -15,7 +15,7 @@ from millstream.log.errors import LogInputError, StorageError, StorageUnavailabl
 from millstream.stores.s3 import parse_address
 from millstream.stores.s3.log_bucket import S3LogBucket, open_log_bucket
 from millstream.testing.log_buckets import BucketConformance
-from millstream.testing.object_bucket import Fault, FaultyBucket, MemoryBucket, RandomFaults
+from millstream.testing.object_bucket import BucketFault, FaultyBucket, MemoryBucket, RandomFaults
 from millstream.testing.s3 import FaultyClient, S3Server
 
 
@@ -144,8 +144,18 @@ def test_the_clock_of_a_server_follows_its_dates_and_never_goes_back() -> None:
 def test_each_fault_does_what_it_says() -> None:
     clock = VirtualClock()
     real = MemoryBucket(clock)
-    faults = iter([Fault.LOST, Fault.REPLY_LOST, Fault.LATE, Fault.NONE, Fault.NONE, Fault.NONE, Fault.CONFLICT])
-    bucket = FaultyBucket(real, lambda *_: next(faults, Fault.NONE), clock, delay=2)
+    faults = iter(
+        [
+            BucketFault.LOST,
+            BucketFault.REPLY_LOST,
+            BucketFault.LATE,
+            BucketFault.NONE,
+            BucketFault.NONE,
+            BucketFault.NONE,
+            BucketFault.CONFLICT,
+        ]
+    )
+    bucket = FaultyBucket(real, lambda *_: next(faults, BucketFault.NONE), clock, delay=2)
     for name, is_there in (("lost", False), ("reply", True), ("late", False)):
         with pytest.raises(UnknownOutcomeError):
             bucket.create(name, b"x")
@@ -160,8 +170,8 @@ def test_each_fault_does_what_it_says() -> None:
 
 def test_a_doubled_request_is_done_again_later() -> None:
     real = MemoryBucket()
-    faults = iter([Fault.DOUBLED])
-    bucket = FaultyBucket(real, lambda *_: next(faults, Fault.NONE), VirtualClock(), delay=2)
+    faults = iter([BucketFault.DOUBLED])
+    bucket = FaultyBucket(real, lambda *_: next(faults, BucketFault.NONE), VirtualClock(), delay=2)
     assert bucket.create("a", b"x")
     bucket.delete(["a"])
     assert bucket.get("a") == b"x"

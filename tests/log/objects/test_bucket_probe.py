@@ -18,7 +18,7 @@ from millstream.log.backends.objects.probe import RECORD, UnfitBucketError, chec
 from millstream.log.errors import StorageUnavailableError
 from millstream.stores.s3 import parse_address
 from millstream.stores.s3.log_bucket import S3LogBucket
-from millstream.testing.object_bucket import Fault, FaultyBucket, MemoryBucket, RandomFaults
+from millstream.testing.object_bucket import BucketFault, FaultyBucket, MemoryBucket, RandomFaults
 from millstream.testing.s3 import S3Server
 from millstream.testing.waiting import until
 
@@ -94,8 +94,8 @@ def test_lost_late_and_doubled_requests_do_not_make_a_bucket_unfit(seed: int) ->
     real = MemoryBucket(clock)
     faults = RandomFaults(seed, 0.4)
 
-    def changes(kind: str, name: str) -> Fault:
-        return faults(kind, name) if kind == "create" else Fault.NONE
+    def changes(kind: str, name: str) -> BucketFault:
+        return faults(kind, name) if kind == "create" else BucketFault.NONE
 
     probe_bucket(FaultyBucket(real, changes, clock))
     assert RECORD in real.objects
@@ -104,8 +104,8 @@ def test_lost_late_and_doubled_requests_do_not_make_a_bucket_unfit(seed: int) ->
 def test_a_server_that_does_not_answer_is_not_called_unfit() -> None:
     clock = VirtualClock()
 
-    def silent(kind: str, _: str) -> Fault:
-        return Fault.LOST if kind == "create" else Fault.NONE
+    def silent(kind: str, _: str) -> BucketFault:
+        return BucketFault.LOST if kind == "create" else BucketFault.NONE
 
     with pytest.raises(StorageUnavailableError, match="did not answer 50 requests of its probe: try again"):
         probe_bucket(FaultyBucket(MemoryBucket(clock), silent, clock))

@@ -16,7 +16,7 @@ from millstream.log.backends.objects.probe import RECORD
 from millstream.log.backends.objects.states import BLOCK
 from millstream.log.errors import StorageReadOnlyError, StorageUnavailableError
 from millstream.testing.log_backends import NAME, block
-from millstream.testing.object_bucket import Fault, FaultyBucket, MemoryBucket
+from millstream.testing.object_bucket import BucketFault, FaultyBucket, MemoryBucket
 from support.stepped_processes import InlinePool, Process, SteppedBucket
 
 NAMES = LogNames(NAME)
@@ -177,12 +177,15 @@ def test_commits_that_a_crash_left_below_the_start_are_deleted_with_the_next_tri
     assert NAMES.commit(2) not in bucket.objects
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REPLY_LOST, Fault.CONFLICT, Fault.UNAVAILABLE, Fault.DOUBLED])
-def test_a_commit_without_an_answer_is_stored_once(bucket: MemoryBucket, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [BucketFault.LOST, BucketFault.REPLY_LOST, BucketFault.CONFLICT, BucketFault.UNAVAILABLE, BucketFault.DOUBLED],
+)
+def test_a_commit_without_an_answer_is_stored_once(bucket: MemoryBucket, fault: BucketFault) -> None:
     faults = {NAMES.commit(2): [fault], NAMES.commit(3): [fault]}
 
-    def script(kind: str, name: str) -> Fault:
-        return faults[name].pop() if kind == "create" and faults.get(name) else Fault.NONE
+    def script(kind: str, name: str) -> BucketFault:
+        return faults[name].pop() if kind == "create" and faults.get(name) else BucketFault.NONE
 
     backend, epoch = take_over(FaultyBucket(bucket, script, VirtualClock()))
     for last_id in (1, 2, 3):
@@ -193,8 +196,8 @@ def test_a_commit_without_an_answer_is_stored_once(bucket: MemoryBucket, fault: 
 def test_a_commit_that_failed_and_arrives_late_is_not_taken_for_another(bucket: MemoryBucket) -> None:
     down = [True]
 
-    def script(kind: str, name: str) -> Fault:
-        return Fault.LATE if down[0] and kind == "create" and name == NAMES.commit(2) else Fault.NONE
+    def script(kind: str, name: str) -> BucketFault:
+        return BucketFault.LATE if down[0] and kind == "create" and name == NAMES.commit(2) else BucketFault.NONE
 
     faulty = FaultyBucket(bucket, script, VirtualClock(), delay=10_000)
     backend, epoch = take_over(faulty)

@@ -34,7 +34,7 @@ class BlockEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sha256: bytes
 
 
-class CommitHead(msgspec.Struct, frozen=True, kw_only=True):
+class CommitHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What a commit says of itself; a fence is one without blocks, by which a writer takes over.
 
     ``previous`` is the SHA-256 of the head of the commit before it, ``nonce`` a random number of the writer.
@@ -57,7 +57,7 @@ class CommitHead(msgspec.Struct, frozen=True, kw_only=True):
 class CommitObject(msgspec.Struct, frozen=True):
     """A head, its SHA-256 (``digest``), and at which byte of the object the blocks begin."""
 
-    head: CommitHead
+    head: CommitHeader
     digest: bytes
     data_start: int
 
@@ -70,7 +70,7 @@ class HeadTooLongError(Exception):
         self.needed = needed
 
 
-def encode_commit(head: CommitHead, commit: Commit) -> tuple[CommitObject, bytes]:
+def encode_commit(head: CommitHeader, commit: Commit) -> tuple[CommitObject, bytes]:
     """The object with the *head*, which gets its index here, and the blocks of *commit*; and all its bytes."""
     head = msgspec.structs.replace(
         head,
@@ -84,7 +84,7 @@ def encode_commit(head: CommitHead, commit: Commit) -> tuple[CommitObject, bytes
     return encode_head(head, [block.data for block in commit.blocks])
 
 
-def encode_head(head: CommitHead, blocks: Sequence[bytes] = ()) -> tuple[CommitObject, bytes]:
+def encode_head(head: CommitHeader, blocks: Sequence[bytes] = ()) -> tuple[CommitObject, bytes]:
     """The object with the *head* and the bytes of its *blocks*; and all its bytes."""
     encoded = msgspec.json.encode(head)
     digest = hashlib.sha256(encoded).digest()
@@ -111,7 +111,7 @@ def decode_commit(log: str, number: int, data: bytes) -> CommitObject:
     if hashlib.sha256(encoded).digest() != digest:
         raise DamagedLogError(f"{where} is damaged: its head does not match its SHA-256. {ADVICE}")
     try:
-        head = msgspec.json.decode(encoded, type=CommitHead)
+        head = msgspec.json.decode(encoded, type=CommitHeader)
     except msgspec.DecodeError as error:
         raise DamagedLogError(f"{where} is damaged: {error}. {ADVICE}") from error
     if (head.log, head.number) != (log, number):

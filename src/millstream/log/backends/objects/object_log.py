@@ -14,7 +14,7 @@ from millstream.core.clock import Clock
 from millstream.log.backend import Commit
 from millstream.log.backends.objects.bucket import Bucket
 from millstream.log.backends.objects.commit_chain import ChainEnd, CommitChain
-from millstream.log.backends.objects.commit_object import CommitHead, CommitObject, encode_commit, encode_head
+from millstream.log.backends.objects.commit_object import CommitHeader, CommitObject, encode_commit, encode_head
 from millstream.log.backends.objects.commit_reader import BlockCache, CommitReader
 from millstream.log.backends.objects.creating import create_object
 from millstream.log.backends.objects.epochs import Epochs
@@ -87,9 +87,9 @@ class ObjectLog:
             if not self._create(*encode_commit(self._head(end, commit.epoch), commit)):
                 raise self._fenced("may or may not have been stored")
 
-    def _head(self, end: ChainEnd, epoch: int) -> CommitHead:
+    def _head(self, end: ChainEnd, epoch: int) -> CommitHeader:
         """A head that continues *end* without adding to it."""
-        return CommitHead(
+        return CommitHeader(
             log=self.names.log,
             number=end.number + 1,
             epoch=epoch,
