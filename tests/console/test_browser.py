@@ -288,7 +288,7 @@ def test_a_batch_says_why_it_ended_and_leads_to_its_file_and_messages(served: Se
     page.go_back()
     page.locator("section a[href^='/files/']").first.click()
     expect(page.locator(".glimpse").first).to_contain_text('"batch": ')
-    page.locator("summary").first.click()
+    page.locator("main summary").first.click()
     expect(page.locator(".glimpse").first).to_be_hidden()
     assert watched.complaints == []
 
