@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
-from millstream.core.retry import RetryPolicy
 from millstream.core.sql import ANSWERS, SqlBusyError, SqlInputError
 from millstream.core.url_schemes import scheme_of
 
@@ -50,21 +49,21 @@ def open_server(url: str, clock: Clock | None = None) -> sa.Engine:
             "mysql://user:password@host:port/name"
         )
     try:
-        _connect(kind, place, ANSWERS, clock or SystemClock())
+        _make_if_absent(kind, place, clock or SystemClock())
         return _engine(kind, place)
     except ImportError as error:
         extra = scheme_of(url).extra
         raise SqlInputError(f"{kind.client}: pip install 'millstream[{extra}]'") from error
 
 
-def _connect(kind: _ServerKind, place: sa.URL, policy: RetryPolicy, clock: Clock) -> None:
+def _make_if_absent(kind: _ServerKind, place: sa.URL, clock: Clock) -> None:
     def once() -> None:
         try:
             kind.make(place)
         except sa.exc.DBAPIError as error:
             raise _translated(kind, place, error) from error
 
-    policy.call(once, clock)
+    ANSWERS.call(once, clock)
 
 
 def _translated(kind: _ServerKind, place: sa.URL, error: sa.exc.DBAPIError) -> MillstreamError:
