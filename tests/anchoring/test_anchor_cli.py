@@ -58,7 +58,7 @@ def test_status_counts_batches_and_names_faults(data: Path) -> None:
     assert (code, status["batches"]["observed"], status["batches"]["accepted"], status["position"]) == (0, 6, 1, 2)
     assert status["faults"] == []
     code, out, _ = run_command("anchor", "status", "--data", str(data))
-    assert (code, "6 observed" in out, "2 entries" in out) == (0, True, True)
+    assert (code, "6 verified" in out, "2 entries" in out, "observed" in out) == (0, True, True, False)
 
 
 def test_cut_anchors_what_waits_and_observe_finds_nothing_new(data: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_file_that_is_missing_everywhere_is_named_and_read_again(
     assert "it has other bytes under that name" in said.err
     assert run(["anchor", "status", "--data", str(us)]) == 0
     said = capsys.readouterr()
-    assert "3 observed, 0 to come" in said.out and cid in said.out
+    assert "3 verified, 0 not read yet" in said.out and cid in said.out
     assert observe(us, "--ledger", stranger.ledger, "--cas", gateway.url, "--cas", stranger.cas) == 0
     assert_same(stranger, us)
 

@@ -17,6 +17,15 @@ class BatchState(enum.StrEnum):
     REJECTED = "rejected"
 
 
+STATE_WORDS = {"queued": "waiting", "cut": "being anchored", "observed": "verified"}
+"""What people read for the states of batches and of operations whose names in JSON are not theirs."""
+
+
+def state_word(state: str) -> str:
+    """What people read for *state*."""
+    return STATE_WORDS.get(state, state)
+
+
 class BatchStatus(msgspec.Struct, frozen=True):
     """Where a batch stands: the ledger entry once it is anchored, the reason once it is rejected."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from millstream.anchoring.states import state_word
 from millstream.cli.anchor_cosign import cosign, witnesses
 from millstream.cli.anchor_feed import feed_command
 from millstream.cli.anchor_keys import checkpoint, key, ledger_option, verify
@@ -115,11 +116,12 @@ def status(settings: Settings, operation: str | None, as_json: bool) -> None:
         print_json(figures)
         return
     for section in ("batches", "observed", "operations", "registry"):
-        counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in figures[section].items())
-        print(f"{section:<10} {counts}")
-    print(
-        f"ledger     {figures['ledger_entries']} entries, {figures['position']} observed, head {figures['ledger_head']}"
-    )
+        counts = ", ".join(
+            f"{count:,} {state_word(name).replace('_', ' ')}" for name, count in figures[section].items()
+        )
+        print(f"{state_word(section):<10} {counts}")
+    entries, position, head = (figures[name] for name in ("ledger_entries", "position", "ledger_head"))
+    print(f"ledger     {entries:,} entries, {position:,} verified, head {head or '–'}")
     if figures["following"]:
         print_follow_state(figures["following"])
     for fault in figures["faults"]:

@@ -182,7 +182,7 @@ def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: boo
 
 def print_follow_state(state: FollowState) -> None:
     """Print how far a registry has followed another one."""
-    print(f"following  {state.ledger}: {state.position:,} observed, {state.behind:,} to come")
+    print(f"following  {state.ledger}: {state.position:,} verified, {state.behind:,} not read yet")
     if state.error:
         print(f"following  the last attempt failed: {printable(state.error, 2000)}")
 

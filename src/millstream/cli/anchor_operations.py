@@ -12,6 +12,7 @@ import click
 
 from millstream.anchoring import LedgerEntry
 from millstream.anchoring.registry import DidRegistry, OperationStatus, SubmissionResult
+from millstream.anchoring.states import state_word
 from millstream.cli.change_log import record_change
 from millstream.cli.common import data_options, json_option, log_options, print_json
 from millstream.cli.examples import example
@@ -102,7 +103,7 @@ def print_status(status: OperationStatus, *, as_json: bool) -> None:
     place = f", anchor {status.anchor} at {status.index}" if status.anchor is not None else ""
     effect = f", {status.effect}" if status.effect else ""
     reason = f": {status.reason}" if status.reason else ""
-    print(f"{status.id}  {status.type} of {status.suffix}  {status.state}{place}{effect}{reason}")
+    print(f"{status.id}  {status.type} of {status.suffix}  {state_word(status.state)}{place}{effect}{reason}")
 
 
 def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from millstream import __version__
 from millstream.anchoring.journal_reader import BatchHistogramBucket, BatchRow
+from millstream.anchoring.states import state_word
 from millstream.console import formatting
 from millstream.console.menu import MENU
 from millstream.core.clock import MICROSECONDS
@@ -87,6 +88,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         iso=format_timestamp,
         ticks=formatting.ticks,
         outcome=outcome_of,
+        state_word=state_word,
         when=lambda at: formatting.when(at, clock()),
         since=lambda at: formatting.since(at, clock()),
         ago=lambda at: formatting.ago(at, clock()),

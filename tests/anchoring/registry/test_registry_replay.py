@@ -73,9 +73,9 @@ def test_it_is_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monk
     assert run(["anchor", "replay", "--ledger", "registry"]) == 0
     assert capfd.readouterr().out == "1 anchors and 3 files replayed, 0 findings\n"
     assert run(["anchor", "status", f"did:sidetree:{person.suffix}"]) == 0
-    assert "observed, anchor 1 at 0" in capfd.readouterr().out
+    assert "verified, anchor 1 at 0" in capfd.readouterr().out
     assert run(["anchor", "status"]) == 0
-    assert "registry   1 ledger entries, 1 observed, 0 waiting for files, 0 instances" in capfd.readouterr().out
+    assert "registry   1 ledger entries, 1 verified, 0 waiting for files, 0 instances" in capfd.readouterr().out
     chunk = max((tmp_path / "node" / "cas").iterdir(), key=lambda file: file.stat().st_size)
     chunk.chmod(0o600)
     chunk.write_bytes(b"damage")
