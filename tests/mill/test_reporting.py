@@ -15,7 +15,7 @@ from millstream.mill.integrity.space_reports import BitReportProcessor, Reporter
 from millstream.mill.item_ref import ItemRef
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.page import age_text, overview, page
-from millstream.mill.reports.report import IntegrityReport, ReportResult
+from millstream.mill.reports.report import IntegrityReport, ReportResult, coverage_text
 from millstream.mill.task_processor import ProcessorRegistry
 from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
 from millstream.mill.workers.manager import WorkerManager
@@ -87,6 +87,35 @@ def test_p9_what_nobody_checked_keeps_a_report_from_success(desk: Desk) -> None:
     report = desk.report()
     assert (report.result, rows(report)) == (ReportResult.INCOMPLETE, {"c": "ERROR –"})
     assert report.coverage == pytest.approx(2 / 3)
+
+
+def test_p9_what_was_recorded_after_the_check_began_is_for_the_next_one_and_nothing_else_is(desk: Desk) -> None:
+    desk.check(*"abc")
+    desk.world.put(ItemRef("1", "s", "d"), b"new")
+    desk.world.put(ItemRef("1", "s", "e"), b"new, and not recorded yet", record=False)
+    desk.world.put(ItemRef("1", "s", "f"), b"recorded, and lost since")
+    desk.world.stores["1"].delete("s", "f")
+    desk.world.clock.advance(1)
+    report = desk.report()
+    assert (report.kinds["– new"], rows(report)) == (1, {"f": "FAILURE B18"})
+    assert (report.listed, report.checked, report.explained) == (5, 4, 1)
+    desk.world.clock.advance(1)
+    desk.since = desk.world.clock.now()
+    desk.check(*"abcef")
+    assert (desk.report().result, rows(desk.report())["d"]) == (ReportResult.FAILURE, "ERROR –")
+
+
+def test_p9_a_space_that_was_empty_when_the_check_began_has_no_coverage(desk: Desk) -> None:
+    for name in "abc":
+        desk.world.stores["1"].delete("s", name)
+        desk.world.record(ItemRef("1", "s", name), None, deleted=True)
+    desk.world.clock.advance(1)
+    desk.since = desk.world.clock.now()
+    desk.world.clock.advance(1)
+    desk.world.put(ItemRef("1", "s", "d"), b"new")
+    report = desk.report()
+    assert (report.result, report.listed, report.kinds) == (ReportResult.SUCCESS, 0, {"– new": 1})
+    assert coverage_text(report) == "coverage unknown: all was recorded after the check began"
 
 
 def test_p9_what_was_found_good_lately_counts_as_checked_only_where_it_was_left_out_for_that(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec
+from millstream.mill.manifest_table import manifest_table
 from millstream.mill.notices.alarms import Alarm, Alarms
 from millstream.mill.notices.receivers import CommandReceiver
 from millstream.mill.workers.monitor import QueueMonitor
@@ -183,6 +185,24 @@ def test_figures_that_are_not_updated_any_more_are_unknown(desk: FaultyNode, mon
         until(lambda: not unknown())
     finally:
         desk.poller.stop()
+    assert desk.poller.verdict().ok
+
+
+def test_copies_that_are_newer_than_the_last_check_are_no_issue_and_copies_that_it_left_out_are(
+    desk: FaultyNode,
+) -> None:
+    desk.node.stores.providers["one"].put("photos", "new", io.BytesIO(b"new"))
+    desk.command("mill", "duplicate")
+    desk.clock.advance(60)
+    rows = {row.store: (row.items, row.checked) for row in desk.poller.look().spaces if row.space == "photos"}
+    assert rows == {"one": (4, 3), "two": (4, 3)} and desk.poller.verdict().ok
+    never = manifest_table.update().where(manifest_table.c.content_id == "a", manifest_table.c.store == "two")
+    with desk.node.databases.own.begin() as connection:
+        connection.execute(never.values(outcome=None, checked_at=None, verified_at=None))
+    desk.clock.advance(60)
+    assert [(one.kind, one.count) for one in desk.poller.verdict().issues] == [("unchecked", 2)]
+    desk.command("mill", "check")
+    desk.clock.advance(60)
     assert desk.poller.verdict().ok
 
 

@@ -45,6 +45,9 @@ MOST_TEXT = 8_000
 LATELY = "– lately"
 """The kind of items that were not checked again, since they were found good a short while ago."""
 
+NEW = "– new"
+"""The kind of items that were recorded after the check began: the next one checks them, so they are not listed."""
+
 
 class Reporter:
     """Keeps the reports of an *account* in *folder*, with the rows of *bit_log* as their table of text.
@@ -107,8 +110,8 @@ class BitReportProcessor:
     is examined now, and so is every finding that was made under another manifest row than there is now, or at a time
     that has not come (a clock was set back); unchecked items keep the report from saying SUCCESS. Items that the
     producer left out because they were found good lately are counted as :data:`LATELY`, and have no line: the report on
-    that check has it. So it is with those that another report was made on since the loop began. With *notify* people
-    are told of a report that does not say SUCCESS.
+    that check has it. So it is with those that another report was made on since the loop began. What was recorded
+    since then is :data:`NEW`. With *notify* people are told of a report that does not say SUCCESS.
     """
 
     def __init__(
@@ -136,7 +139,10 @@ class BitReportProcessor:
                 if found is None and row is not None and _is_good(task, entry, row, until):
                     tally.count(CheckVerdict.SUCCESS, LATELY)
                     continue
-                if found is None and entry is not None:
+                if found is None and entry is not None and _is_new(task, row, until):
+                    tally.kinds[NEW] += 1
+                    continue
+                if found is None and entry is not None and not _is_unrecorded(task, entry, row):
                     tally.add([_noted(task, row) or self._unchecked(place)])
                     continue
                 if found is not None and found.checked_at <= until and not _is_outdated(found, row):
@@ -192,6 +198,16 @@ class NotifyReportProcessor:
 
 def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow, until: int) -> bool:
     return task.good_since is not None and is_lately_verified(entry, row, task.good_since, until)
+
+
+def _is_new(task: BitReport, row: ManifestRow | None, until: int) -> bool:
+    """Whether the item was recorded as it is after the check began, and was not checked since."""
+    return row is not None and task.since < row.modified <= until and (row.checked_at or 0) < row.modified
+
+
+def _is_unrecorded(task: BitReport, entry: Entry, row: ManifestRow | None) -> bool:
+    """Whether the item was written after the check began, and is not recorded yet."""
+    return row is None and entry.modified is not None and entry.modified > task.since
 
 
 def _noted(task: BitReport, row: ManifestRow | None) -> CheckResult | None:

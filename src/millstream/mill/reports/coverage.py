@@ -17,7 +17,8 @@ class SpaceCoverage(msgspec.Struct, frozen=True):
     ``checked`` counts items whose last check found out their state; one that could not be read is not among them.
     ``oldest_check`` is when the item was checked that was not checked for longest, ``newest_check`` the last such check
     (microseconds, None where nothing was checked). ``failed`` counts items whose last check found a fault,
-    ``missing`` those of them that are not there.
+    ``missing`` those of them that are not there. ``unread`` items could not be checked the last time; ``oldest_new`` is
+    when the first of those that were never checked was recorded (microseconds, None where all were checked).
     """
 
     store: str
@@ -30,11 +31,21 @@ class SpaceCoverage(msgspec.Struct, frozen=True):
     missing: int
     oldest_check: int | None
     newest_check: int | None
+    unread: int
+    oldest_new: int | None
 
     @property
     def coverage(self) -> float | None:
         """The share of the items whose state the last check found out; None where there are none."""
         return self.checked / self.items if self.items else None
+
+    def left_out(self, check_began: int | None) -> int:
+        """Items without a result that the check that began then (microseconds, None: there was none) left out.
+
+        What was recorded later is for the next check.
+        """
+        is_newer = None not in (check_began, self.oldest_new) and self.oldest_new > check_began  # type: ignore[operator]
+        return self.unread if is_newer else self.items - self.checked
 
 
 def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
@@ -54,6 +65,8 @@ def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
             count(sa.case((row.missing, 1))),
             sa.func.min(checked_at),
             sa.func.max(checked_at),
+            count(sa.case((checked_at.is_(None), row.outcome))),
+            sa.func.min(sa.case((row.outcome.is_(None), row.modified))),
         )
         .where(row.deleted.is_(False))
         .group_by(row.store, row.space)

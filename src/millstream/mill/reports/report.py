@@ -310,6 +310,8 @@ def coverage_text(report: IntegrityReport) -> str:
     if not report.listed:
         if report.absent.count:
             return "coverage unknown: nothing is there"
+        if report.kinds:
+            return "coverage unknown: all was recorded after the check began"
         return "coverage unknown: nothing could be listed" if report.notes else "the space is empty"
     known = report.known_coverage
     return "coverage unknown: nothing was checked" if known is None else f"coverage {share_text(known)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 from millstream.core.clock import MICROSECONDS
@@ -34,7 +34,7 @@ def check_issues(facts: Facts) -> Iterator[Issue]:
         since = min((row.checked_at for row in snapshot.findings if row.checked_at is not None), default=None)
         page, action = "/integrity/findings", _repair(snapshot)
         yield make_issue("findings", "copies", text, page, since=since, count=failed, action=action)
-    if unchecked := sum(row.items - row.checked for row in unchecked_spaces(facts)):
+    if unchecked := sum(_left_out(facts).values()):
         text = f"{counted(unchecked, 'copy was', 'copies were')} never checked, or could not be read at the last check"
         yield make_issue("unchecked", "copies", text, "/integrity", count=unchecked)
     oldest = snapshot.checks.oldest_check
@@ -49,6 +49,15 @@ def unchecked_spaces(facts: Facts) -> Sequence[SpaceCoverage]:
     """The spaces with copies of which no check found out the state; `protect` reads those of adopted spaces itself."""
     adopted = {space for _, space in facts.copies.adopted} if facts.copies else set()
     return [row for row in facts.snapshot.spaces if row.checked < row.items and row.space not in adopted]
+
+
+def _left_out(facts: Facts) -> Mapping[tuple[str, str], int]:
+    """How many copies of each space in a store its last check left out: none of those that were recorded since."""
+    if facts.copies is None:
+        return {}  # it is not known yet when checks began
+    began = {place: report.started_at for place, report in facts.copies.reports.items()}
+    places = {(row.store, row.space): row for row in unchecked_spaces(facts)}
+    return {place: row.left_out(began.get(place)) for place, row in places.items()}
 
 
 def _repair(snapshot: StatusSnapshot) -> IssueAction | None:
